@@ -1,0 +1,65 @@
+# Everything runs in .venv. `make setup` fills it; every other target does so by itself when it is needed.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
+WORKERS ?= 2
+PYTEST_ARGS ?=
+BENCHMARKS := $(sort $(wildcard benchmarks/bench_*.py))
+
+# One BLAS thread per process: the tests run in parallel already. Two Numba threads, so that the tests which compare
+# one thread with several have several.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+export NUMBA_NUM_THREADS ?= 2
+export MPLBACKEND ?= Agg
+
+.PHONY: help setup demo test lint format types bench-smoke clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "regbayes needs Python 3.11 or later; name one with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { echo "no ensurepip here: pip comes from $(PYTHON)'s own"; \
+		rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+
+# The stamps remember what was installed; a changed pyproject.toml installs again.
+$(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[plot]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[dev]'
+	@touch $@ $(VENV)/.installed-demo
+
+setup: $(VENV)/.installed-dev  ## create .venv and install the package with everything development needs
+
+demo: $(VENV)/.installed-demo  ## run the first example
+	$(BIN)/python examples/quickstart.py
+
+test: setup  ## run the tests (PYTEST_ARGS adds options, WORKERS sets the processes)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: setup  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## rewrite files to the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup  ## check types
+	$(BIN)/mypy
+
+bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
+
+clean:  ## remove caches and build products (not .venv)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

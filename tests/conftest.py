@@ -1,0 +1,57 @@
+"""What every test shares: which tests can run here, and how hypothesis behaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The first call of a Numba kernel compiles it, so a time limit per example says nothing about the code. On a build
+# server the examples are the same in every run, so that a red build is about the change that was pushed.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def _why_skip(marker: str, config: pytest.Config) -> str | None:
+    """Say why tests with this marker cannot run here; None if they can."""
+    if marker == "data" and _data_folder() is None:
+        return "needs the real data sets: set REGBAYES_DATA to their folder"
+    if marker == "slow" and not config.getoption("--slow"):
+        return "slow: run with --slow"
+    if marker == "numpyro" and importlib.util.find_spec("numpyro") is None:
+        return "needs NumPyro: pip install 'regbayes[numpyro]'"
+    if marker == "browser" and importlib.util.find_spec("playwright") is None:
+        return "needs Playwright and a browser"
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reasons = {marker: _why_skip(marker, config) for marker in ("data", "slow", "numpyro", "browser")}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _data_folder() -> Path | None:
+    named = os.environ.get("REGBAYES_DATA")
+    return Path(named) if named else None
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder of the real data sets; tests that use it are marked ``data``."""
+    folder = _data_folder()
+    if folder is None:
+        pytest.skip("needs the real data sets: set REGBAYES_DATA to their folder")
+    if not folder.is_dir():
+        pytest.fail(f"REGBAYES_DATA={folder} is not a folder")
+    return folder
