@@ -1,0 +1,14 @@
+"""The one training loop of the package, and what it gives back.
+
+The loop knows no model: a fit is a pure step from state to state, an objective made of named terms, and a rule that
+says when to stop. How the fit ended is data (:class:`Status`); whoever called decides what to say about it.
+"""
+
+from __future__ import annotations
+
+from regbayes.engine.loop import run
+from regbayes.engine.result import FitResult, Progress, Status, StepResult
+from regbayes.engine.stopping import RelativeChange
+from regbayes.engine.trace import Rises, Trace
+
+__all__ = ["FitResult", "Progress", "RelativeChange", "Rises", "Status", "StepResult", "Trace", "run"]

@@ -1,0 +1,107 @@
+"""What goes in and out of the training loop: a step's result, the progress shown to callbacks, the fit's result."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from regbayes.engine.trace import Trace
+
+State = TypeVar("State")
+
+
+class Status(enum.Enum):
+    """How a fit ended."""
+
+    CONVERGED = "converged"
+    """The stopping rule, or the step itself, found nothing left to do."""
+    STALLED = "stalled"
+    """The step could not improve the objective (a failed line search, say) without having converged."""
+    STOPPED = "stopped"
+    """A callback asked to stop."""
+    ITERATION_LIMIT = "iteration_limit"
+    """The iterations ran out first."""
+    INTERRUPTED = "interrupted"
+    """The user interrupted (Ctrl-C)."""
+    DIVERGED = "diverged"
+    """The objective became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class StepResult(Generic[State]):
+    """What one step did.
+
+    Parameters
+    ----------
+    state : State
+        The new state. The step must not write into the arrays of the state it was given: the loop may still hold it
+        as the best one.
+    terms : mapping of str to float, optional
+        The named terms of the objective *at the new state*. Their sum is the objective. None asks the loop to call
+        its ``objective`` instead.
+    diagnostics : mapping of str to float
+        Further numbers worth a trace (a duality gap, a step length). They are no part of the objective.
+    status : Status, optional
+        Set by a step that knows that the fit is over, usually ``CONVERGED`` or ``STALLED``.
+    """
+
+    state: State
+    terms: Mapping[str, float] | None = None
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    status: Status | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Generic[State]):
+    """What a callback sees after an iteration. Reading is all that it can do with it.
+
+    Parameters
+    ----------
+    iteration : int
+        Iterations completed, so 1 after the first.
+    max_iter : int
+        The iteration limit.
+    objective : float
+        The objective after this iteration.
+    terms, diagnostics : mapping of str to float
+        What the step reported, read-only.
+    elapsed : float
+        Seconds since the loop began.
+    state : State
+        The state after this iteration, which need not be the best one.
+    """
+
+    iteration: int
+    max_iter: int
+    objective: float
+    terms: Mapping[str, float]
+    diagnostics: Mapping[str, float]
+    elapsed: float
+    state: State
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[State]):
+    """A fit: the state that was kept, the trace, and how the fit ended.
+
+    Parameters
+    ----------
+    state : State
+        The state kept: the one with the lowest objective, or the last, as the loop was asked.
+    trace : Trace
+        The objective's terms, iteration by iteration.
+    status : Status
+        Why the loop ended.
+    n_iter : int
+        Iterations completed.
+    kept_iteration : int
+        The iteration that ``state`` comes from; 0 is the start.
+    """
+
+    state: State
+    trace: Trace
+    status: Status
+    n_iter: int
+    kept_iteration: int

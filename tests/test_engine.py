@@ -1,0 +1,314 @@
+"""The training loop: what it keeps, when it ends, what it records."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import FrozenInstanceError, dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, run
+
+finite = st.floats(-1e6, 1e6)
+
+
+def replay(objectives: Sequence[float]) -> dict:
+    """A fit whose state is the iteration number and whose objective at iteration t is ``objectives[t]``."""
+    return {
+        "step": lambda t: StepResult(t + 1),
+        "state": 0,
+        "objective": lambda t: {"value": objectives[t]},
+        "max_iter": len(objectives) - 1,
+    }
+
+
+@dataclass(frozen=True)
+class Point:
+    x: np.ndarray  # (d,)
+
+
+class TestWhatIsKept:
+    @given(st.lists(finite, min_size=1, max_size=30))
+    def test_the_best_state_of_any_sequence_is_kept(self, objectives):
+        result = run(**replay(objectives))
+        assert result.state == result.kept_iteration
+        assert objectives[result.state] == min(objectives)
+        assert result.status is Status.ITERATION_LIMIT
+        assert result.n_iter == len(objectives) - 1
+
+    @given(st.lists(finite, min_size=1, max_size=30))
+    def test_the_last_state_is_kept_on_request(self, objectives):
+        assert run(**replay(objectives), keep="last").state == len(objectives) - 1
+
+    def test_of_equals_the_latest_is_kept(self):
+        assert run(**replay([2.0, 1.0, 3.0, 1.0, 2.0])).state == 3
+
+    def test_the_start_is_kept_when_every_step_is_worse(self):
+        result = run(**replay([1.0, 2.0, 3.0]))
+        assert (result.state, result.kept_iteration) == (0, 0)
+
+    def test_without_an_objective_the_start_is_not_a_candidate(self):
+        result = run(lambda t: StepResult(t + 1, {"value": 5.0 + t}), 0, max_iter=3)
+        assert result.state == 1
+        assert result.trace.iterations.tolist() == [1, 2, 3]
+
+    def test_no_iterations_give_the_start_back(self):
+        def never(state):
+            raise AssertionError("the step was called")
+
+        result = run(never, "start", max_iter=0)
+        assert (result.state, result.n_iter, result.status) == ("start", 0, Status.ITERATION_LIMIT)
+        assert len(result.trace) == 0
+        assert result.trace.terms == {}
+
+
+class TestConvergence:
+    def test_gradient_descent_on_a_quadratic_reaches_the_solution_of_its_normal_equations(self):
+        rng = np.random.default_rng(0)
+        A = rng.normal(size=(20, 4))
+        b = rng.normal(size=20)
+        rate = 1 / np.linalg.norm(A.T @ A + np.eye(4), 2)
+
+        def terms(point: Point) -> dict[str, float]:
+            return {"fit": 0.5 * np.sum((A @ point.x - b) ** 2), "ridge": 0.5 * np.sum(point.x**2)}
+
+        def step(point: Point) -> StepResult[Point]:
+            new = Point(point.x - rate * (A.T @ (A @ point.x - b) + point.x))
+            return StepResult(new, terms(new))
+
+        result = run(step, Point(np.zeros(4)), objective=terms, stop=RelativeChange(1e-15, patience=3), max_iter=10_000)
+        assert result.status is Status.CONVERGED
+        assert result.n_iter < 10_000
+        np.testing.assert_allclose(result.state.x, np.linalg.solve(A.T @ A + np.eye(4), A.T @ b), rtol=1e-5)
+        assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
+
+    def test_patience_counts_small_changes_in_a_row(self):
+        objectives = [100.0, 50.0, 50.0, 50.0, 20.0, 20.0, 20.0, 20.0, 10.0]
+        ends = [run(**replay(objectives), stop=RelativeChange(0.0, patience=p)).n_iter for p in (1, 2, 3)]
+        assert ends == [2, 3, 7]
+
+    def test_a_slow_iteration_does_not_end_a_patient_fit(self):
+        assert run(**replay([9.0, 9.0, 1.0, 0.0]), stop=RelativeChange(1e-3, patience=2)).status is (
+            Status.ITERATION_LIMIT
+        )
+
+    def test_small_rises_count_as_small_changes_and_large_ones_do_not(self):
+        rule = RelativeChange(1e-3)
+        assert rule([1000.0, 1000.5]) is Status.CONVERGED
+        assert rule([1000.0, 1002.0]) is None
+
+    @given(st.floats(1.0, 1e6), st.floats(-1, 1), st.floats(1.0, 1e6))
+    def test_the_rule_is_relative(self, value, change, scale):
+        if math.isclose(abs(change), 1e-2, rel_tol=1e-3):
+            return  # rounding decides here
+        rule = RelativeChange(1e-2)
+        assert rule([value, value * (1 + change)]) == rule([scale * value, scale * value * (1 + change)])
+
+    def test_the_rule_has_a_floor_of_one_nat(self):
+        assert RelativeChange(1e-3)([1e-9, -1e-9]) is Status.CONVERGED
+
+    def test_an_infeasible_start_is_not_a_small_change(self):
+        assert RelativeChange(1e-3)([math.inf, 1.0]) is None
+
+    @pytest.mark.parametrize("status", [Status.CONVERGED, Status.STALLED])
+    def test_the_step_can_end_the_fit(self, status):
+        def step(t: int) -> StepResult[int]:
+            return StepResult(t + 1, {"value": -float(t)}, status=status if t == 4 else None)
+
+        result = run(step, 0, max_iter=100)
+        assert (result.status, result.n_iter, result.state) == (status, 5, 5)
+
+    @pytest.mark.parametrize("bad", [-1.0, math.nan])
+    def test_a_bad_tolerance_is_named(self, bad):
+        with pytest.raises(ValueError, match="tol must be a number >= 0"):
+            RelativeChange(bad)
+
+    def test_a_bad_patience_is_named(self):
+        with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
+            RelativeChange(1e-3, patience=0)
+
+
+class TestInterruption:
+    def test_an_interrupt_in_a_step_gives_the_best_state_so_far(self):
+        objectives = [5.0, 3.0, 1.0, 2.0, 0.0]
+
+        def step(t: int) -> StepResult[int]:
+            if t == 3:
+                raise KeyboardInterrupt
+            return StepResult(t + 1)
+
+        result = run(step, 0, objective=lambda t: {"value": objectives[t]}, max_iter=4)
+        assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 2, 3)
+        assert result.trace.objective.tolist() == objectives[:4]
+
+    def test_an_interrupt_in_a_callback_keeps_the_iteration_just_finished(self):
+        def impatient(progress: Progress) -> None:
+            raise KeyboardInterrupt
+
+        result = run(**replay([2.0, 1.0, 0.0]), callbacks=[impatient])
+        assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 1, 1)
+
+    def test_an_interrupt_before_anything_is_known_gives_the_start(self):
+        def objective(state):
+            raise KeyboardInterrupt
+
+        result = run(StepResult, "start", objective=objective, max_iter=5)
+        assert (result.status, result.state, len(result.trace)) == (Status.INTERRUPTED, "start", 0)
+
+    def test_other_exceptions_pass_through(self):
+        def step(state):
+            raise np.linalg.LinAlgError("singular")
+
+        with pytest.raises(np.linalg.LinAlgError, match="singular"):
+            run(step, 0, max_iter=5)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("keep", ["best", "last"])
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_a_non_finite_objective_gives_an_earlier_state(self, bad, keep):
+        result = run(**replay([4.0, 2.0, 3.0, bad, 0.0]), keep=keep)
+        assert result.status is Status.DIVERGED
+        assert result.n_iter == 3
+        assert result.state == {"best": 1, "last": 2}[keep]
+        np.testing.assert_array_equal(result.trace.objective, [4.0, 2.0, 3.0, bad])
+
+    def test_the_trace_shows_which_term_was_lost(self):
+        def step(t: int) -> StepResult[int]:
+            return StepResult(t + 1, {"good": 1.0, "bad": math.nan if t == 1 else 2.0})
+
+        trace = run(step, 0, max_iter=9).trace
+        assert trace.terms["good"].tolist() == [1.0, 1.0]
+        assert math.isnan(trace.terms["bad"][-1])
+
+    def test_opposite_infinities_are_a_divergence_too(self):
+        result = run(lambda s: StepResult(s, {"a": math.inf, "b": -math.inf}), 0, max_iter=3)
+        assert result.status is Status.DIVERGED
+
+    def test_an_infeasible_start_may_be_repaired(self):
+        result = run(**replay([math.inf, 7.0, 6.0]))
+        assert (result.status, result.state) == (Status.ITERATION_LIMIT, 2)
+        assert result.trace.rises.count == 0
+
+    @pytest.mark.parametrize("bad", [math.nan, -math.inf])
+    def test_a_senseless_start_is_not_iterated(self, bad):
+        result = run(**replay([bad, 1.0]))
+        assert (result.status, result.state, result.n_iter) == (Status.DIVERGED, 0, 0)
+
+    def test_divergence_outranks_the_step_that_thinks_it_converged(self):
+        result = run(lambda s: StepResult(s, {"a": math.nan}, status=Status.CONVERGED), 0, max_iter=3)
+        assert result.status is Status.DIVERGED
+
+
+class TestCallbacks:
+    def test_each_callback_sees_each_iteration_once(self):
+        seen: list[Progress] = []
+        run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append])
+        assert [(p.iteration, p.max_iter, p.objective, p.state) for p in seen] == [(1, 2, 2.0, 1), (2, 2, 1.0, 2)]
+        assert all(p.terms == {"value": p.objective} for p in seen)
+        assert 0 <= seen[0].elapsed <= seen[1].elapsed
+
+    def test_true_stops_and_anything_else_does_not(self):
+        assert run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: "yes"]).status is Status.ITERATION_LIMIT
+        result = run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: p.iteration == 1])
+        assert (result.status, result.n_iter) == (Status.STOPPED, 1)
+
+    def test_the_others_still_hear_of_the_iteration_that_one_stopped(self):
+        seen: list[int] = []
+        run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: True, lambda p: seen.append(p.iteration)])
+        assert seen == [1]
+
+    def test_convergence_outranks_a_callback(self):
+        result = run(**replay([1.0, 1.0, 1.0]), stop=RelativeChange(0.0), callbacks=[lambda p: True])
+        assert result.status is Status.CONVERGED
+
+    def test_progress_cannot_be_changed(self):
+        def meddle(progress: Progress) -> None:
+            with pytest.raises(FrozenInstanceError):
+                progress.objective = 0.0
+            with pytest.raises(TypeError):
+                progress.terms["value"] = 0.0
+            with pytest.raises(TypeError):
+                progress.diagnostics["value"] = 0.0
+
+        assert run(**replay([2.0, 1.0]), callbacks=[meddle]).n_iter == 1
+
+
+class TestTrace:
+    @given(st.lists(st.tuples(finite, finite, finite), min_size=1, max_size=20))
+    def test_terms_sum_to_the_objective(self, rows):
+        names = ("kl", "likelihood", "margin")
+        trace = run(
+            lambda t: StepResult(t + 1),
+            0,
+            objective=lambda t: dict(zip(names, rows[t], strict=True)),
+            max_iter=len(rows) - 1,
+        ).trace
+        assert list(trace.terms) == list(names)
+        np.testing.assert_array_equal(np.column_stack(list(trace.terms.values())), rows)
+        np.testing.assert_allclose(sum(trace.terms.values()), trace.objective, rtol=1e-12, atol=1e-6)
+
+    @given(st.lists(finite, min_size=2, max_size=30))
+    def test_rises_and_falls_account_for_the_whole_change(self, objectives):
+        trace = run(**replay(objectives)).trace
+        falls = run(**replay([-f for f in objectives])).trace.rises
+        np.testing.assert_allclose(trace.rises.total - falls.total, objectives[-1] - objectives[0], atol=1e-6)
+        assert trace.rises.count + falls.count <= len(objectives) - 1
+        assert trace.rises.largest == max(0.0, float(np.diff(objectives).max()))
+
+    def test_rises_are_placed_at_the_iteration_that_rose(self):
+        rises = run(**replay([5.0, 3.0, 4.0, 2.0, 2.5])).trace.rises
+        assert rises.iterations.tolist() == [2, 4]
+        assert rises.sizes.tolist() == [1.0, 0.5]
+
+    def test_a_divergence_is_not_a_rise(self):
+        assert run(**replay([2.0, 1.0, math.inf])).trace.rises.count == 0
+
+    def test_diagnostics_are_recorded_where_reported_and_not_summed(self):
+        def step(t: int) -> StepResult[int]:
+            return StepResult(t + 1, {"value": 1.0}, diagnostics={"gap": 10.0} if t == 1 else {})
+
+        trace = run(step, 0, max_iter=3).trace
+        np.testing.assert_array_equal(trace.diagnostics["gap"], [np.nan, 10.0, np.nan])
+        assert trace.objective.tolist() == [1.0, 1.0, 1.0]
+
+    def test_time_never_runs_backwards(self):
+        elapsed = run(**replay([1.0] * 50)).trace.elapsed
+        assert elapsed[0] >= 0
+        assert np.all(np.diff(elapsed) >= 0)
+
+    def test_arrays_are_read_only(self):
+        trace = run(**replay([2.0, 1.0])).trace
+        for array in (trace.iterations, trace.objective, trace.elapsed, trace.terms["value"]):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+    def test_a_result_survives_pickling(self):
+        result = run(**replay([3.0, 1.0, 2.0]))
+        copy: FitResult[int] = pickle.loads(pickle.dumps(result))
+        assert (copy.state, copy.status, copy.n_iter, copy.kept_iteration) == (1, Status.ITERATION_LIMIT, 2, 1)
+        np.testing.assert_array_equal(copy.trace.terms["value"], result.trace.terms["value"])
+
+
+class TestMisuse:
+    def test_terms_must_come_from_somewhere(self):
+        with pytest.raises(ValueError, match="given no objective"):
+            run(StepResult, 0, max_iter=1)
+
+    def test_terms_must_keep_their_names(self):
+        names: Iterator[str] = iter(["kl", "margin"])
+        with pytest.raises(ValueError, match=r"iteration 2 has \['margin'\], earlier ones had \['kl'\]"):
+            run(lambda s: StepResult(s, {next(names): 1.0}), 0, max_iter=2)
+
+    def test_a_negative_limit_is_named(self):
+        with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
+            run(**{**replay([1.0]), "max_iter": -1})
+
+    def test_an_unknown_keep_is_named(self):
+        with pytest.raises(ValueError, match="keep must be 'best' or 'last', got 'first'"):
+            run(**replay([1.0]), keep="first")
