@@ -1,0 +1,27 @@
+"""How kernels are compiled: two typed decorators, so that the rest of the package never sees Numba's options.
+
+Numba is asked to cache on disk, to release the interpreter lock (callers run fixed chunks of rows in threads) and to
+divide as NumPy does, because a check for zero before every division stops a loop from being vectorised. Full
+``fastmath`` would assume that NaN and infinity do not occur; both do, so only the harmless flags are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+def compiled(function: Function) -> Function:
+    """Compile a kernel whose sums may be reordered (and so vectorised) by the compiler."""
+    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)(function))
+
+
+def compiled_as_written(function: Function) -> Function:
+    """Compile a function whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
+    return cast(Function, numba.njit(fastmath={"contract"}, **_OPTIONS)(function))
