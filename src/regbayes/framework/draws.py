@@ -1,0 +1,300 @@
+"""Draws from a posterior, however they came: arrays, dicts of arrays, or ArviZ and xarray objects.
+
+Everything in the framework sees one form, :class:`Draws`: named arrays whose leading axis is the draw, with the chains
+one after another, and the names and labels that the way back needs. ArviZ and xarray are touched only when the caller
+passes one of their objects or asks for one; neither is needed to import or to use this module with arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
+
+UNNAMED = "x"  # the name that draws given as a plain array get
+_ACCEPTED = (
+    "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, an ArviZ InferenceData or "
+    "an xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"
+)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of one or more variables, flattened over chains.
+
+    Draw ``i`` of chain ``c`` is row ``c * n_draws + i`` of every variable. The arrays are read-only views of what was
+    passed in wherever no copy was needed.
+    """
+
+    variables: dict[str, Array]  # each (n_chains * n_draws, *shape)
+    n_chains: int
+    n_draws: int  # in each chain
+    dims: dict[str, tuple[str, ...]]  # variable -> names of the axes after the draw axis
+    coords: dict[str, tuple[tuple[str, ...], Array]]  # coordinate -> (its dimensions, its labels), as xarray has it
+    kind: Kind  # what the draws were before
+
+    @property
+    def size(self) -> int:
+        """Number of draws, over all chains."""
+        return self.n_chains * self.n_draws
+
+    @property
+    def named(self) -> bool:
+        """Whether the variables have names of the user's, so that functions of them get a mapping."""
+        return self.kind != "array"
+
+    def view(self) -> Array | Variables:
+        """Return what a feature function receives: the array itself, or the named variables."""
+        return Variables(self.variables) if self.named else self.variables[UNNAMED]
+
+    def column_names(self, variable: str) -> list[str]:
+        """Name every scalar in ``variable``, in C order: ``["mu"]``, or ``["theta[Choate]", ...]`` where labelled."""
+        shape = self.variables[variable].shape[1:]
+        if not shape:
+            return [variable]
+        axes = [self._labels(dim, size) for dim, size in zip(self.dims[variable], shape, strict=True)]
+        return [f"{variable}[{', '.join(map(str, labels))}]" for labels in itertools.product(*axes)]
+
+    def _labels(self, dim: str, size: int) -> Iterable[Any]:
+        coordinate = self.coords.get(dim)
+        return range(size) if coordinate is None else coordinate[1].tolist()
+
+
+class Variables(Mapping[str, Array]):
+    """Named draws as a feature function sees them: ``v["theta"]`` or ``v.theta``, each of shape (n, ...)."""
+
+    def __init__(self, variables: Mapping[str, Array]) -> None:
+        self._variables = dict(variables)
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._variables[name]
+        except KeyError:
+            raise KeyError(f"no variable {name!r} among the draws; they have {listed(self._variables)}") from None
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):  # copy and pickle look for these before __init__ has run
+            raise AttributeError(name)
+        try:
+            return self._variables[name]
+        except KeyError:
+            raise AttributeError(f"no variable {name!r} among the draws; they have {listed(self._variables)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __repr__(self) -> str:
+        return f"Variables({described(self._variables)})"
+
+
+def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool = False) -> Draws:
+    """Bring draws into the framework's one form. Nothing is copied that need not be.
+
+    Parameters
+    ----------
+    draws : array, mapping of arrays, InferenceData, DataTree, Dataset or Draws
+        An array of shape (n,) or (n, d) is one unnamed variable. A mapping has arrays of shape (n, ...), all with the
+        same n. ArviZ and xarray objects have their posterior group (a Dataset: itself) with the dimensions ``chain``
+        and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays.
+    variables : sequence of str, optional
+        The variables to keep, where the draws are named; all by default.
+    chains : bool, default=False
+        Whether arrays start with two axes, (chain, draw, ...), as NumPyro's ``get_samples(group_by_chain=True)`` gives
+        them. ArviZ and xarray objects say so themselves.
+
+    Returns
+    -------
+    Draws
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the object is none of these, has no draws or no posterior group, its variables differ in their numbers of
+        draws, or hold something other than finite numbers.
+    """
+    if isinstance(draws, Draws):
+        kept = {name: draws.variables[name] for name in _selected(draws.variables, variables)}
+        return draws if variables is None else replace(draws, variables=kept)
+    if _is_a(draws, "arviz", "InferenceData") or _is_a(draws, "xarray", "DataTree"):
+        return _from_dataset(*_posterior_group(draws), variables)
+    if _is_a(draws, "xarray", "DataArray"):
+        draws = draws.to_dataset(name=draws.name or UNNAMED)
+    if _is_a(draws, "xarray", "Dataset"):
+        return _from_dataset(draws, "dataset", variables)
+    if isinstance(draws, Mapping):
+        return _from_mapping(draws, variables, chains)
+    return _from_array(draws, variables, chains)
+
+
+def _from_array(draws: Any, names: Sequence[str] | None, chains: bool) -> Draws:
+    if names is not None:
+        raise ValueError(f"variables={list(names)!r} selects named draws, but draws is an unnamed array.")
+    values = numeric_array(draws, "draws", _ACCEPTED)
+    leading = 2 if chains else 1
+    if values.ndim not in (leading, leading + 1):
+        shapes = "(chain, draw) or (chain, draw, d)" if chains else "(n,) or (n, d)"
+        hint = "; pass chains=True if its first two axes are chain and draw" if not chains and values.ndim == 3 else ""
+        raise ValueError(f"draws is an array of shape {values.shape}; with chains={chains} it may be {shapes}{hint}.")
+    return _build({UNNAMED: values}, leading, {}, {}, "array")
+
+
+def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains: bool) -> Draws:
+    if not draws:
+        raise ValueError(f"draws is an empty mapping; it may be {_ACCEPTED}.")
+    odd = [name for name in draws if not isinstance(name, str)]
+    if odd:
+        raise TypeError(f"draws has the key {odd[0]!r}; the keys must be strings, the names of the variables.")
+    leading = 2 if chains else 1
+    arrays = {name: numeric_array(draws[name], f"draws[{name!r}]") for name in _selected(draws, names)}
+    for name, values in arrays.items():
+        if values.ndim < leading:
+            axes = "(chain, draw, ...)" if chains else "(n, ...)"
+            raise ValueError(f"draws[{name!r}] has shape {values.shape}; with chains={chains} it may be {axes}.")
+    return _build(arrays, leading, {}, {}, "dict")
+
+
+def _posterior_group(tree: Any) -> tuple[Any, Kind]:
+    """Return the posterior's Dataset and the kind of ``tree``."""
+    if _is_a(tree, "arviz", "InferenceData"):
+        groups = list(tree.groups())
+        if "posterior" in groups:
+            return tree["posterior"], "inferencedata"
+    else:
+        groups = list(tree.children)
+        if "posterior" in groups:
+            return tree["posterior"].to_dataset(), "datatree"
+        if {"chain", "draw"} <= set(tree.dims):  # the posterior node itself
+            return tree.to_dataset(), "datatree"
+    raise ValueError(f"draws ({type(tree).__name__}) has no group named 'posterior'; its groups are {listed(groups)}.")
+
+
+def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draws:
+    selected = _selected({str(name): None for name in dataset.data_vars}, names)
+    if not selected:
+        raise ValueError("draws has no variables in its posterior.")
+    arrays: dict[str, Array] = {}
+    dims: dict[str, tuple[str, ...]] = {}
+    for name in selected:
+        variable = dataset[name]
+        if not {"chain", "draw"} <= set(variable.dims):
+            raise ValueError(
+                f"draws[{name!r}] has the dimensions {tuple(variable.dims)}; chain and draw must be among them "
+                "(what arviz.extract has stacked, unstack('sample') gives back)."
+            )
+        variable = variable.transpose("chain", "draw", ...)
+        arrays[name] = numeric_array(variable.values, f"draws[{name!r}]")
+        dims[name] = tuple(str(dim) for dim in variable.dims[2:])
+    used = {"chain", "draw", *itertools.chain.from_iterable(dims.values())}
+    coords = {}
+    for name, coordinate in dataset.coords.items():
+        labels = _plain_labels(np.asarray(coordinate.values))
+        if labels is not None and set(coordinate.dims) <= used:
+            coords[str(name)] = (tuple(str(dim) for dim in coordinate.dims), labels)
+    return _build(arrays, 2, dims, coords, kind)
+
+
+def _plain_labels(labels: Array) -> Array | None:
+    """Labels as an array that can be stored without pickling, or None (a MultiIndex, say): then axes are numbered."""
+    if labels.dtype.kind != "O":
+        return labels
+    return labels.astype(str) if all(isinstance(label, str) for label in labels.flat) else None
+
+
+def _selected(available: Iterable[str], names: Sequence[str] | None) -> list[str]:
+    available = list(available)
+    if names is None:
+        return available
+    if isinstance(names, str) or not names:
+        raise ValueError(f"variables={names!r} may be None or a list of one or more of {listed(available)}.")
+    unknown = [name for name in names if name not in available]
+    if unknown:
+        raise ValueError(f"variables names {unknown[0]!r}, but the draws have {listed(available)}.")
+    return list(names)
+
+
+def _build(
+    arrays: dict[str, Array],
+    n_leading: int,
+    dims: dict[str, tuple[str, ...]],
+    coords: dict[str, tuple[tuple[str, ...], Array]],
+    kind: Kind,
+) -> Draws:
+    """Check what all kinds have in common, and flatten the chains."""
+    first, *_ = arrays
+    leading = arrays[first].shape[:n_leading]
+    label = "draws" if kind == "array" else f"draws[{first!r}]"
+    if 0 in leading:
+        raise ValueError(f"{label} is empty: its shape is {arrays[first].shape}, and there must be at least one draw.")
+    flat: dict[str, Array] = {}
+    for name, values in arrays.items():
+        if values.shape[:n_leading] != leading:
+            axes = "(chain, draw)" if n_leading == 2 else "draws"
+            raise ValueError(
+                f"draws[{name!r}] has shape {values.shape} and draws[{first!r}] has shape {arrays[first].shape}: "
+                f"the leading sizes, {axes}, must be the same for all variables."
+            )
+        n_bad = count_not_finite(values)
+        if n_bad:
+            where = "draws" if kind == "array" else f"draws[{name!r}]"
+            hint = "; variables=[...] leaves out what is not needed" if len(arrays) > 1 else ""
+            raise ValueError(
+                f"{where} has {n_bad} NaN or infinite values among {values.size}; all must be finite{hint}."
+            )
+        flat[name] = values.reshape(math.prod(leading), *values.shape[n_leading:]).view()
+        flat[name].flags.writeable = False
+        dims.setdefault(name, tuple(f"{name}_dim_{axis}" for axis in range(values.ndim - n_leading)))
+    n_chains, n_draws = leading if n_leading == 2 else (1, leading[0])
+    return Draws(flat, n_chains, n_draws, dims, coords, kind)
+
+
+def numeric_array(values: Any, argument: str, accepted: str = "an array of numbers") -> Array:
+    """``values`` as an array of booleans, integers or floats."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # NumPy says "inhomogeneous shape" of ragged lists
+        raise ValueError(f"{argument} cannot be read as an array ({error}); it may be {accepted}.") from error
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        what = f"of type {type(values).__name__}" if array.ndim == 0 else f"an array of dtype {array.dtype}"
+        raise TypeError(f"{argument} is {what}; it may be {accepted}.")
+    return array
+
+
+def count_not_finite(values: Array) -> int:
+    """Count the NaN and infinite values."""
+    # A sum is NaN or infinite when any term is: one pass, no mask. Finite terms may overflow it, hence the count.
+    if values.dtype.kind != "f":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return 0
+    return int(np.count_nonzero(~np.isfinite(values)))
+
+
+def _is_a(value: Any, package: str, name: str) -> bool:
+    """Whether ``value`` is an instance of a class of that package, without importing the package."""
+    return any(cls.__name__ == name and cls.__module__.split(".")[0] == package for cls in type(value).__mro__)
+
+
+def described(variables: Mapping[str, Array]) -> str:
+    """Names and shapes, for messages."""
+    return ", ".join(f"{name}: {values.shape}" for name, values in variables.items())
+
+
+def listed(names: Iterable[Any], at_most: int = 12) -> str:
+    """Quote the names for a message, the first few of many."""
+    names = [repr(name) for name in names]
+    if not names:
+        return "none"
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more

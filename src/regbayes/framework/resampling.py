@@ -1,0 +1,119 @@
+"""Weighted draws as equally weighted ones: systematic resampling, and the way back to ArviZ."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from regbayes.framework.draws import Draws
+
+Integers = NDArray[np.intp]
+
+
+def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generator | None = None) -> Integers:
+    """Choose ``size`` draws so that draw i comes ``size * w_i`` times, rounded up or down.
+
+    Systematic resampling: one uniform offset, then steps of ``1 / size`` along the cumulated weights. It adds the
+    least noise of the usual schemes, and equal weights with ``size`` = n give every draw once, in order.
+
+    Parameters
+    ----------
+    log_weights : array-like of shape (n,)
+        Logarithms of the weights up to a constant; ``-inf`` is a weight of zero.
+    size : int
+        How many draws to choose.
+    rng : numpy.random.Generator, optional
+        Source of the offset. Without one the offset is the middle of its range, so that nothing is random.
+
+    Returns
+    -------
+    ndarray of shape (size,)
+        Indices into the draws, in ascending order.
+    """
+    weights = np.asarray(log_weights, dtype=np.float64)
+    cumulated = np.cumsum(np.exp(weights - weights.max()))
+    offset = 0.5 if rng is None else rng.random()
+    targets = (np.arange(size) + offset) * (cumulated[-1] / size)
+    # Rounding may put the last target on the total; the last draw that has any weight is then the one meant.
+    last = np.flatnonzero(weights > -np.inf)[-1]
+    indices: Integers = np.minimum(np.searchsorted(cumulated, targets, side="right"), last)
+    return indices
+
+
+def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | None = None) -> Any:
+    """Give weighted draws to ArviZ: a posterior that plots and summarises at once, and the weights beside it.
+
+    Parameters
+    ----------
+    draws : Draws
+    log_weights : array-like of shape (n,)
+        Logarithms of the weights up to a constant, one for each draw.
+    rng : numpy.random.Generator, optional
+        See :func:`systematic_indices`; without one the result is the same every time.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        The kind that the draws came in; where they came as something else, what the installed ArviZ works with:
+        InferenceData before ArviZ 1, DataTree from 1 on. It has three groups:
+
+        ``posterior``
+            The draws resampled by their weights, equally weighted: as many chains and draws as before, and the same
+            dimensions and coordinates.
+        ``sample_stats``
+            For each of these, the ``source_chain`` and ``source_draw`` it was (labels of the original coordinates).
+            Other groups follow by ``original.log_likelihood.sel(chain=stats.source_chain, draw=stats.source_draw)``.
+        ``importance_weights``
+            ``log_weight`` of the *original* draws, normalised over all chains, for those who would rather weight than
+            resample. The original draws are not repeated here.
+
+    Notes
+    -----
+    All draws are resampled together, in order, and the result is cut into chains of the original length. So a chain
+    whose draws gained weight spills into its neighbours, and no chain is given more or less than its draws weigh.
+    Copies of one draw stay side by side on purpose: ``arviz.ess`` takes them for autocorrelation, and reports about
+    the number of draws that the weights are worth instead of the number of rows. The trace of a chain is no longer a
+    path of the sampler; judge convergence on the original draws.
+    """
+    xarray = _optional("xarray")
+    weights = np.asarray(log_weights, dtype=np.float64)
+    if weights.shape != (draws.size,):
+        raise ValueError(f"log_weights has shape {weights.shape}; with {draws.size} draws it may be ({draws.size},).")
+    clash = {"chain", "draw"} & set(draws.variables)
+    if clash:
+        raise ValueError(f"a variable is named {clash.pop()!r}, which ArviZ needs for a dimension; rename it.")
+    indices = systematic_indices(weights, draws.size, rng)
+    grid = (draws.n_chains, draws.n_draws)
+    coords = {dim: ((dim,), np.arange(size)) for dim, size in zip(("chain", "draw"), grid, strict=True)} | draws.coords
+    sampled = {dim: coords[dim] for dim in ("chain", "draw")}
+    chain, draw = np.unravel_index(indices, grid)
+    posterior = {
+        name: (("chain", "draw", *draws.dims[name]), values[indices].reshape(*grid, *values.shape[1:]))
+        for name, values in draws.variables.items()
+    }
+    statistics = {
+        "source_chain": (("chain", "draw"), coords["chain"][1][chain].reshape(grid)),
+        "source_draw": (("chain", "draw"), coords["draw"][1][draw].reshape(grid)),
+    }
+    kept = {"log_weight": (("chain", "draw"), (weights - logsumexp(weights)).reshape(grid))}
+    groups = {
+        "posterior": xarray.Dataset(posterior, coords),
+        "sample_stats": xarray.Dataset(statistics, sampled),
+        "importance_weights": xarray.Dataset(kept, sampled),
+    }
+    if draws.kind != "datatree":
+        arviz = _optional("arviz")
+        if int(arviz.__version__.split(".")[0]) < 1:
+            return arviz.InferenceData(**groups)
+    return xarray.DataTree.from_dict(groups)
+
+
+def _optional(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(f"to_arviz needs {package}; pip install 'regbayes[ppl]' brings it.") from error
