@@ -1,0 +1,161 @@
+"""The classes that may be saved and loaded, by name.
+
+A saved file names the types in it, and a file may come from a stranger. So a name in a file is never imported and
+never evaluated: it is looked up in the table kept here, and a class is in the table only because its author put it
+there with `persistable`. The table also holds the name apart from the module path, so that moving a class between
+modules does not make old files unreadable.
+
+This module is the bottom of the package. It imports the standard library alone, so that every layer can use it;
+`regbayes.persistence` does the work, and is imported only when something is saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar, overload
+
+__all__ = ["Registration", "Saveable", "class_named", "declare_provider", "persistable", "registration_of"]
+
+AnyClass = TypeVar("AnyClass", bound=type)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """How one class is written: the name it has in files, and the attributes left out of them."""
+
+    cls: type
+    name: str
+    skip: frozenset[str]
+
+
+_BY_NAME: dict[str, Registration] = {}
+_BY_CLASS: dict[type, Registration] = {}
+_PROVIDERS: list[str] = []
+
+
+@overload
+def persistable(cls: AnyClass, /) -> AnyClass: ...
+@overload
+def persistable(
+    cls: AnyClass, /, *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
+) -> AnyClass: ...
+@overload
+def persistable(
+    *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
+) -> Callable[[AnyClass], AnyClass]: ...
+def persistable(
+    cls: Any = None, /, *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
+) -> Any:
+    """Allow a class in saved files; a decorator, or a call for a class written elsewhere.
+
+    Enums are written by member name, dataclasses by their fields, and every other class by its attributes
+    (``vars`` and slots). Loading makes the object with ``object.__new__`` and puts the attributes back: neither
+    ``__init__`` nor ``__post_init__`` nor ``__setstate__`` runs. Subclasses are not covered: each class is
+    registered by itself. On a dataclass this is the outermost decorator.
+
+    Parameters
+    ----------
+    cls : type
+        The class, when not used as ``@persistable(...)``.
+    name : str, optional
+        The name in files, which must stay the same for as long as files live. The default is the top package and
+        the qualified class name (``"regbayes.Finite"``), without the modules between, which may be rearranged.
+    aliases : iterable of str
+        Names that older files have for this class.
+    skip : iterable of str
+        Attributes that are not saved (caches, callbacks). In a dataclass they need a default.
+
+    Raises
+    ------
+    TypeError
+        If instances cannot be rebuilt from their attributes: abstract classes, and subclasses of built-in types
+        such as ``tuple``, ``dict`` or ``ndarray``, whose content is not in attributes.
+    ValueError
+        If another class has the name.
+    """
+    if cls is None:
+        return lambda decorated: persistable(decorated, name=name, aliases=aliases, skip=skip)
+    _check_rebuildable(cls)
+    top_package = cls.__module__.partition(".")[0]
+    entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip))
+    names = (entry.name, *aliases)
+    for known in names:
+        holder = _BY_NAME.get(known)
+        if holder is not None and not _same_definition(holder.cls, cls):
+            raise ValueError(
+                f"the name {known!r} is taken by {holder.cls.__module__}.{holder.cls.__qualname__}; "
+                f"give {cls.__module__}.{cls.__qualname__} another with persistable(name=...)"
+            )
+    _BY_NAME.update(dict.fromkeys(names, entry))
+    _BY_CLASS[cls] = entry
+    return cls
+
+
+def _check_rebuildable(cls: Any) -> None:
+    """Refuse what `object.__new__` refuses: there the attributes are not the whole object."""
+    if not isinstance(cls, type):
+        raise TypeError(f"persistable takes a class, got {cls!r}")
+    if issubclass(cls, Enum):
+        return
+    try:
+        object.__new__(cls)
+    except TypeError as error:
+        raise TypeError(f"{cls.__qualname__} cannot be rebuilt from its attributes: {error}") from None
+
+
+def _same_definition(one: type, other: type) -> bool:
+    """Whether both come from the same class statement, run again by a reload or in a notebook."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
+def declare_provider(module: str) -> None:
+    """Name a module that registers classes when it is imported.
+
+    It is imported the first time a file holds a name that is not registered yet, so that a file can be loaded
+    before anything else was imported, while ``import regbayes`` stays light. The names come from code, never from
+    a file.
+    """
+    if module not in _PROVIDERS:
+        _PROVIDERS.append(module)
+
+
+def class_named(name: str) -> Registration | None:
+    """Return the registration under a name found in a file, or None."""
+    if name not in _BY_NAME:
+        for module in _PROVIDERS:
+            importlib.import_module(module)
+    return _BY_NAME.get(name)
+
+
+def registration_of(cls: type) -> Registration | None:
+    """Return the registration of exactly this class (not of a base class), or None."""
+    return _BY_CLASS.get(cls)
+
+
+class Saveable:
+    """Gives a class ``save(path)``; `regbayes.load` reads the file back."""
+
+    __slots__ = ()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save to one file, without pickle; `regbayes.load` reads it back.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file to write. An existing file is replaced only once the new one is complete.
+
+        Raises
+        ------
+        regbayes.persistence.PersistenceError
+            If something in the object cannot be saved (the message names the attribute) or the file cannot be
+            written.
+        """
+        # Persistence stands above every layer that uses this class, so it is imported when it is needed.
+        from regbayes.persistence import save
+
+        save(self, path)
