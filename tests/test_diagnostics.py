@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 
@@ -18,10 +19,16 @@ def arviz_pareto_k(log_weights: np.ndarray) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ before 1 announces ArviZ 1 when imported
         arviz = pytest.importorskip("arviz", reason="the oracle for k-hat is ArviZ's psislw")
-    if not hasattr(arviz, "psislw"):
-        pytest.skip("ArviZ 1 has no psislw for plain arrays")
     with np.errstate(over="ignore"):
-        return float(arviz.psislw(log_weights.copy())[1])
+        if int(arviz.__version__.split(".")[0]) < 1:
+            return float(arviz.psislw(log_weights.copy())[1])
+        n = log_weights.size
+        if n < 100 or math.isqrt(n) ** 2 != n or np.unique(log_weights).size < n:
+            pytest.skip(
+                "ArviZ 1 rounds the size of the tail down, counts ties with its threshold and fits no tail of 5"
+            )
+        psislw = importlib.import_module("arviz_stats.base").array_stats.psislw
+        return float(psislw(-log_weights)[1])  # of log-likelihoods, whose negatives are the log weights
 
 
 def log_weight_families(seed: int, n: int) -> dict[str, np.ndarray]:
@@ -37,12 +44,12 @@ def log_weight_families(seed: int, n: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("n", [25, 26, 100, 333, 1000, 4000, 20_000])
-@pytest.mark.parametrize("seed", range(5))
-def test_pareto_k_agrees_with_arviz(n: int, seed: int) -> None:
-    for family, log_weights in log_weight_families(seed, n).items():
-        expected = arviz_pareto_k(log_weights)
-        assert pareto_k(log_weights) == pytest.approx(expected, rel=1e-6, abs=1e-6), family
+@pytest.mark.parametrize("family", list(log_weight_families(0, 1)))
+@pytest.mark.parametrize("n", [25, 26, 100, 333, 900, 2500, 4000, 22_500])
+def test_pareto_k_agrees_with_arviz(n: int, family: str) -> None:
+    for seed in range(5):
+        log_weights = log_weight_families(seed, n)[family]
+        assert pareto_k(log_weights) == pytest.approx(arviz_pareto_k(log_weights), rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 0.3, 0.7, 1.2])
