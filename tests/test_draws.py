@@ -8,12 +8,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from regbayes.framework.draws import Draws, as_draws
+from regbayes.persistence import load, save
 
 xarray = pytest.importorskip("xarray")
 
@@ -168,6 +170,19 @@ def test_variables_by_item_and_by_attribute() -> None:
         view["tau"]
     for again in (copy.copy(view), pickle.loads(pickle.dumps(view))):
         np.testing.assert_array_equal(again.mu, view.mu)
+
+
+@pytest.mark.parametrize("form", [*XARRAY_FORMS, "dict"])
+def test_saved_draws_come_back_with_their_labels(form: str, tmp_path: Path) -> None:
+    draws = as_draws(chain_arrays(), chains=True) if form == "dict" else as_draws(XARRAY_FORMS[form]())
+    save(draws, tmp_path / "draws")
+    again = load(tmp_path / "draws")
+    assert_same_values(again)
+    assert (again.kind, again.dims) == (draws.kind, draws.dims)
+    assert list(again.coords) == list(draws.coords)
+    for name, (dims, labels) in draws.coords.items():
+        assert again.coords[name][0] == dims
+        np.testing.assert_array_equal(again.coords[name][1], labels)
 
 
 def test_labels_that_are_not_plain_are_dropped() -> None:

@@ -14,6 +14,11 @@ from regbayes.framework.features import evaluate_features
 N = 40
 
 
+def evaluated(draws: Draws, features: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    result = evaluate_features(draws, features)
+    return result.values, result.names
+
+
 @pytest.fixture
 def named() -> Draws:
     rng = np.random.default_rng(0)
@@ -30,26 +35,26 @@ def spread(v: Any) -> Any:
 
 
 def test_functions_get_all_draws_at_once(named: Draws, unnamed: Draws) -> None:
-    values, names = evaluate_features(named, lambda v: v["mu"] * v.theta[:, 0, 1])
+    values, names = evaluated(named, lambda v: v["mu"] * v.theta[:, 0, 1])
     np.testing.assert_array_equal(values[:, 0], named.variables["mu"] * named.variables["theta"][:, 0, 1])
     assert names == ("psi",)
-    values, names = evaluate_features(unnamed, lambda x: x[:, :2] ** 2)
+    values, names = evaluated(unnamed, lambda x: x[:, :2] ** 2)
     np.testing.assert_array_equal(values, unnamed.view()[:, :2] ** 2)
     assert names == ("psi[0]", "psi[1]")
-    values, names = evaluate_features(named, spread)
+    values, names = evaluated(named, spread)
     assert names == ("spread",)
     assert values.shape == (N, 1)
     assert evaluate_features(unnamed, functools.partial(np.mean, axis=1)).names == ("psi",)
 
 
 def test_probabilities_of_events_are_means_of_booleans(unnamed: Draws) -> None:
-    values, _ = evaluate_features(unnamed, lambda x: x[:, 0] > 0)
+    values, _ = evaluated(unnamed, lambda x: x[:, 0] > 0)
     assert values.dtype == np.float64
     assert values.mean() == np.mean(unnamed.view()[:, 0] > 0)
 
 
 def test_names_of_variables_and_of_their_scalars(named: Draws) -> None:
-    values, names = evaluate_features(named, "theta")
+    values, names = evaluated(named, "theta")
     np.testing.assert_array_equal(values, named.variables["theta"].reshape(N, 6))
     assert names[:2] == ("theta[0, 0]", "theta[0, 1]")
     for column, name in enumerate(names):
@@ -61,7 +66,7 @@ def test_names_of_variables_and_of_their_scalars(named: Draws) -> None:
 
 def test_lists_stand_side_by_side(named: Draws) -> None:
     given = np.arange(2.0 * N).reshape(N, 2)
-    values, names = evaluate_features(named, ["mu", spread, given, lambda v: v.n, "theta[1, 2]"])
+    values, names = evaluated(named, ["mu", spread, given, lambda v: v.n, "theta[1, 2]"])
     assert names == ("mu", "spread", "psi_2[0]", "psi_2[1]", "psi_3", "theta[1, 2]")
     assert values.flags.c_contiguous
     expected = [named.variables["mu"], spread(named.view()), given, named.variables["n"]]

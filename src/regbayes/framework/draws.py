@@ -16,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._registry import persistable
+
 Array = NDArray[Any]
 Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
@@ -26,6 +28,7 @@ _ACCEPTED = (
 )
 
 
+@persistable
 @dataclass(frozen=True)
 class Draws:
     """Draws of one or more variables, flattened over chains.

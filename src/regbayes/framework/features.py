@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._registry import persistable
 from regbayes.framework.draws import UNNAMED, Draws, count_not_finite, described, listed, numeric_array
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
-class Features(NamedTuple):
+@persistable
+@dataclass(frozen=True)
+class Features:
     """Features of every draw, and a name for each."""
 
     values: Floats  # (n, m), C-contiguous
