@@ -6,6 +6,24 @@ the multipliers that say what each constraint cost.
 
 from __future__ import annotations
 
+from regbayes import regularizers
+from regbayes.framework.constraints import E
+from regbayes.framework.posteriors import Finite, Gaussian, Samples
+from regbayes.framework.regularize import InfeasibleError, RegularizedPosterior, UnreliableWeightsWarning, regularize
+from regbayes.persistence import load
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "E",
+    "Finite",
+    "Gaussian",
+    "InfeasibleError",
+    "RegularizedPosterior",
+    "Samples",
+    "UnreliableWeightsWarning",
+    "__version__",
+    "load",
+    "regularize",
+    "regularizers",
+]

@@ -1,0 +1,239 @@
+"""The dual solver: maximise ``-A(phi) - g*(-phi)``, docs/math.md eq. (2).
+
+Written in ``u = -phi``, stacked over the elementary regularizers so that a sum needs no conjugate of its own, the
+dual is a smooth convex function of ``u`` plus conjugates known by their proximal maps. A proximal Newton method
+minimises it: the quadratic model is solved by `composite`, a line search makes every step a descent step, and the
+duality gap is the stopping rule. Cost per iteration is one pass over the features and one covariance, whatever the
+regularizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.framework.composite import (
+    Piece,
+    block_scale,
+    conjugate_of,
+    minimize_composite,
+    prox_conjugate,
+    stack_pieces,
+)
+from regbayes.framework.log_partition import LogPartition
+from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
+
+Floats = NDArray[np.float64]
+
+ARMIJO = 1e-4
+MAX_HALVINGS = 50
+
+
+@dataclass(frozen=True)
+class DualSolution:
+    """Where the dual solver stopped, with its certificate."""
+
+    stacked: Floats  # (M,): u, one entry per elementary regularizer's coordinate; a warm start for the next solve
+    multipliers: Floats  # (m,): phi, the tilt
+    expectation: Floats  # (m,): E_q[psi]
+    primal: float
+    dual: float
+    gap: float
+    violation: float  # how far E_q[psi] lies outside the regularizer's domain, in standard deviations
+    converged: bool
+    n_iter: int
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A dual iterate and everything evaluated at it."""
+
+    u: Floats
+    phi: Floats
+    log_partition: float
+    expectation: Floats
+    objective: float
+
+
+class _Dual:
+    """The stacked dual: ``A(-L'u) + g*(u) + 1/2 sum_i elastic_i u_i^2``.
+
+    The elastic term is zero except when feasibility is in question: it lets each constraint give way at a quadratic
+    price (its conjugate in the primal), so that a solution always exists.
+    """
+
+    def __init__(self, partition: LogPartition, regularizer: Regularizer, elastic: float = 0.0) -> None:
+        self.partition = partition
+        self.n_features = len(partition.mean)
+        self.pieces, self.index = stack_pieces(regularizer.atoms(self.n_features))
+        self.unit = units(partition)
+        self.elastic = elastic * self.unit[self.index] ** 2
+
+    def tilt(self, u: Floats) -> Floats:
+        return -np.bincount(self.index, u, minlength=self.n_features)
+
+    def at(self, u: Floats, conjugate: float | None = None) -> _Point:
+        phi = self.tilt(u)
+        value, expectation = self.partition.evaluate(phi)
+        conjugate = conjugate_of(self.pieces, u) if conjugate is None else conjugate
+        objective = value + conjugate + 0.5 * float(self.elastic @ u**2)
+        return _Point(u, phi, value, expectation, objective)
+
+    def project(self, u: Floats) -> Floats:
+        """A point of the conjugates' domain near u."""
+        return prox_conjugate(self.pieces, u, block_scale(self.pieces, self.unit[self.index] ** 2) ** 2)
+
+    def certificate(self, point: _Point) -> tuple[float, float]:
+        """Fenchel-Young gap, term by term, and the violation of the domain in units of standard deviations.
+
+        A hard constraint is met only up to rounding; its gap is measured at the nearest point of the domain, and the
+        distance to that point is the violation.
+        """
+        x = point.expectation[self.index] - self.elastic * point.u
+        nearest = nearest_in_domain(self.pieces, x, self.unit[self.index])
+        gap = 0.0
+        for p in self.pieces:
+            s = slice(p.start, p.stop)
+            value, conjugate = p.regularizer.value(nearest[s]), p.regularizer.conjugate(point.u[s])
+            gap += abs(value + conjugate - float(point.u[s] @ x[s]))
+        violation = float(np.max(np.abs(nearest - x) / self.unit[self.index], initial=0.0))
+        return gap, violation
+
+
+def units(partition: LogPartition) -> Floats:
+    """Standard deviations of the features, with a floor for features that do not vary."""
+    spread = partition.spread
+    floor = np.maximum(1e-12 * np.abs(partition.mean), 1e-300)
+    return np.where(spread > floor, spread, np.where(partition.mean != 0, np.abs(partition.mean), 1.0))
+
+
+def nearest_in_domain(pieces: Sequence[Piece], x: Floats, unit: Floats) -> Floats:
+    """Each piece's nearest point of its domain; x itself where it is in the domain."""
+    nearest = x.copy()
+    for p in pieces:
+        s = slice(p.start, p.stop)
+        if np.isinf(p.regularizer.value(x[s])):
+            step = TINY_STEP * float(np.mean(unit[s])) ** 2
+            nearest[s] = p.regularizer.prox(x[s], step)
+    return nearest
+
+
+def solve_dual(
+    partition: LogPartition,
+    regularizer: Regularizer,
+    *,
+    tol: float = 1e-9,
+    max_iter: int = 200,
+    warm_start: Floats | None = None,
+    elastic: float = 0.0,
+) -> DualSolution:
+    """Maximise the dual and return the solution with its certificate.
+
+    Parameters
+    ----------
+    partition : LogPartition
+        The posterior as its features see it.
+    regularizer : Regularizer
+    tol : float, default=1e-9
+        Stop when the gap is below ``tol (1 + |dual|)`` and the violation below tol standard deviations.
+    max_iter : int, default=200
+        Newton steps at most.
+    warm_start : array of shape (M,), default=None
+        The ``stacked`` of an earlier solution of a problem with the same regularizer structure.
+    elastic : float, default=0.0
+        Price of the elastic term; 0 is the problem itself.
+    """
+    problem = _Dual(partition, regularizer, elastic)
+    start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
+    if start.shape != problem.index.shape:
+        raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
+    point = problem.at(problem.project(start))
+    damping, n_iter, converged = 1e-10, 0, False
+    violations: list[float] = []
+    for n_iter in range(max_iter + 1):
+        gap, violation = problem.certificate(point)
+        converged = bool(gap <= tol * (1 + abs(point.objective)) and violation <= tol and np.isfinite(gap))
+        violations.append(violation)
+        if converged or n_iter == max_iter or _runs_away(violations):
+            break
+        accepted, damping = _newton_step(problem, point, damping, min(1e-3, max(violation, gap)))
+        if accepted is None:
+            break
+        point = accepted
+    return _solution(problem, point, gap, violation, converged, n_iter)
+
+
+def _runs_away(violations: list[float]) -> bool:
+    """Whether multipliers grow without bringing the expectations any closer to the domain: a dual without bound."""
+    return len(violations) > 25 and violations[-1] > 1e-6 and violations[-1] > 0.5 * violations[-16]
+
+
+def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) -> tuple[_Point | None, float]:
+    """One proximal Newton step with backtracking; None when no step descends any further."""
+    index = problem.index
+    covariance = problem.partition.covariance(point.phi)
+    hessian = covariance[np.ix_(index, index)]
+    floor = damping * problem.unit[index] ** 2
+    hessian[np.diag_indices_from(hessian)] += floor + problem.elastic
+    gradient = problem.elastic * point.u - point.expectation[index]
+    target, _ = minimize_composite(
+        hessian, gradient - hessian @ point.u, problem.pieces, point.u, tol=max(1e-14, 1e-4 * error)
+    )
+    direction = target - point.u
+    here, there = conjugate_of(problem.pieces, point.u), conjugate_of(problem.pieces, target)
+    predicted = float(gradient @ direction) + there - here
+    noise = 4e-15 * (1 + abs(point.objective) + abs(here))
+    if not np.any(direction) or predicted > noise:
+        return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
+    length = 1.0
+    for _ in range(MAX_HALVINGS):
+        trial = problem.at(point.u + length * direction, there if length == 1.0 else None)
+        if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
+            return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
+        length *= 0.5
+    return None, damping
+
+
+def _solution(
+    problem: _Dual, point: _Point, gap: float, violation: float, converged: bool, n_iter: int
+) -> DualSolution:
+    dual = -point.objective
+    return DualSolution(
+        stacked=point.u,
+        multipliers=point.phi,
+        expectation=point.expectation,
+        primal=dual + gap,
+        dual=dual,
+        gap=gap,
+        violation=violation,
+        converged=converged,
+        n_iter=n_iter,
+    )
+
+
+def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_iter: int = 100) -> Floats | None:
+    """How far each stacked constraint must give way, in the features' units; None when every one can be met.
+
+    Solves the problem with elastic constraints at ever higher prices. Where the constraints can be met, the give
+    shrinks towards zero with the price; where they cannot, it settles at the smallest violation there is.
+    """
+    gives: list[Floats] = []
+    warm: Floats | None = None
+    for softness in (1e-3, 1e-5, 1e-7):
+        solution = solve_dual(
+            partition, regularizer, tol=1e-7, max_iter=max_iter, warm_start=warm, elastic=softness
+        )
+        problem = _Dual(partition, regularizer, softness)
+        gives.append(problem.elastic * solution.stacked)
+        warm = solution.stacked
+    unit = units(partition)[problem.index]
+    before, after = (float(np.max(np.abs(give) / unit)) for give in gives[-2:])
+    return gives[-1] if after > 1e-6 and after > 0.5 * before else None
+
+
+def with_log_mass(solution: DualSolution, log_mass: float) -> DualSolution:
+    """Account for a restriction of the support to a set of that log-probability."""
+    return replace(solution, primal=solution.primal - log_mass, dual=solution.dual - log_mass)

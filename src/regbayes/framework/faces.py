@@ -1,0 +1,150 @@
+"""Constraints that only a face of the reachable expectations meets: the limits behind infinite multipliers.
+
+Remark 2 of the paper: asking ``E[psi] == 0`` of a psi that is never negative forces all mass onto ``psi = 0``. No
+finite tilt does that, the dual value stays bounded while the multiplier runs away, and the answer is the posterior
+conditioned on a face. Conditioning first is exact and leaves a problem with finite multipliers. docs/math.md eq. (9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.framework.composite import stack_pieces
+from regbayes.framework.dual import units
+from regbayes.framework.log_partition import LogPartition, WeightedAtoms
+from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
+
+Floats = NDArray[np.float64]
+MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
+FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
+ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
+
+
+@dataclass(frozen=True)
+class Face:
+    """A face of the support, and the multipliers that went to infinity to reach it."""
+
+    partition: LogPartition
+    keep: NDArray[np.bool_] | None  # (n,): the atoms on the face; None where it is everything
+    log_mass: float  # log-probability of the face
+    infinite: Floats  # (m,): -inf, +inf, or 0 where the multiplier is finite
+
+
+@dataclass(frozen=True)
+class OutOfReach:
+    """A feature whose values all lie outside the regularizer's domain."""
+
+    feature: int
+    needed: float  # the nearest expectation that the regularizer admits
+    reachable: float  # the nearest expectation that the support can have
+
+
+def find_out_of_reach(partition: LogPartition, regularizer: Regularizer) -> OutOfReach | None:
+    """Look for one expectation that cannot enter its domain whatever the weights."""
+    for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
+        slack = ROUNDING * (1 + np.maximum(np.abs(lowest), np.abs(highest)))
+        too_low, too_high = from_low > highest + slack, from_high < lowest - slack
+        if np.any(too_low):
+            i = int(np.argmax(too_low))
+            return OutOfReach(int(index[i]), float(from_low[i]), float(highest[i]))
+        if np.any(too_high):
+            i = int(np.argmax(too_high))
+            return OutOfReach(int(index[i]), float(from_high[i]), float(lowest[i]))
+    return None
+
+
+def narrow_to_face(partition: LogPartition, regularizer: Regularizer) -> Face:
+    """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
+    n_features = len(partition.mean)
+    infinite, log_mass, keep = np.zeros(n_features), 0.0, None
+    if not isinstance(partition, WeightedAtoms):
+        return Face(partition, keep, log_mass, infinite)
+    for _ in range(n_features):
+        side = _touched_edge(partition, regularizer)
+        if side is None:
+            break
+        feature, sign = side
+        edge = partition.highest[feature] if sign > 0 else partition.lowest[feature]
+        on_edge = np.abs(partition.features[:, feature] - edge) <= ROUNDING * (1 + abs(edge))
+        infinite[feature] = sign * np.inf
+        keep = on_edge if keep is None else keep & on_edge
+        partition, gained = partition.restrict(on_edge)
+        log_mass += gained
+    return Face(partition, keep, log_mass, infinite)
+
+
+def find_flat_face(face: Face, multipliers: Floats) -> Face | None:
+    """Look for a face on which a tilt has settled whatever its direction, once the rest has lost its mass.
+
+    The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
+    before: there the tilt has done all that it can, and growing it further changes nothing.
+    """
+    partition = face.partition
+    if not isinstance(partition, WeightedAtoms):
+        return None
+    if float(np.abs(multipliers) @ (partition.highest - partition.lowest)) < MIN_NATS:
+        return None
+    unit = units(partition)
+    scale = np.outer(unit, unit)
+    values, vectors = np.linalg.eigh(partition.covariance(multipliers) / scale)
+    flat = vectors[:, values < FLAT]
+    direction = flat @ (flat.T @ (multipliers * unit)) / unit
+    scores = partition.features @ direction
+    support = np.isfinite(partition.log_weights)
+    top, bottom = float(scores[support].max()), float(scores[support].min())
+    if top - bottom < MIN_NATS:
+        return None
+    keep = support & (scores >= top - 1e-7 * (top - bottom))
+    log_weights, _ = partition.tilted_log_weights(multipliers)
+    if np.all(keep[support]) or float(np.exp(log_weights[~keep]).sum()) > FLAT:
+        return None
+    narrower, log_mass = partition.restrict(keep)
+    moved = np.abs(direction * unit) > 1e-6 * np.max(np.abs(direction * unit))
+    infinite = np.where(moved & (face.infinite == 0), np.copysign(np.inf, direction), face.infinite)
+    return Face(
+        partition=narrower,
+        keep=keep if face.keep is None else keep & face.keep,
+        log_mass=face.log_mass + log_mass,
+        infinite=infinite,
+    )
+
+
+def _touched_edge(partition: LogPartition, regularizer: Regularizer) -> tuple[int, int] | None:
+    """A feature that varies, but whose domain contains only an end of its range; and which end."""
+    for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
+        slack = ROUNDING * (1 + np.maximum(np.abs(lowest), np.abs(highest)))
+        varies = highest > lowest + 2 * slack
+        at_top = varies & (from_low >= highest - slack)
+        at_bottom = varies & (from_high <= lowest + slack)
+        for touched, sign in ((at_top, 1), (at_bottom, -1)):
+            if np.any(touched):
+                return int(index[np.argmax(touched)]), sign
+    return None
+
+
+def _edges(
+    partition: LogPartition, regularizer: Regularizer
+) -> list[tuple[NDArray[np.intp], Floats, Floats, Floats, Floats]]:
+    """Ends of each feature's range, and the points of the domain nearest to them, for separable regularizers."""
+    pieces, index = stack_pieces(regularizer.atoms(len(partition.mean)))
+    unit, found = units(partition), []
+    for p in pieces:
+        if p.regularizer.block_size != 1:
+            continue
+        i = index[p.start : p.stop]
+        lowest, highest = partition.lowest[i], partition.highest[i]
+        finite = np.isfinite(lowest) & np.isfinite(highest)
+        if not np.all(finite):
+            continue
+        step = TINY_STEP * unit[i] ** 2
+        from_low, from_high = p.regularizer.prox(lowest, step), p.regularizer.prox(highest, step)
+        # A soft regularizer's proximal map moves a hair for its slope, not for its domain: that is no edge.
+        if np.isfinite(p.regularizer.value(lowest)):
+            from_low = lowest
+        if np.isfinite(p.regularizer.value(highest)):
+            from_high = highest
+        found.append((i, lowest, highest, from_low.astype(np.float64), from_high.astype(np.float64)))
+    return found

@@ -1,0 +1,423 @@
+"""Posteriors that can be tilted: enumerated models, Gaussians, and draws from anywhere.
+
+Each knows three things: the log-partition of its features, its own tilt ``q ∝ p exp<phi, psi>``, which is a posterior
+of the same kind, and expectations. docs/math.md eq. (2)-(3).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from regbayes._registry import Saveable, persistable
+from regbayes.framework.diagnostics import effective_sample_size, pareto_k
+from regbayes.framework.draws import Draws, as_draws
+from regbayes.framework.features import Features, evaluate_features
+from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.framework.resampling import to_arviz
+
+Floats = NDArray[np.float64]
+
+
+class Posterior(Saveable, ABC):
+    """What `regularize` needs of a posterior."""
+
+    log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
+
+    @abstractmethod
+    def evaluate(self, features: Any) -> Features:
+        """Return the features in the posterior's own form, with a name for each."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Features]) -> Features:
+        """Put several sets of evaluated features together."""
+
+    @abstractmethod
+    def bind(self, features: Features) -> LogPartition:
+        """Return the log-partition function of evaluated features."""
+
+    @abstractmethod
+    def tilt(self, features: Any, multipliers: ArrayLike) -> Posterior:
+        """Return ``q ∝ p exp<multipliers, features>``."""
+
+    @abstractmethod
+    def expectation(self, features: Any) -> Floats:
+        """Return the expectation of each feature, shape (m,)."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw from the posterior."""
+
+    def log_partition(self, features: Any, multipliers: ArrayLike) -> float:
+        """Return ``log E exp<multipliers, features>``."""
+        bound = self.bind(_as_features(self, features))
+        return bound.evaluate(_as_multipliers(multipliers, len(bound.mean)))[0]
+
+
+def _as_features(posterior: Posterior, features: Any) -> Features:
+    return features if isinstance(features, Features) else posterior.evaluate(features)
+
+
+def _as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
+    phi = np.atleast_1d(np.asarray(multipliers, dtype=np.float64))
+    if phi.shape != (size,):
+        raise ValueError(f"multipliers must have one entry per feature, shape ({size},), got {phi.shape}")
+    return phi
+
+
+def _concatenated(parts: Sequence[Features], axis: int) -> Features:
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(name for part in parts for name in part.names)
+    return Features(np.concatenate([part.values for part in parts], axis=axis), names)
+
+
+def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
+    if log_weights is None:
+        return np.full(n, -np.log(n))
+    given = np.asarray(log_weights, dtype=np.float64)
+    if given.shape != (n,):
+        raise ValueError(f"{name} must have one entry per atom, shape ({n},), got {given.shape}")
+    if np.any(np.isnan(given)) or np.any(given == np.inf):
+        raise ValueError(f"{name} holds NaN or +inf; an atom without weight has log-weight -inf")
+    if not np.any(given > -np.inf):
+        raise ValueError(f"{name} gives no atom any weight")
+    return np.asarray(given - logsumexp(given))
+
+
+class _Weighted(Posterior):
+    """Weighted atoms: what enumerated models and draws have in common."""
+
+    draws: Draws
+    log_weights: Floats  # (n,), normalised
+
+    @property
+    def n_atoms(self) -> int:
+        """Number of atoms."""
+        return len(self.log_weights)
+
+    @property
+    def weights(self) -> Floats:
+        """Normalised weights, shape (n,)."""
+        return np.exp(self.log_weights)
+
+    def _reweighted(self, log_weights: Floats) -> _Weighted:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, log_weights=log_weights)
+        return other
+
+    def evaluate(self, features: Any) -> Features:
+        return evaluate_features(self.draws, features)
+
+    def join(self, parts: Sequence[Features]) -> Features:
+        return _concatenated(parts, axis=1)
+
+    def bind(self, features: Features) -> WeightedAtoms:
+        return WeightedAtoms(features.values, self.log_weights)
+
+    def tilt(self, features: Any, multipliers: ArrayLike) -> _Weighted:
+        """Return ``q ∝ p exp<multipliers, features>``: the same atoms with other weights."""
+        psi = _as_features(self, features).values
+        phi = _as_multipliers(multipliers, psi.shape[1])
+        scores = self.log_weights + psi @ phi
+        return self._reweighted(scores - logsumexp(scores))
+
+    def restrict(self, keep: NDArray[np.bool_]) -> _Weighted:
+        """Condition on a subset of the atoms."""
+        scores = np.where(keep, self.log_weights, -np.inf)
+        return self._reweighted(scores - logsumexp(scores))
+
+    def expectation(self, features: Any) -> Floats:
+        """Return the expectation of each feature, shape (m,)."""
+        return np.asarray(self.weights @ _as_features(self, features).values)
+
+    def _chosen(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
+        return np.random.default_rng(rng).choice(self.n_atoms, size=size, p=self.weights)
+
+
+@final
+@persistable
+class Finite(_Weighted):
+    """An enumerated posterior: finitely many models, each with its probability.
+
+    Parameters
+    ----------
+    models : array of shape (n, ...), mapping of such arrays, or sequence of any n objects
+        The models. Feature functions get arrays and mappings whole, and other objects one at a time.
+    log_weights : array of shape (n,), default=None
+        Log-probabilities up to a constant; uniform by default. When they are the log-joint ``log p(M, D)``, their
+        log-sum is kept as ``log_evidence``.
+    probabilities : array of shape (n,), default=None
+        Instead of ``log_weights``: probabilities up to a constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import Finite
+    >>> die = Finite(np.arange(1, 7))
+    >>> float(die.expectation(lambda face: face)[0])
+    3.5
+    """
+
+    def __init__(
+        self,
+        models: ArrayLike | Mapping[str, ArrayLike] | Sequence[Any],
+        log_weights: ArrayLike | None = None,
+        *,
+        probabilities: ArrayLike | None = None,
+    ) -> None:
+        if log_weights is not None and probabilities is not None:
+            raise ValueError("give log_weights or probabilities, not both")
+        self.objects = _plain_objects(models)
+        self.draws = as_draws(np.arange(len(self.objects)) if self.objects is not None else models)
+        if probabilities is not None:
+            given = np.asarray(probabilities, dtype=np.float64)
+            if np.any(given < 0) or not np.all(np.isfinite(given)):
+                raise ValueError("probabilities must be finite and non-negative")
+            with np.errstate(divide="ignore"):
+                log_weights = np.log(given)
+        name = "log_weights" if probabilities is None else "probabilities"
+        self.log_weights = _normalised(log_weights, self.draws.size, name)
+        if log_weights is not None:
+            self.log_evidence = float(logsumexp(log_weights))
+
+    @property
+    def probabilities(self) -> Floats:
+        """Probability of each model, shape (n,)."""
+        return self.weights
+
+    def evaluate(self, features: Any) -> Features:
+        """Evaluate functions of the models, or take an array of shape (n,) or (n, m) as it is."""
+        if self.objects is not None:
+            features = _one_at_a_time(features, self.objects)
+        return super().evaluate(features)
+
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw models, in the form in which they were given."""
+        chosen = self._chosen(rng, size)
+        if self.objects is not None:
+            return [self.objects[i] for i in chosen]
+        return _take(self.draws, chosen)
+
+    def __repr__(self) -> str:
+        return f"Finite({self.n_atoms} models)"
+
+
+def _plain_objects(models: Any) -> list[Any] | None:
+    """Return the models as a list when they are neither an array of numbers nor a mapping."""
+    if isinstance(models, Mapping) or hasattr(models, "__array__") or not isinstance(models, Sequence):
+        return None
+    if models and all(isinstance(model, int | float | np.number) for model in models):
+        return None
+    return list(models)
+
+
+def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
+    """Let functions of one object serve where functions of all draws are expected."""
+    if isinstance(features, list | tuple):
+        return [_one_at_a_time(feature, objects) for feature in features]
+    if not callable(features):
+        return features
+    function: Callable[[Any], Any] = features
+
+    def of_all(_: Any) -> Any:
+        return np.asarray([function(model) for model in objects], dtype=np.float64)
+
+    of_all.__name__ = getattr(function, "__name__", "psi")
+    return of_all
+
+
+def _take(draws: Draws, chosen: NDArray[np.intp]) -> Any:
+    taken = {name: values[chosen] for name, values in draws.variables.items()}
+    return taken if draws.named else next(iter(taken.values()))
+
+
+@final
+@persistable
+class Samples(_Weighted):
+    """A posterior known by draws, from any sampler.
+
+    Parameters
+    ----------
+    draws : array, mapping of arrays, ArviZ InferenceData, xarray DataTree or Dataset
+        An array of shape (n,) or (n, d); a mapping of arrays of shape (n, ...); or a posterior group with the
+        dimensions ``chain`` and ``draw``.
+    log_weights : array of shape (n,), default=None
+        Log importance weights up to a constant, for draws from another distribution.
+    variables : sequence of str, default=None
+        The named variables to keep; all by default.
+    chains : bool, default=False
+        Whether arrays have the two leading axes (chain, draw).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, Samples, regularize
+    >>> posterior = Samples({"mu": np.random.default_rng(0).normal(size=4000)})
+    >>> result = regularize(posterior, E("mu") >= 0.5)
+    >>> round(float(result.expectation("mu")[0]), 6)
+    0.5
+    """
+
+    def __init__(
+        self,
+        draws: Any,
+        log_weights: ArrayLike | None = None,
+        *,
+        variables: Sequence[str] | None = None,
+        chains: bool = False,
+    ) -> None:
+        self.draws = as_draws(draws, variables=variables, chains=chains)
+        self.log_weights = _normalised(log_weights, self.draws.size, "log_weights")
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Kish's effective number of draws that the weights leave."""
+        return effective_sample_size(self.log_weights)
+
+    @property
+    def pareto_k(self) -> float:
+        """The k-hat of the weights' tail: above 0.7 the draws cannot carry them."""
+        return pareto_k(self.log_weights)
+
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw by the weights, in the form in which the draws were given."""
+        return _take(self.draws, self._chosen(rng, size))
+
+    def to_arviz(self, rng: np.random.Generator | None = None) -> Any:
+        """Return an ArviZ object: draws resampled by the weights, and the weights beside them."""
+        return to_arviz(self.draws, self.log_weights, rng)
+
+    def __repr__(self) -> str:
+        return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
+
+
+@final
+@persistable
+class Gaussian(Posterior):
+    """A Gaussian posterior; its features are affine functions of the variable.
+
+    Parameters
+    ----------
+    mean : array of shape (d,)
+    covariance : array of shape (d, d) or (d,)
+        A vector is a diagonal covariance.
+    log_evidence : float, default=None
+        ``log p(D)`` where it is known; `empirical_bayes` needs it.
+    """
+
+    def __init__(self, mean: ArrayLike, covariance: ArrayLike, *, log_evidence: float | None = None) -> None:
+        self.log_evidence = log_evidence
+        self.mean = np.atleast_1d(np.asarray(mean, dtype=np.float64))
+        self.covariance = np.asarray(covariance, dtype=np.float64)
+        d = self.mean.size
+        if self.mean.ndim != 1 or d == 0 or self.covariance.shape not in ((d,), (d, d)):
+            raise ValueError(
+                f"mean must have shape (d,) and covariance (d, d) or (d,); got {self.mean.shape} "
+                f"and {self.covariance.shape}"
+            )
+        if not (np.all(np.isfinite(self.mean)) and np.all(np.isfinite(self.covariance))):
+            raise ValueError("mean and covariance must be finite")
+        self._factor = _covariance_factor(self.covariance)
+
+    @property
+    def size(self) -> int:
+        """Number of variables."""
+        return self.mean.size
+
+    def evaluate(self, features: Any) -> Features:
+        """Return the features as the rows ``[coefficients, constant]`` of an affine map.
+
+        Parameters
+        ----------
+        features : array of shape (d,) or (m, d), or callable
+            Coefficients of linear features, or an affine function of one vector of shape (d,) (checked by probing
+            it), or a list of those.
+        """
+        items = [features]
+        if isinstance(features, list | tuple) and any(callable(item) or np.ndim(item) > 0 for item in features):
+            items = list(features)
+        rows = np.concatenate([_affine_rows(item, self.size) for item in items])
+        if not np.all(np.isfinite(rows)):
+            raise ValueError("features must be finite")
+        return Features(rows, tuple(f"psi[{i}]" for i in range(len(rows))))
+
+    def join(self, parts: Sequence[Features]) -> Features:
+        return _concatenated(parts, axis=0)
+
+    def bind(self, features: Features) -> GaussianAffine:
+        coefficients, constants = features.values[:, :-1], features.values[:, -1]
+        factor = coefficients * self._factor if self._factor.ndim == 1 else coefficients @ self._factor
+        return GaussianAffine(coefficients @ self.mean + constants, factor)
+
+    def tilt(self, features: Any, multipliers: ArrayLike) -> Gaussian:
+        """Return ``q ∝ p exp<multipliers, features>``: the same covariance around another mean."""
+        rows = _as_features(self, features).values
+        slope = _as_multipliers(multipliers, len(rows)) @ rows[:, :-1]
+        move = self.covariance * slope if self.covariance.ndim == 1 else self.covariance @ slope
+        return Gaussian(self.mean + move, self.covariance)
+
+    def expectation(self, features: Any) -> Floats:
+        """Return the expectation of each affine feature, shape (m,)."""
+        return self.bind(_as_features(self, features)).mean
+
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Floats:
+        """Draw vectors, shape (size, d)."""
+        noise = np.random.default_rng(rng).standard_normal((size, self.size))
+        return self.mean + (noise * self._factor if self._factor.ndim == 1 else noise @ self._factor.T)
+
+    def __repr__(self) -> str:
+        return f"Gaussian({self.size} variables, {'diagonal' if self.covariance.ndim == 1 else 'dense'} covariance)"
+
+
+def _covariance_factor(covariance: Floats) -> Floats:
+    """A square root of the covariance: R with R R' = covariance, or its diagonal."""
+    if covariance.ndim == 1:
+        if np.any(covariance < 0):
+            raise ValueError("covariance must be positive semi-definite, got a negative variance")
+        return np.sqrt(covariance)
+    scale = float(np.max(np.abs(covariance)))
+    if not np.allclose(covariance, covariance.T, rtol=0, atol=1e-10 * scale):
+        raise ValueError("covariance must be symmetric")
+    values, vectors = np.linalg.eigh(covariance)
+    if values[0] < -1e-10 * scale:
+        raise ValueError(f"covariance must be positive semi-definite, got the eigenvalue {values[0]:.3g}")
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def _affine_rows(feature: Any, d: int) -> Floats:
+    """One affine map as rows of coefficients and a constant."""
+    if not callable(feature):
+        rows = np.atleast_2d(np.asarray(feature, dtype=np.float64))
+        if rows.ndim != 2 or rows.shape[1] != d:
+            raise ValueError(f"features of a Gaussian must have shape ({d},) or (m, {d}), got {np.shape(feature)}")
+        return np.hstack([rows, np.zeros((len(rows), 1))])
+
+    def call(point: Floats) -> Floats:
+        return np.atleast_1d(np.asarray(feature(point), dtype=np.float64))
+
+    constant = call(np.zeros(d))
+    coefficients = np.stack([call(unit) - constant for unit in np.eye(d)], axis=1)
+    probe = np.linspace(-1.5, 2.5, d) + 0.37
+    expected = coefficients @ probe + constant
+    size = 1 + np.max(np.abs(coefficients), initial=0.0) + np.max(np.abs(constant))
+    if not np.allclose(call(probe), expected, rtol=0, atol=1e-8 * d * size):
+        raise ValueError(
+            "a feature function of a Gaussian must be affine, and this one is not; "
+            "draw from the Gaussian and use Samples for other functions"
+        )
+    return np.hstack([coefficients, constant[:, None]])
+
+
+def narrowed(posterior: Posterior, keep: NDArray[np.bool_] | None) -> Posterior:
+    """Condition weighted atoms on a subset; a no-op for None."""
+    if keep is None or not isinstance(posterior, _Weighted):
+        return posterior
+    return posterior.restrict(keep)
+
+

@@ -1,0 +1,293 @@
+"""``regularize``: the closest posterior for which what was asked holds in expectation, docs/math.md eq. (1)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._registry import Saveable, persistable
+from regbayes.framework.composite import stack_pieces
+from regbayes.framework.constraints import Constraint, E
+from regbayes.framework.diagnostics import reliable_threshold
+from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
+from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
+from regbayes.framework.features import Features
+from regbayes.framework.log_partition import LogPartition
+from regbayes.framework.posteriors import Posterior, Samples, narrowed
+from regbayes.framework.regularizers import Blocks, Regularizer
+
+Floats = NDArray[np.float64]
+
+
+@persistable
+class Status(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "optimal"
+    BOUNDARY = "boundary"  # met only in the limit of infinite multipliers; the limit is returned
+    INFEASIBLE = "infeasible"
+    ITERATION_LIMIT = "iteration_limit"
+
+
+class InfeasibleError(ValueError):
+    """The constraints cannot be met; ``result`` holds what was reached."""
+
+    def __init__(self, message: str, result: RegularizedPosterior) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class UnreliableWeightsWarning(UserWarning):
+    """The draws are too few, or too far away, to carry the tilt."""
+
+
+@persistable
+@dataclass(frozen=True, eq=False)
+class RegularizedPosterior(Saveable):
+    """The closest posterior for which the constraints hold, with its certificate.
+
+    ``q ∝ p exp<multipliers, psi>``: a multiplier is what its constraint cost, and the factor to add to the model's
+    log-density for the same effect. ``primal`` and ``dual`` enclose the optimum; ``gap`` is their difference.
+    """
+
+    posterior: Posterior  # the tilted one
+    base: Posterior  # the one that was given
+    regularizer: Regularizer
+    labels: tuple[str, ...]  # (m,): one per constrained expectation
+    multipliers: Floats  # (m,): phi; infinite where the status is boundary
+    before: Floats  # (m,): E_p[psi]
+    after: Floats  # (m,): E_q[psi]
+    slack: Floats  # (m,): how far inside each constraint; negative is outside
+    primal: float
+    dual: float
+    gap: float
+    violation: float  # of hard constraints, in standard deviations of the features: rounding, when optimal
+    kl: float  # KL(q || p): how far the posterior moved
+    status: Status
+    n_iter: int
+    warm_start: Floats = field(repr=False)  # pass it to the next call on a similar problem
+
+    def expectation(self, features: Any) -> Floats:
+        """Return expectations of any features under the regularized posterior, shape (m,)."""
+        return self.posterior.expectation(features)
+
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw from the regularized posterior."""
+        return self.posterior.sample(rng, size)
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Effective number of draws left by the tilt (`Samples` only)."""
+        return self._samples("effective_sample_size").effective_sample_size
+
+    @property
+    def pareto_k(self) -> float:
+        """Pareto k-hat of the tilted weights (`Samples` only); above 0.7 do not trust the result."""
+        return self._samples("pareto_k").pareto_k
+
+    def to_arviz(self, rng: np.random.Generator | None = None) -> Any:
+        """Return the regularized posterior as an ArviZ object (`Samples` only)."""
+        return self._samples("to_arviz").to_arviz(rng)
+
+    def _samples(self, what: str) -> Samples:
+        if not isinstance(self.posterior, Samples):
+            raise AttributeError(f"{what} is for posteriors given as Samples, this one is {self.posterior!r}")
+        return self.posterior
+
+    def summary(self) -> str:
+        """Return a table of the constraints: expectations before and after, multiplier, slack."""
+        head = f"{self.status}: gap {self.gap:.1e} in {self.n_iter} iterations, moved {self.kl:.4g} nats"
+        if isinstance(self.posterior, Samples):
+            head += f", effective draws {self.effective_sample_size:.0f} of {self.posterior.n_atoms}"
+            head += f", k-hat {self.pareto_k:.2f}"
+        width = max(len(label) for label in self.labels)
+        lines = [head, f"{'':{width}}  {'before':>11} {'after':>11} {'multiplier':>11} {'slack':>11}"]
+        rows = zip(self.labels, self.before, self.after, self.multipliers, self.slack, strict=True)
+        lines += [f"{label:{width}}  {b:11.5g} {a:11.5g} {phi:11.4g} {slack:11.3g}" for label, b, a, phi, slack in rows]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def regularize(
+    posterior: Posterior,
+    features: Any,
+    regularizer: Regularizer | None = None,
+    *,
+    tol: float = 1e-9,
+    max_iter: int = 200,
+    warm_start: Floats | None = None,
+    raise_infeasible: bool = True,
+) -> RegularizedPosterior:
+    """Find the distribution closest to a posterior for which something holds in expectation.
+
+    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q.
+
+    Parameters
+    ----------
+    posterior : Finite, Gaussian or Samples
+        The posterior p.
+    features : constraint, list of constraints, or features psi
+        What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
+        regularizer is given.
+    regularizer : Regularizer, default=None
+        The function g of the features' expectations.
+    tol : float, default=1e-9
+        Duality gap, relative to ``1 + |dual|``, at which to stop.
+    max_iter : int, default=200
+        Newton steps at most; what has been reached by then is returned, with its gap.
+    warm_start : array, default=None
+        ``warm_start`` of an earlier result for a similar problem.
+    raise_infeasible : bool, default=True
+        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible.
+
+    Returns
+    -------
+    RegularizedPosterior
+
+    Warns
+    -----
+    UnreliableWeightsWarning
+        When the Pareto k-hat of tilted draws says that they cannot carry the tilt.
+    """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"posterior must be a Finite, Gaussian or Samples, got {type(posterior).__name__}")
+    evaluated, g, labels = _gather(posterior, features, regularizer)
+    partition = posterior.bind(evaluated)
+    unreachable = find_out_of_reach(partition, g)
+    face, solution = _solve(partition, g, tol, max_iter if unreachable is None else 0, warm_start)
+    give = None
+    if unreachable is None and not solution.converged:
+        give = minimal_violation(face.partition, g)
+    status = _status(face, solution, unreachable, give)
+    result = _result(posterior, evaluated, g, labels, face, solution, status)
+    if status is Status.INFEASIBLE and raise_infeasible:
+        raise InfeasibleError(_infeasible_message(result, unreachable, give), result)
+    _warn_if_unreliable(result)
+    return result
+
+
+def _gather(
+    posterior: Posterior, features: Any, regularizer: Regularizer | None
+) -> tuple[Features, Regularizer, tuple[str, ...]]:
+    """Bring both ways of calling to one: evaluated features, one regularizer, a label per expectation."""
+    if regularizer is not None:
+        if not isinstance(regularizer, Regularizer):
+            raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
+        evaluated = posterior.evaluate(features.features if isinstance(features, E) else features)
+        _check_size(regularizer, len(evaluated.names), "regularizer")
+        return evaluated, regularizer, evaluated.names
+    constraints = [features] if isinstance(features, Constraint) else features
+    if isinstance(constraints, E) or not isinstance(constraints, Sequence) or isinstance(constraints, str):
+        raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
+    if not constraints or not all(isinstance(c, Constraint) for c in constraints):
+        raise TypeError("every item of a list of constraints must be one, such as E(psi) <= b")
+    parts = [posterior.evaluate(c.features) for c in constraints]
+    sizes = [len(part.names) for part in parts]
+    for constraint, size in zip(constraints, sizes, strict=True):
+        _check_size(constraint.regularizer, size, constraint.label)
+    labels = tuple(
+        constraint.label if size == 1 else f"{constraint.label} [{i}]"
+        for constraint, size in zip(constraints, sizes, strict=True)
+        for i in range(size)
+    )
+    g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
+    return posterior.join(parts), g, labels
+
+
+def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
+    if regularizer.size is not None and regularizer.size != size:
+        raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
+
+
+def _solve(
+    partition: LogPartition, g: Regularizer, tol: float, max_iter: int, warm_start: Floats | None
+) -> tuple[Face, DualSolution]:
+    """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
+    face = narrow_to_face(partition, g)
+    solution = solve_dual(face.partition, g, tol=tol, max_iter=max_iter, warm_start=warm_start)
+    while (narrower := find_flat_face(face, solution.multipliers)) is not None:
+        on_face = solve_dual(narrower.partition, g, tol=tol, max_iter=max_iter)
+        if not on_face.converged:
+            break
+        face, solution = narrower, on_face
+    return face, solution
+
+
+def _status(face: Face, solution: DualSolution, unreachable: OutOfReach | None, give: Floats | None) -> Status:
+    if unreachable is not None or give is not None:
+        return Status.INFEASIBLE
+    if not solution.converged:
+        return Status.ITERATION_LIMIT
+    return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
+
+
+def _result(
+    base: Posterior,
+    evaluated: Features,
+    g: Regularizer,
+    labels: tuple[str, ...],
+    face: Face,
+    solution: DualSolution,
+    status: Status,
+) -> RegularizedPosterior:
+    tilted = narrowed(base, face.keep).tilt(evaluated, solution.multipliers)
+    log_partition, _ = face.partition.evaluate(solution.multipliers)
+    kl = float(solution.multipliers @ solution.expectation) - log_partition - face.log_mass
+    whole = with_log_mass(solution, face.log_mass)
+    return RegularizedPosterior(
+        posterior=tilted,
+        base=base,
+        regularizer=g,
+        labels=labels,
+        multipliers=np.where(face.infinite != 0, face.infinite, solution.multipliers),
+        before=base.expectation(evaluated),
+        after=solution.expectation,
+        slack=g.slack(solution.expectation),
+        primal=whole.primal,
+        dual=whole.dual,
+        gap=whole.gap,
+        violation=whole.violation,
+        kl=max(kl, 0.0),
+        status=status,
+        n_iter=solution.n_iter,
+        warm_start=solution.stacked,
+    )
+
+
+def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | None, give: Floats | None) -> str:
+    if unreachable is not None:
+        label, off = result.labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
+        return (
+            f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and the features reach only "
+            f"{unreachable.reachable:.6g}, off by {off:.6g}"
+        )
+    assert give is not None
+    _, index = stack_pieces(result.regularizer.atoms(len(result.labels)))
+    missed: dict[str, float] = {}
+    for i, amount in zip(index, np.abs(give), strict=True):
+        missed[result.labels[i]] = max(missed.get(result.labels[i], 0.0), float(amount))
+    worst = max(missed.values())
+    named = [f"{label} (off by {amount:.4g})" for label, amount in missed.items() if amount > 1e-3 * worst]
+    return "the constraints contradict each other or the posterior; at the least violation: " + "; ".join(named)
+
+
+def _warn_if_unreliable(result: RegularizedPosterior) -> None:
+    if not isinstance(result.posterior, Samples):
+        return
+    k_hat, limit = result.pareto_k, reliable_threshold(result.posterior.n_atoms)
+    if k_hat > limit:
+        warnings.warn(
+            f"the draws cannot carry this tilt: Pareto k-hat {k_hat:.2f} is above {limit:.2f} (effective draws "
+            f"{result.effective_sample_size:.0f} of {result.posterior.n_atoms}). Expectations may be far off. Draw "
+            "more, or rerun the sampler with <multipliers, psi> added to the log-density and regularize those draws.",
+            UnreliableWeightsWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,28 @@
+"""Regularizers: what must hold of expectations, and what it costs when it does not."""
+
+from __future__ import annotations
+
+from regbayes.framework.regularizers.base import Regularizer
+from regbayes.framework.regularizers.combinations import Blocks, Reflected, Scaled, Shifted, Sum
+from regbayes.framework.regularizers.margins import EpsilonInsensitive, Hinge, MultiClassHinge, MultiClassSquaredHinge
+from regbayes.framework.regularizers.targets import KL, AtLeast, AtMost, Ball, Equal, GeneralizedKL, Ridge
+
+__all__ = [
+    "KL",
+    "AtLeast",
+    "AtMost",
+    "Ball",
+    "Blocks",
+    "EpsilonInsensitive",
+    "Equal",
+    "GeneralizedKL",
+    "Hinge",
+    "MultiClassHinge",
+    "MultiClassSquaredHinge",
+    "Reflected",
+    "Regularizer",
+    "Ridge",
+    "Scaled",
+    "Shifted",
+    "Sum",
+]

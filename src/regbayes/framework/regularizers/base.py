@@ -1,0 +1,144 @@
+"""What a regularizer is: a closed convex function g of expectations, known through three faces.
+
+``value`` is g itself, ``conjugate`` its Fenchel conjugate (the dual problem sees only that), ``prox`` its proximal
+map (the solver moves only by that), docs/math.md eq. (4)-(6). Off its domain a function is ``inf``, never a flag.
+Every concrete class is final: variations are wrappers (`combinations`), not subclasses with switches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+
+if TYPE_CHECKING:
+    from regbayes.framework.regularizers.combinations import Scaled, Sum
+
+Floats = NDArray[np.float64]
+AnyFloats = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An elementary regularizer and the coordinates of the expectation vector that it sees."""
+
+    regularizer: Regularizer
+    index: NDArray[np.intp]  # (size,)
+
+
+class Regularizer(ABC):
+    """A closed convex function of a vector of expectations.
+
+    A new one defines `value`, `conjugate`, `prox`, and says through `block_size` which coordinates are independent
+    of each other and through `size` how many it takes; everything else has a default. docs/adding_a_regularizer.md
+    walks through an example.
+    """
+
+    @property
+    def size(self) -> int | None:
+        """Number of coordinates this regularizer takes; None when it takes any number."""
+        return None
+
+    @property
+    def block_size(self) -> int | None:
+        """Coordinates ``[0, b), [b, 2b), ...`` do not interact; 1 is separable, None is one block of everything."""
+        return 1
+
+    @abstractmethod
+    def value(self, x: ArrayLike) -> float:
+        """Return g(x), ``inf`` off the domain."""
+
+    @abstractmethod
+    def conjugate(self, u: ArrayLike) -> float:
+        """Return ``g*(u) = sup_x <u, x> - g(x)``, ``inf`` off its domain."""
+
+    @abstractmethod
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+        """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; steps are equal within a block."""
+
+    def clip_dual(self, u: Floats) -> Floats:
+        """Return u moved into the conjugate's domain, for a u that only rounding has put outside it."""
+        return u
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
+        """Return the conjugate as a box or a simplex, where it is one; None otherwise."""
+        return None
+
+    def atoms(self, size: int) -> list[Atom]:
+        """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
+        return [Atom(self, np.arange(size))]
+
+    def slack(self, x: ArrayLike) -> Floats:
+        """Return by how much each coordinate lies inside the domain (negative: outside by that much)."""
+        x = as_floats(x)
+        outside = np.abs(x - self.prox(x, TINY_STEP)).astype(np.float64)
+        return np.where(outside > 0, -outside, np.inf)
+
+    def __add__(self, other: Regularizer) -> Sum:
+        """Return the pointwise sum of two regularizers of the same expectations."""
+        from regbayes.framework.regularizers.combinations import Sum
+
+        if not isinstance(other, Regularizer):
+            return NotImplemented
+        return Sum([self, other])
+
+    def __mul__(self, factor: float) -> Scaled:
+        """Return ``factor * g``."""
+        from regbayes.framework.regularizers.combinations import Scaled
+
+        return Scaled(self, factor)
+
+    __rmul__ = __mul__
+
+
+TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
+
+
+def as_floats(x: ArrayLike) -> AnyFloats:
+    """Return x as a 1-D floating array, float32 kept."""
+    array = np.atleast_1d(np.asarray(x))
+    if not np.issubdtype(array.dtype, np.floating):
+        array = array.astype(np.float64)
+    return array
+
+
+def like(result: NDArray[np.floating], x: AnyFloats) -> AnyFloats:
+    """Return the result in the precision of the input."""
+    return result.astype(x.dtype, copy=False)
+
+
+def dot(u: ArrayLike, c: ArrayLike) -> float:
+    """Return ``sum u_i c_i`` with the convention 0 * inf = 0 of convex analysis."""
+    u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
+    used = (u != 0) & (c != 0)
+    return float(np.sum(u[used] * c[used]))
+
+
+def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_inf: bool = False) -> float:
+    """Return ``value`` as a float, or say what it may be."""
+    number = float(value)
+    good = number > 0 or (allow_zero and number == 0)
+    if not good or np.isnan(number) or (np.isinf(number) and not allow_inf):
+        sign = "non-negative" if allow_zero else "positive"
+        raise ValueError(f"{name} must be a {sign} number{'' if allow_inf else ' and finite'}, got {value!r}")
+    return number
+
+
+def check_target(name: str, value: ArrayLike) -> Floats:
+    """Return a finite 1-D target (a scalar broadcasts over all coordinates)."""
+    target = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    if target.ndim != 1 or target.size == 0:
+        raise ValueError(f"{name} must be a number or a 1-D array, got shape {np.shape(value)}")
+    if not np.all(np.isfinite(target)):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return target
+
+
+def size_of(target: Floats) -> int | None:
+    """A one-element target broadcasts over any number of coordinates."""
+    return None if target.size == 1 else target.size

@@ -1,0 +1,316 @@
+"""Regularizers made of regularizers: sums, blocks, scalings, shifts and reflections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import (
+    AnyFloats,
+    Atom,
+    Floats,
+    Regularizer,
+    as_floats,
+    check_positive,
+    check_target,
+    dot,
+    like,
+    size_of,
+)
+from regbayes._registry import persistable
+
+
+def _common_size(sizes: Sequence[int | None], what: str) -> int | None:
+    known = {s for s in sizes if s is not None}
+    if len(known) > 1:
+        raise ValueError(f"{what} take different numbers of expectations: {sorted(known)}")
+    return known.pop() if known else None
+
+
+@final
+@persistable
+class Sum(Regularizer):
+    """``sum_i g_i(x)``: several regularizers of the same expectations.
+
+    The dual solver gives each part its own multipliers, so it never needs the conjugate of the sum; `conjugate` and
+    `prox` here are numerical (relative accuracy about 1e-8) and meant for looking at single values.
+    """
+
+    def __init__(self, parts: Sequence[Regularizer]) -> None:
+        self.parts = list(parts)
+        if not self.parts or not all(isinstance(part, Regularizer) for part in self.parts):
+            raise ValueError("parts must be a non-empty list of regularizers")
+        self._size = _common_size([part.size for part in self.parts], "the parts of a Sum")
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self._size
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        blocks = {part.block_size for part in self.parts}
+        return blocks.pop() if len(blocks) == 1 else None
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        values = [part.value(x) for part in self.parts]
+        return np.inf if np.inf in values else float(sum(values))
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u).astype(np.float64)
+        # Proximal point iterations on sup_x <u, x> - g(x); a sup that is not attained lets x run away.
+        x, step = self.prox(np.zeros_like(u)), 1.0
+        for _ in range(60):
+            moved = self.prox(x + step * u, step)
+            change = np.max(np.abs(moved - x))
+            x = moved
+            if change <= 1e-10 * (1 + np.max(np.abs(x))):
+                break
+            if np.max(np.abs(x)) > 1e9:
+                return np.inf
+            step = min(2 * step, 1e6)
+        return dot(u, x) - self.value(self._onto_domain(x))
+
+    def _onto_domain(self, x: Floats) -> Floats:
+        """Undo the rounding that leaves an iterate 1e-12 outside a hard part."""
+        for part in self.parts:
+            if np.isinf(part.value(x)):
+                x = part.prox(x, 1e-14).astype(np.float64)
+        return x
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        from regbayes.framework.composite import minimize_composite, stack_pieces
+
+        x = as_floats(x)
+        atoms = self.atoms(x.size)
+        pieces, index = stack_pieces(atoms)
+        t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
+        hessian = np.where(index[:, None] == index[None, :], t[index][:, None], 0.0)
+        start = np.zeros(len(index))
+        multipliers, _ = minimize_composite(hessian, -x[index].astype(np.float64), pieces, start)
+        return like(x - t * np.bincount(index, multipliers, minlength=x.size), x)
+
+    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+        return [atom for part in self.parts for atom in part.atoms(size)]
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return np.min([part.slack(x) for part in self.parts], axis=0)
+
+
+@final
+@persistable
+class Blocks(Regularizer):
+    """``sum_b g_b(x_b)``: each regularizer on its own consecutive run of expectations.
+
+    Parameters
+    ----------
+    parts : sequence of Regularizer
+    sizes : sequence of int, default=None
+        Length of each run; needed for parts that take any number of expectations.
+    """
+
+    def __init__(self, parts: Sequence[Regularizer], sizes: Sequence[int] | None = None) -> None:
+        self.parts = list(parts)
+        own = [part.size for part in self.parts]
+        if not self.parts:
+            raise ValueError("parts must be a non-empty list of regularizers")
+        if sizes is not None and len(sizes) != len(own):
+            raise ValueError(f"sizes must have one entry per part, got {len(sizes)} for {len(own)} parts")
+        resolved = [_common_size([a, b], "a part and its entry in sizes") for a, b in zip(own, sizes or own, strict=True)]
+        if any(s is None for s in resolved):
+            raise ValueError("sizes is needed: a part takes any number of expectations")
+        self.sizes = [int(s) for s in resolved if s is not None]
+
+    @property
+    def size(self) -> int:  # noqa: D102
+        return sum(self.sizes)
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        return 1 if all(part.block_size == 1 for part in self.parts) else None
+
+    def _split(self, x: AnyFloats) -> list[AnyFloats]:
+        if x.size != self.size:
+            raise ValueError(f"these blocks take {self.size} expectations, got {x.size}")
+        return np.split(x, np.cumsum(self.sizes)[:-1])
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        values = [part.value(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
+        return np.inf if np.inf in values else float(sum(values))
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        values = [part.conjugate(run) for part, run in zip(self.parts, self._split(as_floats(u)), strict=True)]
+        return np.inf if np.inf in values else float(sum(values))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
+        runs = zip(self.parts, self._split(x), steps, strict=True)
+        return np.concatenate([part.prox(run, t) for part, run, t in runs])
+
+    def dual_form(self, size: int) -> BoxDual | None:  # noqa: D102
+        forms = [part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)]
+        boxes = [form for form in forms if isinstance(form, BoxDual)]
+        if len(boxes) < len(forms):
+            return None
+        names = ("linear", "absolute", "ridge", "lower", "upper")
+        return BoxDual(*(np.concatenate([getattr(box, name) for box in boxes]) for name in names))
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return np.concatenate([part.clip_dual(run) for part, run in zip(self.parts, self._split(u), strict=True)])
+
+    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+        starts = np.cumsum([0, *self.sizes])
+        return [
+            Atom(atom.regularizer, atom.index + start)
+            for part, n, start in zip(self.parts, self.sizes, starts[:-1], strict=True)
+            for atom in part.atoms(n)
+        ]
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return np.concatenate(
+            [part.slack(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
+        )
+
+
+@final
+@persistable
+class Scaled(Regularizer):
+    """``factor * g(x)``, factor > 0."""
+
+    def __init__(self, regularizer: Regularizer, factor: float) -> None:
+        self.regularizer = regularizer
+        self.factor = check_positive("factor", factor)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self.regularizer.size
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        return self.regularizer.block_size
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return self.factor * self.regularizer.value(x)
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        return self.factor * self.regularizer.conjugate(as_floats(u) / self.factor)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        return self.regularizer.prox(x, self.factor * np.asarray(step))
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+        form = self.regularizer.dual_form(size)
+        if isinstance(form, SimplexDual):
+            return SimplexDual(form.linear, self.factor * form.total, form.ridge / self.factor)
+        if isinstance(form, BoxDual):
+            f = self.factor
+            return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
+        return None
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return self.factor * self.regularizer.clip_dual(u / self.factor)
+
+    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+        return [Atom(Scaled(atom.regularizer, self.factor), atom.index) for atom in self.regularizer.atoms(size)]
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return self.regularizer.slack(x)
+
+
+@final
+@persistable
+class Shifted(Regularizer):
+    """``g(x - by)``: the same regularizer around another origin, for instance ``Hinge`` around a bound."""
+
+    def __init__(self, regularizer: Regularizer, by: ArrayLike) -> None:
+        self.regularizer = regularizer
+        self.by = check_target("by", by)
+        self._size = _common_size([regularizer.size, size_of(self.by)], "the regularizer and the shift")
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self._size
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        return self.regularizer.block_size
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return self.regularizer.value(as_floats(x) - self.by)
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        inner = self.regularizer.conjugate(u)
+        return inner if np.isinf(inner) else inner + dot(as_floats(u), self.by)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(self.regularizer.prox(x - self.by, step) + self.by, x)
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+        form = self.regularizer.dual_form(size)
+        if isinstance(form, SimplexDual):
+            return SimplexDual(form.linear + self.by, form.total, form.ridge)
+        if isinstance(form, BoxDual):
+            return BoxDual(form.linear + self.by, form.absolute, form.ridge, form.lower, form.upper)
+        return None
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return self.regularizer.clip_dual(u)
+
+    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+        by = np.broadcast_to(self.by, size)
+        return [Atom(Shifted(a.regularizer, by[a.index]), a.index) for a in self.regularizer.atoms(size)]
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return self.regularizer.slack(as_floats(x) - self.by)
+
+
+@final
+@persistable
+class Reflected(Regularizer):
+    """``g(about - x)``: for instance a hinge that charges for falling below a bound."""
+
+    def __init__(self, regularizer: Regularizer, about: ArrayLike = 0.0) -> None:
+        self.regularizer = regularizer
+        self.about = check_target("about", about)
+        self._size = _common_size([regularizer.size, size_of(self.about)], "the regularizer and the mirror")
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self._size
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        return self.regularizer.block_size
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return self.regularizer.value(self.about - as_floats(x))
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u)
+        inner = self.regularizer.conjugate(-u)
+        return inner if np.isinf(inner) else inner + dot(u, self.about)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(self.about - self.regularizer.prox(self.about - x, step), x)
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+        form = self.regularizer.dual_form(size)
+        if not isinstance(form, BoxDual):
+            return None  # a reflected simplex is not a simplex
+        return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return -self.regularizer.clip_dual(-u)
+
+    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+        about = np.broadcast_to(self.about, size)
+        return [Atom(Reflected(a.regularizer, about[a.index]), a.index) for a in self.regularizer.atoms(size)]
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return self.regularizer.slack(self.about - as_floats(x))

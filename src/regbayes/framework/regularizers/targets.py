@@ -1,0 +1,323 @@
+"""Targets for expectations: equalities, bounds, balls, a quadratic pull, and divergences to known proportions."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regbayes.framework.dual_forms import BoxDual
+from regbayes.framework.regularizers.base import (
+    AnyFloats,
+    Floats,
+    Regularizer,
+    as_floats,
+    check_positive,
+    check_target,
+    dot,
+    like,
+    size_of,
+)
+from regbayes.framework.regularizers.projections import project_to_ball
+from regbayes._registry import persistable
+
+DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
+
+
+def _hard_form(size: int, linear: Floats, lower: float, upper: float) -> BoxDual:
+    zeros = np.zeros(size)
+    return BoxDual(np.broadcast_to(linear, size).copy(), zeros, zeros, np.full(size, lower), np.full(size, upper))
+
+
+@final
+@persistable
+class Equal(Regularizer):
+    """Hard ``x == target``."""
+
+    def __init__(self, target: ArrayLike) -> None:
+        self.target = check_target("target", target)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return size_of(self.target)
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return 0.0 if np.all(as_floats(x) == self.target) else np.inf
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        return dot(as_floats(u), self.target)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(np.broadcast_to(self.target, x.shape).copy(), x)
+
+    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+        return _hard_form(size, self.target, -np.inf, np.inf)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+@final
+@persistable
+class AtMost(Regularizer):
+    """Hard ``x <= bound``."""
+
+    def __init__(self, bound: ArrayLike) -> None:
+        self.bound = check_target("bound", bound)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return size_of(self.bound)
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return 0.0 if np.all(as_floats(x) <= self.bound) else np.inf
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u)
+        return np.inf if np.any(u < 0) else dot(u, self.bound)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(np.minimum(x, self.bound), x)
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return np.maximum(u, 0.0)
+
+    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+        return _hard_form(size, self.bound, 0.0, np.inf)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return np.asarray(self.bound - as_floats(x), dtype=np.float64)
+
+
+@final
+@persistable
+class AtLeast(Regularizer):
+    """Hard ``x >= bound``."""
+
+    def __init__(self, bound: ArrayLike) -> None:
+        self.bound = check_target("bound", bound)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return size_of(self.bound)
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return 0.0 if np.all(as_floats(x) >= self.bound) else np.inf
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u)
+        return np.inf if np.any(u > 0) else dot(u, self.bound)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(np.maximum(x, self.bound), x)
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        return np.minimum(u, 0.0)
+
+    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+        return _hard_form(size, self.bound, -np.inf, 0.0)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return np.asarray(as_floats(x) - self.bound, dtype=np.float64)
+
+
+@final
+@persistable
+class Ball(Regularizer):
+    """``C max(0, ||x - target|| - radius)`` in the 1-, 2- or inf-norm; ``C = inf`` (default) is the hard ball.
+
+    Parameters
+    ----------
+    target : float or array of shape (m,)
+        Centre.
+    radius : float
+        How far the expectations may lie from it.
+    norm : {1, 2, inf}, default=2
+        In which norm.
+    C : float, default=inf
+        Price per unit outside the ball.
+    """
+
+    def __init__(self, target: ArrayLike, radius: float, norm: float = 2, C: float = np.inf) -> None:
+        self.target = check_target("target", target)
+        self.radius = check_positive("radius", radius, allow_zero=True)
+        if norm not in DUAL_NORM:
+            raise ValueError(f"norm must be 1, 2 or inf, got {norm!r}")
+        self.norm = norm
+        self.C = check_positive("C", C, allow_inf=True)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return size_of(self.target)
+
+    @property
+    def block_size(self) -> int | None:  # noqa: D102
+        return None
+
+    def _length(self, x: AnyFloats) -> float:
+        return float(np.linalg.norm(x.astype(np.float64), self.norm))
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        excess = max(0.0, self._length(as_floats(x) - self.target) - self.radius)
+        return dot([self.C], [excess])
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u).astype(np.float64)
+        length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
+        if length > self.C * (1 + 1e-12):
+            return np.inf
+        return dot(u, self.target) + dot([self.radius], [length])
+
+    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+        length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
+        return u * (self.C / length) if length > self.C else u
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        away = (x - self.target).astype(np.float64)
+        outside = away - project_to_ball(away, self.radius, self.norm)  # prox of the support function of the ball
+        if np.isfinite(self.C):
+            # The dual norm of the move is at most C step; capping it is exact for each of the three norms.
+            t = float(np.asarray(step, dtype=np.float64).ravel()[0])
+            cap = self.C * t
+            if np.linalg.norm(outside, DUAL_NORM[self.norm]) > cap:
+                outside = project_to_ball(away, cap, DUAL_NORM[self.norm])
+        return like(x - outside, x)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        x = as_floats(x)
+        return np.full(x.size, self.radius - self._length(x - self.target))
+
+
+@final
+@persistable
+class Ridge(Regularizer):
+    """``||x - target||^2 / (2 scale)``: a quadratic pull; the smaller the scale the harder."""
+
+    def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
+        self.target = check_target("target", target)
+        self.scale = check_positive("scale", scale)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return size_of(self.target)
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        return float(np.sum((as_floats(x) - self.target) ** 2)) / (2 * self.scale)
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u).astype(np.float64)
+        return dot(u, self.target) + self.scale * float(np.sum(u**2)) / 2
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        step = np.asarray(step)
+        return like((self.scale * x + step * self.target) / (self.scale + step), x)
+
+    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+        bound = np.full(size, np.inf)
+        linear = np.broadcast_to(self.target, size).copy()
+        return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+def _check_proportions(target: ArrayLike) -> Floats:
+    proportions = check_target("target", target)
+    if np.any(proportions < 0) or not np.any(proportions > 0):
+        raise ValueError(f"target must be non-negative with at least one positive entry, got {target!r}")
+    return proportions
+
+
+@final
+@persistable
+class KL(Regularizer):
+    """``weight sum_i target_i log(target_i / x_i)``: the divergence of expectations from known proportions.
+
+    With class indicators as features this is label regularization: the target is the known class proportions.
+
+    Parameters
+    ----------
+    target : array of shape (m,)
+        Known proportions, non-negative.
+    weight : float, default=1.0
+        How strongly to pull.
+    """
+
+    def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
+        self.target = _check_proportions(target)
+        self.weight = check_positive("weight", weight)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self.target.size
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        x = as_floats(x).astype(np.float64)
+        used = self.target > 0
+        if np.any(x < 0) or np.any(x[used] == 0):
+            return np.inf
+        p = self.target[used]
+        return self.weight * float(np.sum(p * (np.log(p) - np.log(x[used]))))
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u).astype(np.float64) / self.weight
+        used = self.target > 0
+        if np.any(u > 0) or np.any(u[used] == 0):
+            return np.inf
+        return -self.weight * float(np.sum(self.target[used] * (1 + np.log(-u[used]))))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+@final
+@persistable
+class GeneralizedKL(Regularizer):
+    """``weight sum_i target_i log(target_i / x_i) - target_i + x_i``: for expectations that need not sum to one."""
+
+    def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
+        self.target = _check_proportions(target)
+        self.weight = check_positive("weight", weight)
+
+    @property
+    def size(self) -> int | None:  # noqa: D102
+        return self.target.size
+
+    def value(self, x: ArrayLike) -> float:  # noqa: D102
+        x = as_floats(x).astype(np.float64)
+        if np.any(x == np.inf):
+            return np.inf
+        return KL(self.target, self.weight).value(x) + self.weight * float(np.sum(x - self.target))
+
+    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+        u = as_floats(u).astype(np.float64) / self.weight
+        used = self.target > 0
+        if np.any(u > 1) or np.any(u[used] == 1):
+            return np.inf
+        return -self.weight * float(np.sum(self.target[used] * np.log1p(-u[used])))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+        x = as_floats(x)
+        t = self.weight * np.asarray(step)
+        return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)
+
+    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+def _positive_root(b: Floats, c: Floats) -> Floats:
+    """The non-negative root of ``v^2 - b v - c``, without cancellation for negative b."""
+    root = np.sqrt(b**2 + 4 * c)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        small = np.where(c > 0, 2 * c / (root - b), 0.0)
+    return np.where(b >= 0, 0.5 * (b + root), small)

@@ -1,0 +1,6 @@
+"""Regularizers: what must hold of expectations, and what it costs when it does not."""
+
+from __future__ import annotations
+
+from regbayes.framework.regularizers import *  # noqa: F403
+from regbayes.framework.regularizers import __all__ as __all__
