@@ -48,7 +48,7 @@ def advice_for(value: Any) -> str | None:
 def encode_scalar(_: Encoder, value: np.generic, path: str) -> Node:
     """Encode a NumPy scalar by its type and bytes."""
     if isinstance(value, np.str_):
-        return {"numpy_str": str(value)}
+        return {"numpy_str": value[:]}  # str(value) would strip trailing null characters
     if isinstance(value, np.bytes_):
         return {"numpy_bytes": base64.b64encode(value).decode("ascii")}
     if value.dtype.kind not in KINDS:

@@ -1,0 +1,248 @@
+"""Every kind of value comes back as it was, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from persistence_tools import assert_same, round_trip
+from regbayes.persistence import PersistenceError, load, save
+
+LEAVES = {
+    "None": None,
+    "True": True,
+    "False": False,
+    "zero": 0,
+    "negative": -7,
+    "beyond 53 bits": 2**53 + 1,
+    "beyond 64 bits": -(2**200) - 1,
+    "more digits than int() reads": 10**5000 + 1,
+    "float": 0.1,
+    "smallest float": 5e-324,
+    "largest float": 1.7976931348623157e308,
+    "negative zero": -0.0,
+    "nan": math.nan,
+    "negative nan": math.copysign(math.nan, -1.0),
+    "inf": math.inf,
+    "negative inf": -math.inf,
+    "complex": complex(-0.0, math.nan),
+    "text": 'naïve "κ" \\ \x00 🂡',
+    "lone surrogate": "\ud800",
+    "bytes": bytes(range(256)),
+    "list": [1, [2.0, []]],
+    "tuple": (1, (), ("a",)),
+    "dict": {"a": 1, "": {"array": 2}},
+    "dict that looks like a tag": {"tuple": [1, 2]},
+    "dict of scalar keys": {1: "a", 2.5: "b", None: "c", b"x": 1, (1, "y"): 2, np.int64(9): 3},
+    "empty dict": {},
+    "set": {1, "a", None, (1, 2)},
+    "frozenset": frozenset({1.5, frozenset({2})}),
+    "slice": slice(1, None, -2),
+    "numpy bool": np.bool_(True),
+    "numpy int8": np.int8(-3),
+    "numpy uint64": np.uint64(2**64 - 1),
+    "numpy float16": np.float16(0.1),
+    "numpy float32": np.float32(0.1),
+    "numpy float64": np.float64(0.1),
+    "numpy longdouble": np.longdouble("0.1"),
+    "numpy complex64": np.complex64(1 - 2j),
+    "numpy datetime": np.datetime64("2020-02-29T12:00", "ns"),
+    "numpy timedelta": np.timedelta64(-3, "D"),
+    "numpy not a time": np.datetime64("NaT"),
+    "numpy str": np.str_("κ\x00"),
+    "numpy bytes": np.bytes_(b"a\x00"),
+    "object array of labels": np.array(["cat", "dog", "a longer one"], dtype=object),
+    "object array of everything": np.array([["a", None], [1.5, True], [np.float32(2), math.nan]], dtype=object),
+    "empty object array": np.empty((0, 2), dtype=object),
+    "0-d object array": np.array("label", dtype=object),
+    "read-only array": np.broadcast_to(np.arange(3.0), (2, 3)),
+    "reversed array": np.arange(6)[::-2],
+    "csr matrix": scipy.sparse.csr_matrix(np.diag([1.0, 0.0, 2.0])),
+    "csc matrix": scipy.sparse.csc_matrix(np.eye(2, 3, dtype=np.float32)),
+    "csr array": scipy.sparse.csr_array(np.eye(2, 3, dtype=bool)),
+    "csc array": scipy.sparse.csc_array((3, 4)),
+    "1-d csr array": scipy.sparse.csr_array(np.array([0.0, 3.0, 0.0])),
+    "seed sequence's generator": np.random.default_rng([1, 2**70]),
+}
+
+
+@pytest.mark.parametrize("value", LEAVES.values(), ids=LEAVES)
+def test_leaves_come_back_exactly(value, tmp_path):
+    assert_same(round_trip(value, tmp_path), value)
+    assert_same(round_trip({"in": [value, (value,)]}, tmp_path), {"in": [value, (value,)]})
+
+
+def arrays(dtypes: st.SearchStrategy) -> st.SearchStrategy:
+    shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+    return st.builds(lay_out, hnp.arrays(dtypes, shapes), st.sampled_from(["C", "F", "strided"]), st.booleans())
+
+
+def lay_out(array, layout, writeable):
+    """The same values in another memory layout."""
+    if layout == "strided" and array.ndim:
+        array = np.repeat(array, 2, axis=-1)[..., ::2]
+    else:
+        array = array.copy(order="F" if layout == "F" else "C")
+    array.flags.writeable = writeable
+    return array
+
+
+DTYPES = st.one_of(
+    hnp.scalar_dtypes(),
+    hnp.unicode_string_dtypes(max_len=5),
+    hnp.byte_string_dtypes(max_len=5),
+)
+
+
+@given(array=arrays(DTYPES))
+def test_arrays_of_every_type_shape_and_order_come_back(array, tmp_path_factory):
+    assert_same(round_trip(array, tmp_path_factory.getbasetemp()), array)
+
+
+HASHABLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(exclude_categories=())),
+    st.binary(max_size=8),
+)
+TREES = st.recursive(
+    st.one_of(HASHABLE, st.complex_numbers(), arrays(hnp.floating_dtypes())),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        st.dictionaries(HASHABLE, inner, max_size=4),
+    ),
+    max_leaves=15,
+)
+
+
+@given(tree=TREES)
+def test_nested_trees_come_back(tree, tmp_path_factory):
+    assert_same(round_trip(tree, tmp_path_factory.getbasetemp()), tree)
+
+
+def test_wide_indices_of_a_sparse_matrix_stay_wide(tmp_path):
+    matrix = scipy.sparse.csr_matrix(np.eye(3))
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
+    assert_same(round_trip(matrix, tmp_path), matrix)
+
+
+def test_an_array_met_twice_is_written_once_and_stays_one(tmp_path):
+    array = np.random.default_rng(0).normal(size=10_000)
+    found = round_trip([array, {"again": array}], tmp_path)
+    assert found[0] is found[1]["again"]
+    assert (tmp_path / "object.regbayes").stat().st_size < 1.1 * array.nbytes
+
+
+def test_a_memory_map_comes_back_as_an_array(tmp_path):
+    np.save(tmp_path / "array.npy", np.arange(4.0))
+    found = round_trip(np.load(tmp_path / "array.npy", mmap_mode="r"), tmp_path)
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, np.arange(4.0))
+
+
+BIT_GENERATORS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
+
+
+@pytest.mark.parametrize("name", BIT_GENERATORS)
+def test_generators_go_on_with_the_same_numbers_and_children(name, tmp_path):
+    rng = np.random.Generator(getattr(np.random, name)(5))
+    rng.random(3)
+    rng.integers(5, dtype=np.uint32)
+    rng.spawn(2)
+    found = round_trip(rng, tmp_path)
+    assert_same(found.normal(size=700), rng.normal(size=700))
+    assert_same(found.spawn(1)[0].random(3), rng.spawn(1)[0].random(3))
+
+
+@pytest.mark.parametrize("bits", [np.random.MT19937(3), np.random.PCG64(3)], ids=["MT19937", "PCG64"])
+def test_random_states_go_on_with_the_same_numbers(bits, tmp_path):
+    random_state = np.random.RandomState(bits)
+    random_state.normal(size=3)  # leaves half a pair of normals behind
+    found = round_trip(random_state, tmp_path)
+    assert_same(found.normal(size=700), random_state.normal(size=700))
+
+
+class Unregistered:
+    pass
+
+
+class HasMethod:
+    def method(self):
+        return 1
+
+
+def sparse_objects():
+    matrix = scipy.sparse.csr_matrix(np.eye(2))
+    matrix.data = matrix.data.astype(object)
+    return matrix
+
+
+REFUSED = {
+    "lambda": (lambda: 1, r"dict\['here'\]\[0\] is a callable .*code cannot be saved"),
+    "function": (round_trip, r"is a callable \(round_trip\)"),
+    "method": (HasMethod().method, r"is a callable \(HasMethod.method\)"),
+    "partial": (functools.partial(round_trip), "is a callable"),
+    "ufunc": (np.exp, "is a callable"),
+    "class": (Unregistered, "is the class Unregistered, and code cannot be saved"),
+    "unregistered": (Unregistered(), r"has type .*\.Unregistered, which cannot be saved: register its class"),
+    "subclass of dict": (OrderedDict(a=1), "has type collections.OrderedDict, which cannot be saved"),
+    "coo matrix": (scipy.sparse.coo_matrix((2, 2)), r"convert it with \.tocsr\(\)"),
+    "masked array": (np.ma.masked_array([1.0], [True]), "convert it to a plain numpy.ndarray"),
+    "structured array": (np.zeros(2, dtype=[("a", "f8")]), r"is an array of type \[\('a', '<f8'\)\]"),
+    "object array of lists": (np.array([None, [1]], dtype=object), "element 1 has type list"),
+    "sparse matrix of objects": (sparse_objects(), "sparse matrix of type object"),
+    "generator without seeds": (
+        np.random.Generator(np.random.RandomState(0)._bit_generator),
+        "random generator of a kind",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_saved_is_named_with_its_place(value, message, tmp_path):
+    with pytest.raises(PersistenceError, match=message) as raised:
+        save({"here": [value]}, tmp_path / "object.regbayes")
+    assert "dict['here'][0]" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_containers_that_contain_themselves_are_refused(tmp_path):
+    loop: list = [1]
+    loop.append({"back": loop})
+    with pytest.raises(PersistenceError, match=r"list\[1\]\['back'\] contains itself"):
+        save(loop, tmp_path / "object.regbayes")
+    other: dict = {}
+    other[1] = other
+    with pytest.raises(PersistenceError, match=r"dict\[1\] contains itself"):
+        save(other, tmp_path / "object.regbayes")
+
+
+def nest(levels: int, innermost: object) -> object:
+    return innermost if levels == 0 else [nest(levels - 1, innermost)]
+
+
+def test_what_can_be_saved_can_be_loaded_at_any_depth(tmp_path):
+    for innermost in (2**70, np.str_("a"), np.array(1.0), scipy.sparse.csr_matrix(np.eye(2))):
+        assert_same(round_trip(nest(64, innermost), tmp_path), nest(64, innermost))
+    # Leaves made of containers reach the limit a little earlier, when saving and not when loading.
+    for innermost in (complex(1, math.nan), slice(None), np.random.default_rng(0)):
+        for levels in range(58, 66):
+            try:
+                save(nest(levels, innermost), tmp_path / "object.regbayes")
+            except PersistenceError:
+                continue
+            load(tmp_path / "object.regbayes")
+    with pytest.raises(PersistenceError, match="nested more than 64 levels deep"):
+        save(nest(65, None), tmp_path / "object.regbayes")

@@ -1,0 +1,400 @@
+"""Registered classes: dataclasses, slots, enums, scikit-learn estimators; and the registry itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import sys
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
+from sklearn.utils._metadata_requests import MetadataRequest, MethodMetadataRequest
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from persistence_tools import assert_same, craft, round_trip
+from regbayes.persistence import PersistenceError, Saveable, declare_provider, load, persistable, save
+
+persistable(MetadataRequest, name="sklearn.MetadataRequest")
+persistable(MethodMetadataRequest, name="sklearn.MethodMetadataRequest")
+
+
+@persistable
+class Status(enum.Enum):
+    OPTIMAL = "optimal"
+    ITERATION_LIMIT = "iteration_limit"
+
+
+@persistable
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@persistable
+class Parts(enum.Flag):
+    A = 1
+    B = 2
+
+
+@persistable
+@dataclasses.dataclass(frozen=True)
+class State(Saveable):
+    mean: np.ndarray
+    status: Status
+    inner: State | None = None
+    total: float = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "total", float(self.mean.sum()))
+
+    @functools.cached_property
+    def doubled(self):
+        return 2 * self.mean
+
+
+@persistable
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    value: float
+    rest: tuple = ()
+
+
+class Base:
+    __slots__ = ("__hidden", "unset")
+
+
+@persistable
+class PlainSlots(Base):
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+        self._Base__hidden = "mangled"
+
+
+@persistable(skip=("callback",))
+class WithCallback:
+    def __init__(self, callback):
+        self.callback = callback
+        self.kept = 1
+
+
+@persistable
+class RunsNothing:
+    """Every hook that a careless loader would call raises."""
+
+    allowed = True
+
+    def __init__(self):
+        assert self.allowed
+        self.value = 1
+
+    def __new__(cls):
+        assert cls.allowed
+        return super().__new__(cls)
+
+    def __setstate__(self, state):
+        raise AssertionError
+
+    def __setattr__(self, name, value):
+        assert self.allowed
+        super().__setattr__(name, value)
+
+    @property
+    def watched(self):
+        raise AssertionError
+
+    @watched.setter
+    def watched(self, value):
+        raise AssertionError
+
+    def method(self):
+        return "the method"
+
+
+@persistable
+class Node:
+    def __init__(self):
+        self.me = self
+        self.leaf = None
+
+
+def test_dataclasses_come_back_without_running_their_code(tmp_path):
+    inner = State(np.arange(2.0), Status.OPTIMAL)
+    object.__setattr__(inner, "total", -1.0)  # what __post_init__ would not compute
+    state = State(np.array([0.1, np.nan]), Status.ITERATION_LIMIT, inner)
+    assert state.doubled is state.doubled
+    found = round_trip(state, tmp_path)
+    assert_same(found, state)
+    assert found.inner.total == -1.0
+    assert "doubled" not in vars(found)
+    assert_same(found.doubled, state.doubled)
+
+
+def test_the_method_and_the_function_write_the_same_file(tmp_path):
+    state = State(np.arange(2.0), Status.OPTIMAL)
+    state.save(tmp_path / "one")
+    save(state, tmp_path / "other")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert_same(load(tmp_path / "one"), state)
+
+
+def test_enums_come_back_as_their_members(tmp_path):
+    values = [Status.OPTIMAL, Level.LOW, Parts.A, {Status.OPTIMAL: 1}]
+    assert_same(round_trip(values, tmp_path), values)
+    with pytest.raises(PersistenceError, match=r"list\[0\] is .*, a combination of flags without a name"):
+        save([Parts.A | Parts.B], tmp_path / "file")
+
+
+def test_slots_come_back(tmp_path):
+    assert round_trip(Slotted(0.5, (1,)), tmp_path) == Slotted(0.5, (1,))
+    found = round_trip(PlainSlots(3), tmp_path)
+    assert (found.value, found._Base__hidden, hasattr(found, "unset")) == (3, "mangled", False)
+
+
+def test_skipped_attributes_are_left_out(tmp_path):
+    found = round_trip(WithCallback(lambda: 1), tmp_path)
+    assert vars(found) == {"kept": 1}
+
+
+def test_loading_runs_no_method_of_the_class(tmp_path):
+    save(RunsNothing(), tmp_path / "file")
+    RunsNothing.allowed = False
+    try:
+        assert load(tmp_path / "file").value == 1
+    finally:
+        RunsNothing.allowed = True
+
+
+def test_objects_met_twice_stay_one_and_may_point_at_themselves(tmp_path):
+    node = Node()
+    node.leaf = Node()
+    first, second = round_trip([node, node], tmp_path)
+    assert first is second
+    assert first.me is first
+    assert first.leaf.me is first.leaf
+
+
+def test_a_callable_attribute_is_named_by_its_path(tmp_path):
+    node = Node()
+    node.leaf = [WithCallback(None), {"kernel": lambda x: x}]
+    with pytest.raises(PersistenceError, match=r"Node\.leaf\[1\]\['kernel'\] is a callable"):
+        save(node, tmp_path / "file")
+
+
+def test_attributes_that_a_class_cannot_have_are_refused_when_saving(tmp_path):
+    node = Node()
+    vars(node)["__class__"] = 1
+    with pytest.raises(PersistenceError, match="'__class__' is not the name of an attribute"):
+        save(node, tmp_path / "file")
+    shadow = RunsNothing()
+    vars(shadow)["method"] = 1
+    with pytest.raises(PersistenceError, match=r"RunsNothing\.method would hide a method"):
+        save(shadow, tmp_path / "file")
+    state = State(np.arange(2.0), Status.OPTIMAL)
+    object.__setattr__(state, "note", "not a field")
+    with pytest.raises(PersistenceError, match=r"State\.note is not a field of the dataclass State"):
+        save(state, tmp_path / "file")
+    object.__delattr__(state, "note")
+    object.__delattr__(state, "total")
+    with pytest.raises(PersistenceError, match=r"State\.total is a field without a default"):
+        save(state, tmp_path / "file")
+
+
+def instance(cls: type, **state: object) -> dict:
+    return {"object": {"id": 0, "type": name_of(cls), "state": state}}
+
+
+def name_of(cls: type) -> str:
+    """The default name: no modules between the top package and the class, so that they can be rearranged."""
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+BAD_ATTRIBUTES = {
+    "dunder": (instance(Node, __class__=1), "'__class__' is not the name"),
+    "no identifier": (instance(Node, **{"a b": 1}), "'a b' is not the name"),
+    "method": (instance(RunsNothing, method=1), "would hide a method"),
+    "property": (instance(RunsNothing, watched=1), "would hide a method or property"),
+    "cached property": (instance(State, mean=1, status=1, total=1, doubled=1), "is not a field"),
+    "no such field": (instance(Slotted, value=1, more=2), "is not a field"),
+    "no such slot": (instance(PlainSlots, more=2), "is not a slot"),
+    "lacking field": (instance(Slotted), r"the file lacks the object\.value, which Slotted needs"),
+    "unknown member": ({"enum": {"type": name_of(Status), "member": "BAD"}}, "unknown member 'BAD'"),
+    "member that is a method": ({"enum": {"type": name_of(Status), "member": "name"}}, "unknown member"),
+    "enum of a class": ({"enum": {"type": name_of(Node), "member": "me"}}, "unknown member"),
+    "object of an enum": (instance(Status), "malformed"),
+    "reference to nothing": ({"ref": 3}, "malformed"),
+    "one number for two objects": ([instance(Node), instance(Node)], "malformed"),
+}
+
+
+@pytest.mark.parametrize(("tree", "message"), BAD_ATTRIBUTES.values(), ids=BAD_ATTRIBUTES)
+def test_attributes_that_a_class_cannot_have_are_refused_when_loading(tree, message, tmp_path):
+    with pytest.raises(PersistenceError, match=message):
+        load(craft(tmp_path / "file", tree))
+
+
+def test_what_an_older_file_lacks_takes_its_default(tmp_path):
+    assert load(craft(tmp_path / "file", instance(Slotted, value=1.0))) == Slotted(1.0)
+    found = load(craft(tmp_path / "file", instance(Classifier, C=2.0)))
+    assert found.get_params() == Classifier(C=2.0).get_params()
+
+
+@persistable
+class Classifier(ClassifierMixin, TransformerMixin, BaseEstimator):
+    def __init__(self, n_components=2, *, C=1.0, random_state=None, base=None):
+        self.n_components = n_components
+        self.C = C
+        self.random_state = random_state
+        self.base = base
+
+    def fit(self, X, y, sample_weight=None):
+        X = validate_data(self, X)
+        rng = np.random.default_rng(0)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.components_ = np.asfortranarray(rng.normal(size=(X.shape[1], self.n_components)))
+        self.centres_ = np.stack([(X @ self.components_)[codes == code].mean(0) for code in np.unique(codes)])
+        self.trace_ = [{"objective": 1.5, "terms": {"margin": np.float64(0.5)}}, {"objective": float("-inf")}]
+        self.state_ = State(self.components_, Status.OPTIMAL)
+        self.n_iter_ = np.int64(3)
+        return self
+
+    def transform(self, X):
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False) @ self.components_
+
+    def predict(self, X):
+        check_is_fitted(self)
+        latent = validate_data(self, X, reset=False) @ self.components_
+        distances = ((latent[:, None] - self.centres_) ** 2).sum(-1)
+        return self.classes_[distances.argmin(1)]
+
+    def get_feature_names_out(self, input_features=None):
+        return np.array([f"latent{k}" for k in range(self.n_components)], dtype=object)
+
+
+@pytest.fixture
+def frame():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(1)
+    return pandas.DataFrame(rng.normal(size=(30, 4)), columns=["age", "height", "weight", "ß"])
+
+
+@pytest.fixture
+def labels():
+    return np.random.default_rng(2).choice(np.array(["cat", "dog", "eel"], dtype=object), 30)
+
+
+def test_estimators_come_back_fitted(tmp_path, frame, labels):
+    base = Classifier().fit(frame, labels)
+    fitted = Classifier(3, random_state=np.random.RandomState(4), base=base).fit(frame, labels)
+    fitted.set_output(transform="pandas")
+    found = round_trip(fitted, tmp_path)
+    assert vars(found).keys() == vars(fitted).keys()
+    assert_same(found.classes_, fitted.classes_)
+    assert_same(found.feature_names_in_, fitted.feature_names_in_)
+    assert_same(found.trace_, fitted.trace_)
+    assert_same(found.predict(frame), fitted.predict(frame))
+    assert found.transform(frame).equals(fitted.transform(frame))
+    assert_same(found.base.predict(frame), base.predict(frame))
+    assert found.state_.mean is found.components_
+    assert clone(found).get_params()["C"] == 1.0
+    with pytest.raises(ValueError, match="feature names"):
+        found.predict(frame.rename(columns={"age": "other"}))
+
+
+def test_estimators_come_back_unfitted(tmp_path):
+    found = round_trip(Classifier(C=float("inf")), tmp_path)
+    assert found.get_params() == Classifier(C=float("inf")).get_params()
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        found.predict(np.zeros((2, 4)))
+
+
+def test_metadata_requests_come_back(tmp_path):
+    with sklearn.config_context(enable_metadata_routing=True):
+        estimator = Classifier().set_fit_request(sample_weight=True)
+        found = round_trip(estimator, tmp_path)
+        assert found.get_metadata_routing().fit.requests == {"sample_weight": True}
+        assert found._metadata_request.owner is found
+
+
+def test_estimators_with_an_unregistered_part_are_refused(tmp_path, frame, labels):
+    fitted = Classifier(base=sklearn.preprocessing.LabelBinarizer()).fit(frame, labels)
+    with pytest.raises(PersistenceError, match=r"Classifier\.base has type sklearn.*LabelBinarizer"):
+        save(fitted, tmp_path / "file")
+
+
+def test_a_subclass_is_not_covered_by_its_base(tmp_path):
+    class Special(Node):
+        pass
+
+    with pytest.raises(PersistenceError, match="Special, which cannot be saved"):
+        save(Special(), tmp_path / "file")
+
+
+class Pair(NamedTuple):
+    a: int
+
+
+class Abstract(ABC):
+    @abstractmethod
+    def value(self): ...
+
+
+@pytest.mark.parametrize("cls", [Pair, Abstract, type("D", (dict,), {}), type("A", (np.ndarray,), {})])
+def test_classes_that_are_more_than_their_attributes_cannot_be_registered(cls):
+    with pytest.raises(TypeError, match="cannot be rebuilt from its attributes"):
+        persistable(cls)
+
+
+def test_only_classes_can_be_registered():
+    with pytest.raises(TypeError, match="takes a class"):
+        persistable(print)
+
+
+def test_two_classes_cannot_share_a_name():
+    with pytest.raises(ValueError, match=r"\.Node' is taken by .*\.Node; give .*\.Other another"):
+        persistable(type("Other", (), {}), name=name_of(Node))
+
+
+def test_a_class_defined_again_takes_its_name_over(tmp_path):
+    def define():
+        @persistable(name="test_objects.Again")
+        class Again:
+            pass
+
+        return Again
+
+    first, second = define(), define()
+    assert type(round_trip(second(), tmp_path)) is second
+    assert type(round_trip(first(), tmp_path)) is second  # an object from before the class was defined again
+
+
+def test_an_alias_reads_files_under_an_old_name(tmp_path):
+    @persistable(name="test_objects.NewName", aliases=["test_objects.OldName"])
+    class Renamed:
+        pass
+
+    tree = {"object": {"id": 0, "type": "test_objects.OldName", "state": {"value": 1}}}
+    found = load(craft(tmp_path / "file", tree))
+    assert type(found) is Renamed
+    save(found, tmp_path / "file")
+    assert b"test_objects.NewName" in (tmp_path / "file").read_bytes()
+
+
+def test_a_declared_provider_is_imported_when_a_name_is_missing(tmp_path, monkeypatch):
+    module = "from regbayes.persistence import persistable\n\n@persistable\nclass Late:\n    pass\n"
+    (tmp_path / "late_provider.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("regbayes._registry._PROVIDERS", [])
+    tree = {"object": {"id": 0, "type": "late_provider.Late", "state": {}}}
+    craft(tmp_path / "file", tree)
+    with pytest.raises(PersistenceError, match=r"unknown type 'late_provider\.Late'"):
+        load(tmp_path / "file")
+    assert "late_provider" not in sys.modules
+    declare_provider("late_provider")
+    assert type(load(tmp_path / "file")).__name__ == "Late"
