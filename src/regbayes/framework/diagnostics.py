@@ -44,8 +44,9 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     float
         Between 1 (one draw has all the weight) and n (all weights are equal).
     """
-    weights = _checked(log_weights)
-    return float(np.exp(2.0 * logsumexp(weights) - logsumexp(2.0 * weights)))
+    logs = _checked(log_weights)
+    weights = np.exp(logs - logs.max())
+    return float(weights.sum() ** 2 / (weights @ weights))
 
 
 def pareto_k(log_weights: ArrayLike) -> float:
