@@ -1,0 +1,1 @@
+"""RegBayes itself: regularizers, posteriors, the dual, and ``regularize``. Knows no model."""

@@ -129,8 +129,7 @@ def minimize_composite(
         Each round is at most a few Newton steps and twenty ADMM iterations.
     """
     problem = _Scaled(hessian, linear, pieces)
-    eigenvalues, vectors = np.linalg.eigh(problem.hessian)
-    eigenvalues = np.maximum(eigenvalues, 0.0)
+    spectrum: tuple[Floats, Floats] | None = None  # for ADMM, which is seldom needed
     best = problem.forward_backward(start / problem.scale)
     best_residual = _residual(problem, best)
     z, w = best.copy(), -problem.gradient(best)
@@ -140,7 +139,10 @@ def minimize_composite(
         best, best_residual = _newton(problem, best, best_residual, tol)
         if best_residual <= tol * (1 + np.max(np.abs(best), initial=0.0)):
             break
-        z, w, rho = _admm(problem, eigenvalues, vectors, z, w, rho)
+        if spectrum is None:
+            eigenvalues, vectors = np.linalg.eigh(problem.hessian)
+            spectrum = np.maximum(eigenvalues, 0.0), vectors
+        z, w, rho = _admm(problem, spectrum, z, w, rho)
         residual = _residual(problem, z)
         if residual < best_residual:
             best, best_residual = z, residual
@@ -160,7 +162,7 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float) -> tuple[F
         image = problem.prox(forward, 1.0)
         jacobian = problem.prox_jacobian(forward, image)
         system = identity - jacobian + jacobian @ problem.hessian
-        step = np.linalg.lstsq(system, image - v, rcond=1e-13)[0]
+        step = _solve_linear(system, image - v)
         trial = problem.forward_backward(v + step)
         trial_residual = _residual(problem, trial)
         if not trial_residual < 0.5 * residual:
@@ -169,9 +171,21 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float) -> tuple[F
     return v, residual
 
 
+def _solve_linear(system: Floats, right: Floats) -> Floats:
+    """Solve, in the least-squares sense where the system is singular (redundant constraints)."""
+    try:
+        step = np.linalg.solve(system, right)
+    except np.linalg.LinAlgError:
+        step = None
+    if step is None or not np.max(np.abs(step), initial=0.0) < 1e10 * (1 + np.max(np.abs(right), initial=0.0)):
+        return np.asarray(np.linalg.lstsq(system, right, rcond=1e-13)[0])
+    return np.asarray(step)
+
+
 def _admm(
-    problem: _Scaled, eigenvalues: Floats, vectors: Floats, z: Floats, w: Floats, rho: float
+    problem: _Scaled, spectrum: tuple[Floats, Floats], z: Floats, w: Floats, rho: float
 ) -> tuple[Floats, Floats, float]:
+    eigenvalues, vectors = spectrum
     for _ in range(ADMM_ITERATIONS_PER_ROUND):
         v = vectors @ ((vectors.T @ (rho * (z - w) - problem.linear)) / (eigenvalues + rho))
         relaxed = OVER_RELAXATION * v + (1 - OVER_RELAXATION) * z

@@ -8,8 +8,18 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regbayes.framework.regularizers import AtLeast, AtMost, Ball, EpsilonInsensitive, Equal, Hinge, Ridge
-from regbayes.framework.regularizers import Reflected, Regularizer, Shifted
+from regbayes.framework.regularizers import (
+    AtLeast,
+    AtMost,
+    Ball,
+    EpsilonInsensitive,
+    Equal,
+    Hinge,
+    Reflected,
+    Regularizer,
+    Ridge,
+    Shifted,
+)
 
 CHAINED = (
     "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "

@@ -73,7 +73,7 @@ class _Dual:
         self.elastic = elastic * self.unit[self.index] ** 2
 
     def tilt(self, u: Floats) -> Floats:
-        return -np.bincount(self.index, u, minlength=self.n_features)
+        return -np.bincount(self.index, u, minlength=self.n_features).astype(np.float64)
 
     def at(self, u: Floats, conjugate: float | None = None) -> _Point:
         phi = self.tilt(u)
@@ -82,8 +82,10 @@ class _Dual:
         objective = value + conjugate + 0.5 * float(self.elastic @ u**2)
         return _Point(u, phi, value, expectation, objective)
 
-    def project(self, u: Floats) -> Floats:
-        """A point of the conjugates' domain near u."""
+    def enter_domain(self, u: Floats) -> Floats:
+        """Return u where the conjugates are finite, and otherwise a point well inside their domain near u."""
+        if np.isfinite(conjugate_of(self.pieces, u)):
+            return u
         return prox_conjugate(self.pieces, u, block_scale(self.pieces, self.unit[self.index] ** 2) ** 2)
 
     def certificate(self, point: _Point) -> tuple[float, float]:
@@ -150,7 +152,7 @@ def solve_dual(
     start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
     if start.shape != problem.index.shape:
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
-    point = problem.at(problem.project(start))
+    point = problem.at(problem.enter_domain(start))
     damping, n_iter, converged = 1e-10, 0, False
     violations: list[float] = []
     for n_iter in range(max_iter + 1):
@@ -163,7 +165,7 @@ def solve_dual(
         if accepted is None:
             break
         point = accepted
-    return _solution(problem, point, gap, violation, converged, n_iter)
+    return _solution(point, gap, violation, converged, n_iter)
 
 
 def _runs_away(violations: list[float]) -> bool:
@@ -175,7 +177,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     """One proximal Newton step with backtracking; None when no step descends any further."""
     index = problem.index
     covariance = problem.partition.covariance(point.phi)
-    hessian = covariance[np.ix_(index, index)]
+    hessian = covariance[np.ix_(index, index)]  # a copy
     floor = damping * problem.unit[index] ** 2
     hessian[np.diag_indices_from(hessian)] += floor + problem.elastic
     gradient = problem.elastic * point.u - point.expectation[index]
@@ -197,9 +199,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     return None, damping
 
 
-def _solution(
-    problem: _Dual, point: _Point, gap: float, violation: float, converged: bool, n_iter: int
-) -> DualSolution:
+def _solution(point: _Point, gap: float, violation: float, converged: bool, n_iter: int) -> DualSolution:
     dual = -point.objective
     return DualSolution(
         stacked=point.u,
@@ -223,9 +223,7 @@ def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_ite
     gives: list[Floats] = []
     warm: Floats | None = None
     for softness in (1e-3, 1e-5, 1e-7):
-        solution = solve_dual(
-            partition, regularizer, tol=1e-7, max_iter=max_iter, warm_start=warm, elastic=softness
-        )
+        solution = solve_dual(partition, regularizer, tol=1e-7, max_iter=max_iter, warm_start=warm, elastic=softness)
         problem = _Dual(partition, regularizer, softness)
         gives.append(problem.elastic * solution.stacked)
         warm = solution.stacked

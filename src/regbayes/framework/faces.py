@@ -85,7 +85,7 @@ def find_flat_face(face: Face, multipliers: Floats) -> Face | None:
     partition = face.partition
     if not isinstance(partition, WeightedAtoms):
         return None
-    if float(np.abs(multipliers) @ (partition.highest - partition.lowest)) < MIN_NATS:
+    if np.ptp(partition.features @ multipliers) < MIN_NATS:
         return None
     unit = units(partition)
     scale = np.outer(unit, unit)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 Floats = NDArray[np.float64]
-CHUNK_BYTES = 4 << 20  # rows are centred and weighted in pieces of this size: memory stays that of the features
+CHUNK_BYTES = 1 << 19  # rows are centred and weighted in pieces that stay in the cache, so no copy of all of them
 
 
 class LogPartition(Protocol):
@@ -56,10 +56,11 @@ class WeightedAtoms:
     def __init__(self, features: Floats, log_weights: Floats) -> None:
         self.features = features
         self.log_weights = log_weights
-        self._phi: Floats | None = None
         self._weights = np.exp(log_weights)
         self.mean = self._weights @ features
-        self.spread = np.sqrt(np.maximum(np.diag(self._covariance(self._weights, self.mean)), 0.0))
+        self._phi = np.zeros(features.shape[1])  # where the weights, and the covariance once asked for, belong
+        self._covariance: Floats | None = None
+        self.spread = np.sqrt(np.maximum(np.diag(self.covariance(self._phi)), 0.0))
         support = features if np.all(np.isfinite(log_weights)) else features[np.isfinite(log_weights)]
         self.lowest, self.highest = support.min(axis=0), support.max(axis=0)
 
@@ -72,30 +73,41 @@ class WeightedAtoms:
         return scores, value
 
     def evaluate(self, phi: Floats) -> tuple[float, Floats]:  # noqa: D102
-        self._weights, value = self.tilted_log_weights(phi)
-        np.exp(self._weights, out=self._weights)
-        self._phi = phi
-        return value, self._weights @ self.features
+        weights = self.features @ phi
+        weights += self.log_weights
+        top = float(weights.max())
+        weights -= top
+        np.exp(weights, out=weights)
+        total = float(weights.sum())
+        weights /= total
+        self._phi, self._weights, self._covariance = phi, weights, None
+        return top + float(np.log(total)), weights @ self.features
 
     def covariance(self, phi: Floats) -> Floats:  # noqa: D102
-        if self._phi is None or not np.array_equal(self._phi, phi):
+        if not np.array_equal(self._phi, phi):
             self.evaluate(phi)
-        return self._covariance(self._weights, self._weights @ self.features)
-
-    def _covariance(self, weights: Floats, mean: Floats) -> Floats:
-        n, m = self.features.shape
-        rows = max(1, CHUNK_BYTES // (8 * m))
-        total = np.zeros((m, m))
-        for start in range(0, n, rows):
-            centred = self.features[start : start + rows] - mean
-            total += (centred * weights[start : start + rows, None]).T @ centred
-        return total
+        if self._covariance is None:
+            self._covariance = weighted_covariance(self.features, self._weights, self._weights @ self.features)
+        return self._covariance
 
     def restrict(self, keep: NDArray[np.bool_]) -> tuple[WeightedAtoms, float]:
         """Condition on a subset of the atoms; return also the log of its probability."""
         log_weights = np.where(keep, self.log_weights, -np.inf)
         log_mass = float(logsumexp(log_weights))
         return WeightedAtoms(self.features, log_weights - log_mass), log_mass
+
+
+def weighted_covariance(features: Floats, weights: Floats, mean: Floats) -> Floats:
+    """Return ``sum_i w_i (x_i - mean)(x_i - mean)'`` in one pass, with one small buffer."""
+    n, m = features.shape
+    rows = max(1, CHUNK_BYTES // (8 * m))
+    roots, buffer, total = np.sqrt(weights), np.empty((rows, m)), np.zeros((m, m))
+    for start in range(0, n, rows):
+        part = buffer[: min(rows, n - start)]
+        np.subtract(features[start : start + rows], mean, out=part)
+        part *= roots[start : start + rows, None]
+        total += part.T @ part
+    return total
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ class GaussianAffine:
 
     @property
     def spread(self) -> Floats:  # noqa: D102
-        return np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor))
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor)))
 
     @property
     def lowest(self) -> Floats:  # noqa: D102

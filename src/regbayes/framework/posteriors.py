@@ -348,9 +348,11 @@ class Gaussian(Posterior):
         return Features(rows, tuple(f"psi[{i}]" for i in range(len(rows))))
 
     def join(self, parts: Sequence[Features]) -> Features:
+        """Stack the rows of several affine maps."""
         return _concatenated(parts, axis=0)
 
     def bind(self, features: Features) -> GaussianAffine:
+        """Return the quadratic log-partition function of an affine map."""
         coefficients, constants = features.values[:, :-1], features.values[:, -1]
         factor = coefficients * self._factor if self._factor.ndim == 1 else coefficients @ self._factor
         return GaussianAffine(coefficients @ self.mean + constants, factor)
@@ -419,5 +421,3 @@ def narrowed(posterior: Posterior, keep: NDArray[np.bool_] | None) -> Posterior:
     if keep is None or not isinstance(posterior, _Weighted):
         return posterior
     return posterior.restrict(keep)
-
-

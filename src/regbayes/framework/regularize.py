@@ -23,6 +23,7 @@ from regbayes.framework.posteriors import Posterior, Samples, narrowed
 from regbayes.framework.regularizers import Blocks, Regularizer
 
 Floats = NDArray[np.float64]
+MOST_NAMED = 5  # constraints that an error message lists
 
 
 @persistable
@@ -167,7 +168,7 @@ def regularize(
     if unreachable is None and not solution.converged:
         give = minimal_violation(face.partition, g)
     status = _status(face, solution, unreachable, give)
-    result = _result(posterior, evaluated, g, labels, face, solution, status)
+    result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
         raise InfeasibleError(_infeasible_message(result, unreachable, give), result)
     _warn_if_unreliable(result)
@@ -237,6 +238,7 @@ def _result(
     face: Face,
     solution: DualSolution,
     status: Status,
+    before: Floats,
 ) -> RegularizedPosterior:
     tilted = narrowed(base, face.keep).tilt(evaluated, solution.multipliers)
     log_partition, _ = face.partition.evaluate(solution.multipliers)
@@ -248,7 +250,7 @@ def _result(
         regularizer=g,
         labels=labels,
         multipliers=np.where(face.infinite != 0, face.infinite, solution.multipliers),
-        before=base.expectation(evaluated),
+        before=before,
         after=solution.expectation,
         slack=g.slack(solution.expectation),
         primal=whole.primal,
@@ -275,7 +277,9 @@ def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | 
     for i, amount in zip(index, np.abs(give), strict=True):
         missed[result.labels[i]] = max(missed.get(result.labels[i], 0.0), float(amount))
     worst = max(missed.values())
-    named = [f"{label} (off by {amount:.4g})" for label, amount in missed.items() if amount > 1e-3 * worst]
+    by_size = sorted(missed.items(), key=lambda item: -item[1])
+    named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
+    named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
     return "the constraints contradict each other or the posterior; at the least violation: " + "; ".join(named)
 
 

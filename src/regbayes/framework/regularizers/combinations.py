@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
     AnyFloats,
@@ -21,7 +22,8 @@ from regbayes.framework.regularizers.base import (
     like,
     size_of,
 )
-from regbayes._registry import persistable
+
+AnyFloat = TypeVar("AnyFloat", bound=np.floating)
 
 
 def _common_size(sizes: Sequence[int | None], what: str) -> int | None:
@@ -72,7 +74,7 @@ class Sum(Regularizer):
             if np.max(np.abs(x)) > 1e9:
                 return np.inf
             step = min(2 * step, 1e6)
-        return dot(u, x) - self.value(self._onto_domain(x))
+        return dot(u, x) - self.value(self._onto_domain(x.astype(np.float64)))
 
     def _onto_domain(self, x: Floats) -> Floats:
         """Undo the rounding that leaves an iterate 1e-12 outside a hard part."""
@@ -97,7 +99,7 @@ class Sum(Regularizer):
         return [atom for part in self.parts for atom in part.atoms(size)]
 
     def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
-        return np.min([part.slack(x) for part in self.parts], axis=0)
+        return np.asarray(np.min([part.slack(x) for part in self.parts], axis=0))
 
 
 @final
@@ -119,7 +121,9 @@ class Blocks(Regularizer):
             raise ValueError("parts must be a non-empty list of regularizers")
         if sizes is not None and len(sizes) != len(own):
             raise ValueError(f"sizes must have one entry per part, got {len(sizes)} for {len(own)} parts")
-        resolved = [_common_size([a, b], "a part and its entry in sizes") for a, b in zip(own, sizes or own, strict=True)]
+        resolved = [
+            _common_size([a, b], "a part and its entry in sizes") for a, b in zip(own, sizes or own, strict=True)
+        ]
         if any(s is None for s in resolved):
             raise ValueError("sizes is needed: a part takes any number of expectations")
         self.sizes = [int(s) for s in resolved if s is not None]
@@ -132,7 +136,7 @@ class Blocks(Regularizer):
     def block_size(self) -> int | None:  # noqa: D102
         return 1 if all(part.block_size == 1 for part in self.parts) else None
 
-    def _split(self, x: AnyFloats) -> list[AnyFloats]:
+    def _split(self, x: NDArray[AnyFloat]) -> list[NDArray[AnyFloat]]:
         if x.size != self.size:
             raise ValueError(f"these blocks take {self.size} expectations, got {x.size}")
         return np.split(x, np.cumsum(self.sizes)[:-1])

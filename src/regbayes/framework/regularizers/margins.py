@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
     AnyFloats,
@@ -20,7 +21,6 @@ from regbayes.framework.regularizers.base import (
     size_of,
 )
 from regbayes.framework.regularizers.projections import project_rows_to_simplex
-from regbayes._registry import persistable
 
 
 @final
@@ -66,7 +66,7 @@ class Hinge(Regularizer):
             return like(np.where(x > 0, np.maximum(x - self.C * np.asarray(step), 0.0), x), x)
         if self.power == 2:
             return like(np.where(x > 0, x / (1 + 2 * self.C * np.asarray(step)), x), x)
-        return like(np.where(x > 0, _power_prox(np.maximum(x, 0.0), self.C * np.asarray(step), self.power), x), x)
+        return like(np.where(x > 0, _power_prox(np.maximum(x, 0.0), self.C * as_floats(step), self.power), x), x)
 
     def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
         return np.clip(u, 0.0, self.C if self.power == 1 else None)
@@ -84,7 +84,7 @@ class Hinge(Regularizer):
         return BoxDual(zeros, zeros, np.full(size, ridge), zeros, np.full(size, upper))
 
 
-def _power_prox(x: Floats, weight: ArrayLike, power: float) -> Floats:
+def _power_prox(x: AnyFloats, weight: AnyFloats, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x] by bisection: monotone, so it cannot fail."""
     low, high = np.zeros_like(x, dtype=np.float64), np.asarray(x, dtype=np.float64).copy()
     for _ in range(80):

@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.regularizers.base import (
     AnyFloats,
@@ -20,7 +21,6 @@ from regbayes.framework.regularizers.base import (
     size_of,
 )
 from regbayes.framework.regularizers.projections import project_to_ball
-from regbayes._registry import persistable
 
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
@@ -162,8 +162,9 @@ class Ball(Regularizer):
         return float(np.linalg.norm(x.astype(np.float64), self.norm))
 
     def value(self, x: ArrayLike) -> float:  # noqa: D102
-        excess = max(0.0, self._length(as_floats(x) - self.target) - self.radius)
-        return dot([self.C], [excess])
+        excess = self._length(as_floats(x) - self.target) - self.radius
+        rounding = 1e-13 * (self.radius + float(np.max(np.abs(self.target))))  # else its own projection is outside
+        return dot([self.C], [excess]) if excess > rounding else 0.0
 
     def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
         u = as_floats(u).astype(np.float64)
