@@ -60,6 +60,11 @@ def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
     return out
 
 
+def clip_to_domain(pieces: Sequence[Piece], v: Floats) -> Floats:
+    """Undo the rounding of a change of units, which can leave a bound by the last digit."""
+    return np.concatenate([p.regularizer.clip_dual(v[p.start : p.stop]) for p in pieces])
+
+
 def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     """One over the root of H's diagonal, made constant within blocks, so that no feature's unit matters."""
     mean = float(np.mean(diagonal))
@@ -146,7 +151,7 @@ def minimize_composite(
         residual = _residual(problem, z)
         if residual < best_residual:
             best, best_residual = z, residual
-    return best * problem.scale, best_residual
+    return clip_to_domain(pieces, best * problem.scale), best_residual
 
 
 def _residual(problem: _Scaled, v: Floats) -> float:

@@ -72,7 +72,7 @@ class WeightedAtoms:
         scores -= value
         return scores, value
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:  # noqa: D102
+    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
         weights = self.features @ phi
         weights += self.log_weights
         top = float(weights.max())
@@ -83,7 +83,7 @@ class WeightedAtoms:
         self._phi, self._weights, self._covariance = phi, weights, None
         return top + float(np.log(total)), weights @ self.features
 
-    def covariance(self, phi: Floats) -> Floats:  # noqa: D102
+    def covariance(self, phi: Floats) -> Floats:
         if not np.array_equal(self._phi, phi):
             self.evaluate(phi)
         if self._covariance is None:
@@ -118,20 +118,20 @@ class GaussianAffine:
     factor: Floats  # (m, d): F R with covariance R R'
 
     @property
-    def spread(self) -> Floats:  # noqa: D102
+    def spread(self) -> Floats:
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor)))
 
     @property
-    def lowest(self) -> Floats:  # noqa: D102
+    def lowest(self) -> Floats:
         return np.where(self.spread > 0, -np.inf, self.mean)
 
     @property
-    def highest(self) -> Floats:  # noqa: D102
+    def highest(self) -> Floats:
         return np.where(self.spread > 0, np.inf, self.mean)
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:  # noqa: D102
+    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
         moved = self.factor.T @ phi
         return float(phi @ self.mean + 0.5 * moved @ moved), self.mean + self.factor @ moved
 
-    def covariance(self, phi: Floats) -> Floats:  # noqa: D102
+    def covariance(self, phi: Floats) -> Floats:
         return self.factor @ self.factor.T

@@ -49,19 +49,19 @@ class Sum(Regularizer):
         self._size = _common_size([part.size for part in self.parts], "the parts of a Sum")
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self._size
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         blocks = {part.block_size for part in self.parts}
         return blocks.pop() if len(blocks) == 1 else None
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         values = [part.value(x) for part in self.parts]
         return np.inf if np.inf in values else float(sum(values))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         # Proximal point iterations on sup_x <u, x> - g(x); a sup that is not attained lets x run away.
         x, step = self.prox(np.zeros_like(u)), 1.0
@@ -83,7 +83,7 @@ class Sum(Regularizer):
                 x = part.prox(x, 1e-14).astype(np.float64)
         return x
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         from regbayes.framework.composite import minimize_composite, stack_pieces
 
         x = as_floats(x)
@@ -95,10 +95,10 @@ class Sum(Regularizer):
         multipliers, _ = minimize_composite(hessian, -x[index].astype(np.float64), pieces, start)
         return like(x - t * np.bincount(index, multipliers, minlength=x.size), x)
 
-    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+    def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(np.min([part.slack(x) for part in self.parts], axis=0))
 
 
@@ -129,11 +129,11 @@ class Blocks(Regularizer):
         self.sizes = [int(s) for s in resolved if s is not None]
 
     @property
-    def size(self) -> int:  # noqa: D102
+    def size(self) -> int:
         return sum(self.sizes)
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         return 1 if all(part.block_size == 1 for part in self.parts) else None
 
     def _split(self, x: NDArray[AnyFloat]) -> list[NDArray[AnyFloat]]:
@@ -141,21 +141,21 @@ class Blocks(Regularizer):
             raise ValueError(f"these blocks take {self.size} expectations, got {x.size}")
         return np.split(x, np.cumsum(self.sizes)[:-1])
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         values = [part.value(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
         return np.inf if np.inf in values else float(sum(values))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         values = [part.conjugate(run) for part, run in zip(self.parts, self._split(as_floats(u)), strict=True)]
         return np.inf if np.inf in values else float(sum(values))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
         runs = zip(self.parts, self._split(x), steps, strict=True)
         return np.concatenate([part.prox(run, t) for part, run, t in runs])
 
-    def dual_form(self, size: int) -> BoxDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual | None:
         forms = [part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)]
         boxes = [form for form in forms if isinstance(form, BoxDual)]
         if len(boxes) < len(forms):
@@ -163,10 +163,10 @@ class Blocks(Regularizer):
         names = ("linear", "absolute", "ridge", "lower", "upper")
         return BoxDual(*(np.concatenate([getattr(box, name) for box in boxes]) for name in names))
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return np.concatenate([part.clip_dual(run) for part, run in zip(self.parts, self._split(u), strict=True)])
 
-    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+    def atoms(self, size: int) -> list[Atom]:
         starts = np.cumsum([0, *self.sizes])
         return [
             Atom(atom.regularizer, atom.index + start)
@@ -174,7 +174,7 @@ class Blocks(Regularizer):
             for atom in part.atoms(n)
         ]
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return np.concatenate(
             [part.slack(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
         )
@@ -190,23 +190,23 @@ class Scaled(Regularizer):
         self.factor = check_positive("factor", factor)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self.regularizer.size
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         return self.regularizer.block_size
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return self.factor * self.regularizer.value(x)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         return self.factor * self.regularizer.conjugate(as_floats(u) / self.factor)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         return self.regularizer.prox(x, self.factor * np.asarray(step))
 
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
             return SimplexDual(form.linear, self.factor * form.total, form.ridge / self.factor)
@@ -215,13 +215,13 @@ class Scaled(Regularizer):
             return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
         return None
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return self.factor * self.regularizer.clip_dual(u / self.factor)
 
-    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+    def atoms(self, size: int) -> list[Atom]:
         return [Atom(Scaled(atom.regularizer, self.factor), atom.index) for atom in self.regularizer.atoms(size)]
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(x)
 
 
@@ -236,25 +236,25 @@ class Shifted(Regularizer):
         self._size = _common_size([regularizer.size, size_of(self.by)], "the regularizer and the shift")
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self._size
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         return self.regularizer.block_size
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return self.regularizer.value(as_floats(x) - self.by)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         inner = self.regularizer.conjugate(u)
         return inner if np.isinf(inner) else inner + dot(as_floats(u), self.by)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(self.regularizer.prox(x - self.by, step) + self.by, x)
 
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
             return SimplexDual(form.linear + self.by, form.total, form.ridge)
@@ -262,14 +262,14 @@ class Shifted(Regularizer):
             return BoxDual(form.linear + self.by, form.absolute, form.ridge, form.lower, form.upper)
         return None
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return self.regularizer.clip_dual(u)
 
-    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+    def atoms(self, size: int) -> list[Atom]:
         by = np.broadcast_to(self.by, size)
         return [Atom(Shifted(a.regularizer, by[a.index]), a.index) for a in self.regularizer.atoms(size)]
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(as_floats(x) - self.by)
 
 
@@ -284,37 +284,37 @@ class Reflected(Regularizer):
         self._size = _common_size([regularizer.size, size_of(self.about)], "the regularizer and the mirror")
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self._size
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         return self.regularizer.block_size
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return self.regularizer.value(self.about - as_floats(x))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u)
         inner = self.regularizer.conjugate(-u)
         return inner if np.isinf(inner) else inner + dot(u, self.about)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(self.about - self.regularizer.prox(self.about - x, step), x)
 
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if not isinstance(form, BoxDual):
             return None  # a reflected simplex is not a simplex
         return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return -self.regularizer.clip_dual(-u)
 
-    def atoms(self, size: int) -> list[Atom]:  # noqa: D102
+    def atoms(self, size: int) -> list[Atom]:
         about = np.broadcast_to(self.about, size)
         return [Atom(Reflected(a.regularizer, about[a.index]), a.index) for a in self.regularizer.atoms(size)]
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.about - as_floats(x))

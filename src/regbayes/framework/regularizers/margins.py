@@ -42,11 +42,11 @@ class Hinge(Regularizer):
         if self.power < 1:
             raise ValueError(f"power must be at least 1, got {power!r}")
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         excess = np.maximum(as_floats(x), 0.0).astype(np.float64)
         return dot(np.full(excess.shape, self.C), excess**self.power)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         if np.any(u < 0):
             return np.inf
@@ -58,7 +58,7 @@ class Hinge(Regularizer):
         with np.errstate(over="ignore"):  # a power close to 1 has a conjugate that overflows to its limit, inf
             return float(np.sum((k - 1) * self.C * (u / (k * self.C)) ** (k / (k - 1))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         if np.isinf(self.C):
             return np.minimum(x, 0.0)
@@ -68,13 +68,13 @@ class Hinge(Regularizer):
             return like(np.where(x > 0, x / (1 + 2 * self.C * np.asarray(step)), x), x)
         return like(np.where(x > 0, _power_prox(np.maximum(x, 0.0), self.C * as_floats(step), self.power), x), x)
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, 0.0, self.C if self.power == 1 else None)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return -as_floats(x).astype(np.float64)
 
-    def dual_form(self, size: int) -> BoxDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual | None:
         if self.power not in (1, 2) and np.isfinite(self.C):
             return None
         hard = np.isinf(self.C)
@@ -152,14 +152,14 @@ class MultiClassHinge(_MultiClass):
     def __init__(self, C: float = 1.0, cost: ArrayLike | None = None) -> None:
         self._store(C, cost)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.max(rows + self._costs(rows), axis=1)
         if np.isinf(self.C):
             return np.inf if np.any(worst > 0) else 0.0
         return float(self.C * np.sum(worst))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
@@ -168,7 +168,7 @@ class MultiClassHinge(_MultiClass):
             return np.inf
         return -dot(rows, self._costs(rows))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -178,7 +178,7 @@ class MultiClassHinge(_MultiClass):
         # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
         return like((rows - project_rows_to_simplex(shifted, self.C * t)).ravel(), x)
 
-    def dual_form(self, size: int) -> SimplexDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> SimplexDual | None:
         if self.cost is not None and self.cost.ndim == 2:
             return None  # several blocks: one form each
         linear = np.zeros(size) if self.cost is None else -self.cost
@@ -193,19 +193,19 @@ class MultiClassSquaredHinge(_MultiClass):
     def __init__(self, C: float = 1.0, cost: ArrayLike | None = None) -> None:
         self._store(C, cost)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.maximum(np.max(rows + self._costs(rows), axis=1), 0.0)
         return dot(np.full(worst.shape, self.C), worst**2)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
         square = 0.0 if np.isinf(self.C) else float(np.sum(rows.sum(axis=1) ** 2)) / (4 * self.C)
         return square - dot(rows, self._costs(rows))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -218,7 +218,7 @@ class MultiClassSquaredHinge(_MultiClass):
             level = np.max(levels, axis=1)
         return like((np.minimum(shifted, level[:, None]) - self._costs(rows)).ravel(), x)
 
-    def dual_form(self, size: int) -> SimplexDual | None:  # noqa: D102
+    def dual_form(self, size: int) -> SimplexDual | None:
         if self.cost is not None and self.cost.ndim == 2:
             return None
         linear = np.zeros(size) if self.cost is None else -self.cost
@@ -246,32 +246,32 @@ class EpsilonInsensitive(Regularizer):
         self.C = check_positive("C", C, allow_inf=True)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.target)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         excess = np.maximum(np.abs(as_floats(x) - self.target) - self.epsilon, 0.0)
         return dot(np.full(excess.shape, self.C), excess)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         if np.any(np.abs(u) > self.C):
             return np.inf
         return dot(u, self.target) + dot(np.abs(u), self.epsilon)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         away = x - self.target
         shrink = np.minimum(np.maximum(np.abs(away) - self.epsilon, 0.0), self.C * np.asarray(step))
         return like(x - np.sign(away) * shrink, x)
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, -self.C, self.C)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.epsilon - np.abs(as_floats(x) - self.target), dtype=np.float64)
 
-    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual:
         bound = np.full(size, self.C)
         return BoxDual(
             np.broadcast_to(self.target, size).copy(), np.full(size, self.epsilon), np.zeros(size), -bound, bound

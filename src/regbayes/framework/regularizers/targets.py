@@ -39,23 +39,23 @@ class Equal(Regularizer):
         self.target = check_target("target", target)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.target)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return 0.0 if np.all(as_floats(x) == self.target) else np.inf
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         return dot(as_floats(u), self.target)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(np.broadcast_to(self.target, x.shape).copy(), x)
 
-    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
@@ -68,27 +68,27 @@ class AtMost(Regularizer):
         self.bound = check_target("bound", bound)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.bound)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return 0.0 if np.all(as_floats(x) <= self.bound) else np.inf
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u)
         return np.inf if np.any(u < 0) else dot(u, self.bound)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(np.minimum(x, self.bound), x)
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return np.maximum(u, 0.0)
 
-    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, 0.0, np.inf)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.bound - as_floats(x), dtype=np.float64)
 
 
@@ -101,27 +101,27 @@ class AtLeast(Regularizer):
         self.bound = check_target("bound", bound)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.bound)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return 0.0 if np.all(as_floats(x) >= self.bound) else np.inf
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u)
         return np.inf if np.any(u > 0) else dot(u, self.bound)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(np.maximum(x, self.bound), x)
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, 0.0)
 
-    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, -np.inf, 0.0)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(as_floats(x) - self.bound, dtype=np.float64)
 
 
@@ -151,33 +151,33 @@ class Ball(Regularizer):
         self.C = check_positive("C", C, allow_inf=True)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.target)
 
     @property
-    def block_size(self) -> int | None:  # noqa: D102
+    def block_size(self) -> int | None:
         return None
 
     def _length(self, x: AnyFloats) -> float:
         return float(np.linalg.norm(x.astype(np.float64), self.norm))
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         excess = self._length(as_floats(x) - self.target) - self.radius
         rounding = 1e-13 * (self.radius + float(np.max(np.abs(self.target))))  # else its own projection is outside
         return dot([self.C], [excess]) if excess > rounding else 0.0
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
         if length > self.C * (1 + 1e-12):
             return np.inf
         return dot(u, self.target) + dot([self.radius], [length])
 
-    def clip_dual(self, u: Floats) -> Floats:  # noqa: D102
+    def clip_dual(self, u: Floats) -> Floats:
         length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
         return u * (self.C / length) if length > self.C else u
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         away = (x - self.target).astype(np.float64)
         outside = away - project_to_ball(away, self.radius, self.norm)  # prox of the support function of the ball
@@ -189,7 +189,7 @@ class Ball(Regularizer):
                 outside = project_to_ball(away, cap, DUAL_NORM[self.norm])
         return like(x - outside, x)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         x = as_floats(x)
         return np.full(x.size, self.radius - self._length(x - self.target))
 
@@ -204,27 +204,27 @@ class Ridge(Regularizer):
         self.scale = check_positive("scale", scale)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return size_of(self.target)
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         return float(np.sum((as_floats(x) - self.target) ** 2)) / (2 * self.scale)
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         return dot(u, self.target) + self.scale * float(np.sum(u**2)) / 2
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         step = np.asarray(step)
         return like((self.scale * x + step * self.target) / (self.scale + step), x)
 
-    def dual_form(self, size: int) -> BoxDual:  # noqa: D102
+    def dual_form(self, size: int) -> BoxDual:
         bound = np.full(size, np.inf)
         linear = np.broadcast_to(self.target, size).copy()
         return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
@@ -255,10 +255,10 @@ class KL(Regularizer):
         self.weight = check_positive("weight", weight)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self.target.size
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         x = as_floats(x).astype(np.float64)
         used = self.target > 0
         if np.any(x < 0) or np.any(x[used] == 0):
@@ -266,18 +266,18 @@ class KL(Regularizer):
         p = self.target[used]
         return self.weight * float(np.sum(p * (np.log(p) - np.log(x[used]))))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64) / self.weight
         used = self.target > 0
         if np.any(u > 0) or np.any(u[used] == 0):
             return np.inf
         return -self.weight * float(np.sum(self.target[used] * (1 + np.log(-u[used]))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
@@ -291,28 +291,28 @@ class GeneralizedKL(Regularizer):
         self.weight = check_positive("weight", weight)
 
     @property
-    def size(self) -> int | None:  # noqa: D102
+    def size(self) -> int | None:
         return self.target.size
 
-    def value(self, x: ArrayLike) -> float:  # noqa: D102
+    def value(self, x: ArrayLike) -> float:
         x = as_floats(x).astype(np.float64)
         if np.any(x == np.inf):
             return np.inf
         return KL(self.target, self.weight).value(x) + self.weight * float(np.sum(x - self.target))
 
-    def conjugate(self, u: ArrayLike) -> float:  # noqa: D102
+    def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64) / self.weight
         used = self.target > 0
         if np.any(u > 1) or np.any(u[used] == 1):
             return np.inf
         return -self.weight * float(np.sum(self.target[used] * np.log1p(-u[used])))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:  # noqa: D102
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         t = self.weight * np.asarray(step)
         return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)
 
-    def slack(self, x: ArrayLike) -> Floats:  # noqa: D102
+    def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
