@@ -1,0 +1,1 @@
+"""Prior blocks that models share by composition."""
