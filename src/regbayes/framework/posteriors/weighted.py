@@ -1,12 +1,7 @@
-"""Posteriors that can be tilted: enumerated models, Gaussians, and draws from anywhere.
-
-Each knows three things: the log-partition of its features, its own tilt ``q ∝ p exp<phi, psi>``, which is a posterior
-of the same kind, and expectations. docs/math.md eq. (2)-(3).
-"""
+"""Posteriors made of weighted atoms: enumerated models, and draws from anywhere."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -14,67 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes.framework.diagnostics import effective_sample_size, pareto_k
 from regbayes.framework.draws import Draws, as_draws
 from regbayes.framework.features import Features, evaluate_features
-from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.framework.posteriors.base import Posterior, as_features, as_multipliers, concatenated
 from regbayes.framework.resampling import to_arviz
 
 Floats = NDArray[np.float64]
-
-
-class Posterior(Saveable, ABC):
-    """What `regularize` needs of a posterior."""
-
-    log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
-
-    @abstractmethod
-    def evaluate(self, features: Any) -> Features:
-        """Return the features in the posterior's own form, with a name for each."""
-
-    @abstractmethod
-    def join(self, parts: Sequence[Features]) -> Features:
-        """Put several sets of evaluated features together."""
-
-    @abstractmethod
-    def bind(self, features: Features) -> LogPartition:
-        """Return the log-partition function of evaluated features."""
-
-    @abstractmethod
-    def tilt(self, features: Any, multipliers: ArrayLike) -> Posterior:
-        """Return ``q ∝ p exp<multipliers, features>``."""
-
-    @abstractmethod
-    def expectation(self, features: Any) -> Floats:
-        """Return the expectation of each feature, shape (m,)."""
-
-    @abstractmethod
-    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
-        """Draw from the posterior."""
-
-    def log_partition(self, features: Any, multipliers: ArrayLike) -> float:
-        """Return ``log E exp<multipliers, features>``."""
-        bound = self.bind(_as_features(self, features))
-        return bound.evaluate(_as_multipliers(multipliers, len(bound.mean)))[0]
-
-
-def _as_features(posterior: Posterior, features: Any) -> Features:
-    return features if isinstance(features, Features) else posterior.evaluate(features)
-
-
-def _as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
-    phi = np.atleast_1d(np.asarray(multipliers, dtype=np.float64))
-    if phi.shape != (size,):
-        raise ValueError(f"multipliers must have one entry per feature, shape ({size},), got {phi.shape}")
-    return phi
-
-
-def _concatenated(parts: Sequence[Features], axis: int) -> Features:
-    if len(parts) == 1:
-        return parts[0]
-    names = tuple(name for part in parts for name in part.names)
-    return Features(np.concatenate([part.values for part in parts], axis=axis), names)
 
 
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -90,7 +33,7 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
     return np.asarray(given - logsumexp(given))
 
 
-class _Weighted(Posterior):
+class Weighted(Posterior):
     """Weighted atoms: what enumerated models and draws have in common."""
 
     draws: Draws
@@ -106,7 +49,7 @@ class _Weighted(Posterior):
         """Normalised weights, shape (n,)."""
         return np.exp(self.log_weights)
 
-    def _reweighted(self, log_weights: Floats) -> _Weighted:
+    def _reweighted(self, log_weights: Floats) -> Weighted:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, log_weights=log_weights)
         return other
@@ -115,26 +58,26 @@ class _Weighted(Posterior):
         return evaluate_features(self.draws, features)
 
     def join(self, parts: Sequence[Features]) -> Features:
-        return _concatenated(parts, axis=1)
+        return concatenated(parts, axis=1)
 
     def bind(self, features: Features) -> WeightedAtoms:
         return WeightedAtoms(features.values, self.log_weights)
 
-    def tilt(self, features: Any, multipliers: ArrayLike) -> _Weighted:
+    def tilt(self, features: Any, multipliers: ArrayLike) -> Weighted:
         """Return ``q ∝ p exp<multipliers, features>``: the same atoms with other weights."""
-        psi = _as_features(self, features).values
-        phi = _as_multipliers(multipliers, psi.shape[1])
+        psi = as_features(self, features).values
+        phi = as_multipliers(multipliers, psi.shape[1])
         scores = self.log_weights + psi @ phi
         return self._reweighted(scores - logsumexp(scores))
 
-    def restrict(self, keep: NDArray[np.bool_]) -> _Weighted:
+    def restrict(self, keep: NDArray[np.bool_]) -> Weighted:
         """Condition on a subset of the atoms."""
         scores = np.where(keep, self.log_weights, -np.inf)
         return self._reweighted(scores - logsumexp(scores))
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
-        return np.asarray(self.weights @ _as_features(self, features).values)
+        return np.asarray(self.weights @ as_features(self, features).values)
 
     def _chosen(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
         return np.random.default_rng(rng).choice(self.n_atoms, size=size, p=self.weights)
@@ -142,7 +85,7 @@ class _Weighted(Posterior):
 
 @final
 @persistable
-class Finite(_Weighted):
+class Finite(Weighted):
     """An enumerated posterior: finitely many models, each with its probability.
 
     Parameters
@@ -239,7 +182,7 @@ def _take(draws: Draws, chosen: NDArray[np.intp]) -> Any:
 
 @final
 @persistable
-class Samples(_Weighted):
+class Samples(Weighted):
     """A posterior known by draws, from any sampler.
 
     Parameters
@@ -297,127 +240,8 @@ class Samples(_Weighted):
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
 
 
-@final
-@persistable
-class Gaussian(Posterior):
-    """A Gaussian posterior; its features are affine functions of the variable.
-
-    Parameters
-    ----------
-    mean : array of shape (d,)
-    covariance : array of shape (d, d) or (d,)
-        A vector is a diagonal covariance.
-    log_evidence : float, default=None
-        ``log p(D)`` where it is known; `empirical_bayes` needs it.
-    """
-
-    def __init__(self, mean: ArrayLike, covariance: ArrayLike, *, log_evidence: float | None = None) -> None:
-        self.log_evidence = log_evidence
-        self.mean = np.atleast_1d(np.asarray(mean, dtype=np.float64))
-        self.covariance = np.asarray(covariance, dtype=np.float64)
-        d = self.mean.size
-        if self.mean.ndim != 1 or d == 0 or self.covariance.shape not in ((d,), (d, d)):
-            raise ValueError(
-                f"mean must have shape (d,) and covariance (d, d) or (d,); got {self.mean.shape} "
-                f"and {self.covariance.shape}"
-            )
-        if not (np.all(np.isfinite(self.mean)) and np.all(np.isfinite(self.covariance))):
-            raise ValueError("mean and covariance must be finite")
-        self._factor = _covariance_factor(self.covariance)
-
-    @property
-    def size(self) -> int:
-        """Number of variables."""
-        return self.mean.size
-
-    def evaluate(self, features: Any) -> Features:
-        """Return the features as the rows ``[coefficients, constant]`` of an affine map.
-
-        Parameters
-        ----------
-        features : array of shape (d,) or (m, d), or callable
-            Coefficients of linear features, or an affine function of one vector of shape (d,) (checked by probing
-            it), or a list of those.
-        """
-        items = [features]
-        if isinstance(features, list | tuple) and any(callable(item) or np.ndim(item) > 0 for item in features):
-            items = list(features)
-        rows = np.concatenate([_affine_rows(item, self.size) for item in items])
-        if not np.all(np.isfinite(rows)):
-            raise ValueError("features must be finite")
-        return Features(rows, tuple(f"psi[{i}]" for i in range(len(rows))))
-
-    def join(self, parts: Sequence[Features]) -> Features:
-        """Stack the rows of several affine maps."""
-        return _concatenated(parts, axis=0)
-
-    def bind(self, features: Features) -> GaussianAffine:
-        """Return the quadratic log-partition function of an affine map."""
-        coefficients, constants = features.values[:, :-1], features.values[:, -1]
-        factor = coefficients * self._factor if self._factor.ndim == 1 else coefficients @ self._factor
-        return GaussianAffine(coefficients @ self.mean + constants, factor)
-
-    def tilt(self, features: Any, multipliers: ArrayLike) -> Gaussian:
-        """Return ``q ∝ p exp<multipliers, features>``: the same covariance around another mean."""
-        rows = _as_features(self, features).values
-        slope = _as_multipliers(multipliers, len(rows)) @ rows[:, :-1]
-        move = self.covariance * slope if self.covariance.ndim == 1 else self.covariance @ slope
-        return Gaussian(self.mean + move, self.covariance)
-
-    def expectation(self, features: Any) -> Floats:
-        """Return the expectation of each affine feature, shape (m,)."""
-        return self.bind(_as_features(self, features)).mean
-
-    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Floats:
-        """Draw vectors, shape (size, d)."""
-        noise = np.random.default_rng(rng).standard_normal((size, self.size))
-        return self.mean + (noise * self._factor if self._factor.ndim == 1 else noise @ self._factor.T)
-
-    def __repr__(self) -> str:
-        return f"Gaussian({self.size} variables, {'diagonal' if self.covariance.ndim == 1 else 'dense'} covariance)"
-
-
-def _covariance_factor(covariance: Floats) -> Floats:
-    """A square root of the covariance: R with R R' = covariance, or its diagonal."""
-    if covariance.ndim == 1:
-        if np.any(covariance < 0):
-            raise ValueError("covariance must be positive semi-definite, got a negative variance")
-        return np.sqrt(covariance)
-    scale = float(np.max(np.abs(covariance)))
-    if not np.allclose(covariance, covariance.T, rtol=0, atol=1e-10 * scale):
-        raise ValueError("covariance must be symmetric")
-    values, vectors = np.linalg.eigh(covariance)
-    if values[0] < -1e-10 * scale:
-        raise ValueError(f"covariance must be positive semi-definite, got the eigenvalue {values[0]:.3g}")
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
-
-
-def _affine_rows(feature: Any, d: int) -> Floats:
-    """One affine map as rows of coefficients and a constant."""
-    if not callable(feature):
-        rows = np.atleast_2d(np.asarray(feature, dtype=np.float64))
-        if rows.ndim != 2 or rows.shape[1] != d:
-            raise ValueError(f"features of a Gaussian must have shape ({d},) or (m, {d}), got {np.shape(feature)}")
-        return np.hstack([rows, np.zeros((len(rows), 1))])
-
-    def call(point: Floats) -> Floats:
-        return np.atleast_1d(np.asarray(feature(point), dtype=np.float64))
-
-    constant = call(np.zeros(d))
-    coefficients = np.stack([call(unit) - constant for unit in np.eye(d)], axis=1)
-    probe = np.linspace(-1.5, 2.5, d) + 0.37
-    expected = coefficients @ probe + constant
-    size = 1 + np.max(np.abs(coefficients), initial=0.0) + np.max(np.abs(constant))
-    if not np.allclose(call(probe), expected, rtol=0, atol=1e-8 * d * size):
-        raise ValueError(
-            "a feature function of a Gaussian must be affine, and this one is not; "
-            "draw from the Gaussian and use Samples for other functions"
-        )
-    return np.hstack([coefficients, constant[:, None]])
-
-
 def narrowed(posterior: Posterior, keep: NDArray[np.bool_] | None) -> Posterior:
     """Condition weighted atoms on a subset; a no-op for None."""
-    if keep is None or not isinstance(posterior, _Weighted):
+    if keep is None or not isinstance(posterior, Weighted):
         return posterior
     return posterior.restrict(keep)

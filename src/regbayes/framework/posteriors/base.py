@@ -1,0 +1,69 @@
+"""What `regularize` needs of a posterior: its log-partition, its tilt, expectations. docs/math.md eq. (2)-(3)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from regbayes._registry import Saveable
+from regbayes.framework.features import Features
+from regbayes.framework.log_partition import LogPartition
+
+Floats = NDArray[np.float64]
+
+
+class Posterior(Saveable, ABC):
+    """What `regularize` needs of a posterior."""
+
+    log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
+
+    @abstractmethod
+    def evaluate(self, features: Any) -> Features:
+        """Return the features in the posterior's own form, with a name for each."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Features]) -> Features:
+        """Put several sets of evaluated features together."""
+
+    @abstractmethod
+    def bind(self, features: Features) -> LogPartition:
+        """Return the log-partition function of evaluated features."""
+
+    @abstractmethod
+    def tilt(self, features: Any, multipliers: ArrayLike) -> Posterior:
+        """Return ``q ∝ p exp<multipliers, features>``."""
+
+    @abstractmethod
+    def expectation(self, features: Any) -> Floats:
+        """Return the expectation of each feature, shape (m,)."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw from the posterior."""
+
+    def log_partition(self, features: Any, multipliers: ArrayLike) -> float:
+        """Return ``log E exp<multipliers, features>``."""
+        bound = self.bind(as_features(self, features))
+        return bound.evaluate(as_multipliers(multipliers, len(bound.mean)))[0]
+
+
+def as_features(posterior: Posterior, features: Any) -> Features:
+    return features if isinstance(features, Features) else posterior.evaluate(features)
+
+
+def as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
+    phi = np.atleast_1d(np.asarray(multipliers, dtype=np.float64))
+    if phi.shape != (size,):
+        raise ValueError(f"multipliers must have one entry per feature, shape ({size},), got {phi.shape}")
+    return phi
+
+
+def concatenated(parts: Sequence[Features], axis: int) -> Features:
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(name for part in parts for name in part.names)
+    return Features(np.concatenate([part.values for part in parts], axis=axis), names)
