@@ -52,10 +52,12 @@ class Posterior(Saveable, ABC):
 
 
 def as_features(posterior: Posterior, features: Any) -> Features:
+    """Evaluate features, unless they are already."""
     return features if isinstance(features, Features) else posterior.evaluate(features)
 
 
 def as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
+    """Return the multipliers as one number per feature."""
     phi = np.atleast_1d(np.asarray(multipliers, dtype=np.float64))
     if phi.shape != (size,):
         raise ValueError(f"multipliers must have one entry per feature, shape ({size},), got {phi.shape}")
@@ -63,6 +65,7 @@ def as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
 
 
 def concatenated(parts: Sequence[Features], axis: int) -> Features:
+    """Put evaluated features together along the axis that counts them."""
     if len(parts) == 1:
         return parts[0]
     names = tuple(name for part in parts for name in part.names)

@@ -55,12 +55,15 @@ class Weighted(Posterior):
         return other
 
     def evaluate(self, features: Any) -> Features:
+        """Evaluate features of every atom: functions, arrays, names of variables, or a list of those."""
         return evaluate_features(self.draws, features)
 
     def join(self, parts: Sequence[Features]) -> Features:
+        """Put the columns of several sets of features side by side."""
         return concatenated(parts, axis=1)
 
     def bind(self, features: Features) -> WeightedAtoms:
+        """Return the log-sum-exp log-partition function of evaluated features."""
         return WeightedAtoms(features.values, self.log_weights)
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Weighted:
