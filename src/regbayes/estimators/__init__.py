@@ -1,0 +1,1 @@
+"""Thin scikit-learn shells: validate, delegate, unpack."""
