@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test lint format types bench-smoke clean
+.PHONY: help setup demo test lint format types bench-smoke docs-figures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,6 +59,11 @@ types: setup  ## check types
 
 bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
+
+docs-figures: setup  ## draw the figures of the documentation again
+	@set -e; for script in examples/problem_*.py examples/figure1_*.py; do \
+		name=$$(basename $$script .py); name=$${name#problem_}; name=$${name#figure1_}; \
+		$(BIN)/python $$script --figure docs/figures/$$name.png >/dev/null; echo docs/figures/$$name.png; done
 
 clean:  ## remove caches and build products (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
