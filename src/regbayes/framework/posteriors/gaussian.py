@@ -108,7 +108,8 @@ def _covariance_factor(covariance: Floats) -> Floats:
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-10 * scale:
         raise ValueError(f"covariance must be positive semi-definite, got the eigenvalue {values[0]:.3g}")
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+    # The symmetric root: it does not depend on the signs of the eigenvectors, so neither do draws of a given seed.
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def _affine_rows(feature: Any, d: int) -> Floats:
