@@ -100,7 +100,8 @@ if figure:
         right.plot(*point, "s", color="#d55e00")
         right.annotate(name, point, xytext=(0, -15), textcoords="offset points", ha="center", fontsize="small")
     right.set(xlabel="gap between predicted rates, kept aside", ylabel="log loss, kept aside")
-    right.margins(x=0.22, y=0.1)
+    right.margins(x=0.22, y=0.14)
+    right.locator_params(axis="x", nbins=5)
     for side in ("top", "right"):
         right.spines[side].set_visible(False)
     fig.savefig(figure, dpi=110)
