@@ -131,7 +131,6 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
 
 def _open_member(archive: zipfile.ZipFile, name: str, size: int) -> IO[bytes]:
     info = zipfile.ZipInfo(name)  # its date is fixed, so that equal objects give equal files
-    info.external_attr = 0o644 << 16
     info.file_size = size  # lets zipfile choose the 64-bit layout for large arrays
     return archive.open(info, "w")
 
@@ -195,8 +194,8 @@ def _check_members(archive: zipfile.ZipFile, file_size: int) -> dict[str, zipfil
     for info in archive.infolist():
         if info.filename in members:
             raise PersistenceError(f"the member {info.filename!r} occurs twice")
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-            raise PersistenceError(f"the member {info.filename!r} is compressed or encrypted; ours never are")
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise PersistenceError(f"the member {info.filename!r} is compressed, which ours never are")
         members[info.filename] = info
     if sum(info.file_size for info in members.values()) > file_size:
         raise PersistenceError("its members claim more bytes than the file has")
@@ -257,7 +256,6 @@ def _check_listing(found: Set[str], listed: Set[str]) -> None:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, entries: dict[str, Any]) -> NDArray[Any]:
-    if name not in entries:
-        raise PersistenceError(f"the array {name!r} is not in the manifest")
+    entry = entries[name]
     with _blaming(f"the member {name!r} is damaged"), archive.open(name) as file:
-        return read_npy(file, archive.getinfo(name).file_size, entries[name], name)
+        return read_npy(file, archive.getinfo(name).file_size, entry, name)

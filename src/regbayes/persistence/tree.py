@@ -174,8 +174,6 @@ class Decoder:
         return self._objects[body]
 
     def _decode_tagged(self, node: dict[str, Node], path: str) -> Any:
-        if len(node) != 1:
-            raise malformed(path)
         ((tag, body),) = node.items()
         decode = _DECODERS.get(tag) or array_leaves.DECODERS.get(tag)
         if decode is None:
