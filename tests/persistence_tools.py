@@ -55,6 +55,8 @@ def assert_same(found: Any, expected: Any) -> None:
     elif dataclasses.is_dataclass(expected):
         for field in dataclasses.fields(expected):
             assert_same(getattr(found, field.name), getattr(expected, field.name))
+    elif hasattr(expected, "__dict__"):
+        assert_same(vars(found), vars(expected))
     else:
         assert found == expected
 

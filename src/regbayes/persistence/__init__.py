@@ -4,7 +4,7 @@ A file is a zip archive (of uncompressed members) with one ``.npy`` member per a
 holds the format version, the tree of objects, and for each array its type, shape, size and SHA-256. Anything that
 reads zip, JSON and npy can read it without this package.
 
-Loading a file from a stranger runs nothing from it. Types are names in a closed table (`regbayes.persistable`), an
+Loading a file from a stranger runs nothing from it. Types are names in a closed table (`persistable`), an
 object is made with ``object.__new__`` and its attributes are put back, and no byte of the file is unpickled,
 evaluated or imported. No array is larger than the file. The checksums tell damage, not forgery: a file made by hand
 may hold wrong numbers, as any file may, but it cannot run code.

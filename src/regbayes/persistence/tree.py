@@ -199,7 +199,7 @@ def _why_not(value: Any, path: str) -> str:
     if callable(value):
         name = getattr(value, "__qualname__", cls.__qualname__)
         return f"{path} is a callable ({name}), and code cannot be saved"
-    advice = array_leaves.advice_for(value) or "register its class with regbayes.persistable, or convert it"
+    advice = array_leaves.advice_for(value) or "register its class with regbayes.persistence.persistable, or convert it"
     return f"{path} has type {cls.__module__}.{cls.__qualname__}, which cannot be saved: {advice}"
 
 

@@ -1,0 +1,66 @@
+"""What the package itself computes comes back, in this process and in a fresh one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import regbayes
+from persistence_tools import assert_same
+from regbayes import E, regularizers
+from regbayes.persistence import PersistenceError, save
+
+DRAWS = np.random.default_rng(0).normal(size=(400, 2))
+
+POSTERIORS = {
+    "Finite": lambda: regbayes.Finite(DRAWS[:5], probabilities=[0.1, 0.2, 0.3, 0.2, 0.2]),
+    "Finite of objects": lambda: regbayes.Finite([("a", 1), ("b", 2), ("c", 3)]),
+    "Samples": lambda: regbayes.Samples(DRAWS),
+    "named Samples": lambda: regbayes.Samples({"mu": DRAWS[:, 0], "tau": DRAWS}, log_weights=DRAWS[:, 1]),
+    "Gaussian": lambda: regbayes.Gaussian([0.5, -0.5], [[1.0, 0.3], [0.3, 2.0]]),
+    "diagonal Gaussian": lambda: regbayes.Gaussian([0.5, -0.5], [1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("make", POSTERIORS.values(), ids=POSTERIORS)
+def test_posteriors_come_back(make, tmp_path):
+    posterior = make()
+    posterior.save(tmp_path / "file")
+    assert_same(regbayes.load(tmp_path / "file"), posterior)
+
+
+@pytest.fixture(params=["Finite", "Samples", "Gaussian"])
+def result(request):
+    posterior = POSTERIORS[request.param]()
+    features = np.eye(2) if request.param == "Gaussian" else (lambda x: x)
+    sizes = regularizers.Ridge(2.0) + regularizers.AtMost(np.array([0.2, 0.3]))
+    return regbayes.regularize(posterior, features, sizes)
+
+
+def test_results_come_back_with_their_certificate(result, tmp_path):
+    result.save(tmp_path / "file")
+    found = regbayes.load(tmp_path / "file")
+    assert_same(found, result)
+    features = np.eye(2) if isinstance(result.base, regbayes.Gaussian) else (lambda x: x**2)
+    assert_same(found.expectation(features), result.expectation(features))
+    assert_same(found.sample(np.random.default_rng(3)), result.sample(np.random.default_rng(3)))
+
+
+def test_constraints_hold_functions_but_their_results_do_not(tmp_path):
+    constraint = E(lambda x: x[:, 0]) <= -0.1
+    with pytest.raises(PersistenceError, match="cannot be saved"):
+        save(constraint, tmp_path / "file")
+    result = regbayes.regularize(regbayes.Samples(DRAWS), constraint)
+    result.save(tmp_path / "file")
+    assert_same(regbayes.load(tmp_path / "file"), result)
+
+
+def test_a_fresh_process_loads_after_importing_the_package_alone(result, tmp_path):
+    result.save(tmp_path / "file")
+    program = "import regbayes, sys; print(regbayes.load(sys.argv[1]).multipliers.tobytes().hex())"
+    command = [sys.executable, "-c", program, str(tmp_path / "file")]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.strip() == result.multipliers.tobytes().hex()
