@@ -23,6 +23,16 @@ def round_trip(value: Any, folder: Path) -> Any:
     return load(folder / "object.regbayes")
 
 
+def bytes_of(value: object, folder: Path) -> bytes:
+    save(value, folder / "bytes_of")
+    return (folder / "bytes_of").read_bytes()
+
+
+def load_bytes(content: bytes, folder: Path) -> object:
+    (folder / "load_bytes").write_bytes(content)
+    return load(folder / "load_bytes")
+
+
 def assert_same(found: Any, expected: Any) -> None:
     """Compare exactly: types, bits of floats (NaN and signed zero among them), dtypes, memory order, flags."""
     assert type(found) is type(expected)
