@@ -96,6 +96,7 @@ class Regularizer(ABC):
     __rmul__ = __mul__
 
 
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
 TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
 
 
@@ -113,10 +114,21 @@ def like(result: NDArray[np.floating], x: AnyFloats) -> AnyFloats:
 
 
 def dot(u: ArrayLike, c: ArrayLike) -> float:
-    """Return ``sum u_i c_i`` with the convention 0 * inf = 0 of convex analysis."""
+    """Return ``sum u_i c_i`` with the conventions 0 * inf = 0 and inf - inf = inf of convex analysis."""
     u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
     used = (u != 0) & (c != 0)
-    return float(np.sum(u[used] * c[used]))
+    terms = u[used] * c[used]
+    return np.inf if np.any(terms == np.inf) else float(np.sum(terms))
+
+
+def add(*terms: float) -> float:
+    """Return the sum of extended numbers with the convention inf - inf = inf of convex analysis."""
+    return np.inf if np.inf in terms else float(sum(terms))
+
+
+def hard_excess(excess: Floats, scale: ArrayLike) -> Floats:
+    """Return how far a point lies outside a set, and zero where rounding alone accounts for it."""
+    return np.where(excess > ROUNDING * np.asarray(scale, dtype=np.float64), excess, 0.0)
 
 
 def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_inf: bool = False) -> float:

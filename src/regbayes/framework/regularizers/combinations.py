@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,10 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
+    TINY_STEP,
     AnyFloats,
     Atom,
     Floats,
     Regularizer,
+    add,
     as_floats,
     check_positive,
     check_target,
@@ -22,6 +24,9 @@ from regbayes.framework.regularizers.base import (
     like,
     size_of,
 )
+
+if TYPE_CHECKING:
+    from regbayes.framework.composite import Piece
 
 AnyFloat = TypeVar("AnyFloat", bound=np.floating)
 
@@ -58,42 +63,50 @@ class Sum(Regularizer):
         return blocks.pop() if len(blocks) == 1 else None
 
     def value(self, x: ArrayLike) -> float:
-        values = [part.value(x) for part in self.parts]
-        return np.inf if np.inf in values else float(sum(values))
+        return add(*(part.value(x) for part in self.parts))
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
-        # Proximal point iterations on sup_x <u, x> - g(x); a sup that is not attained lets x run away.
-        x, step = self.prox(np.zeros_like(u)), 1.0
-        for _ in range(60):
-            moved = self.prox(x + step * u, step)
-            change = np.max(np.abs(moved - x))
-            x = moved
-            if change <= 1e-10 * (1 + np.max(np.abs(x))):
-                break
-            if np.max(np.abs(x)) > 1e9:
-                return np.inf
-            step = min(2 * step, 1e6)
-        return dot(u, x) - self.value(self._onto_domain(x.astype(np.float64)))
-
-    def _onto_domain(self, x: Floats) -> Floats:
-        """Undo the rounding that leaves an iterate 1e-12 outside a hard part."""
-        for part in self.parts:
-            if np.isinf(part.value(x)):
-                x = part.prox(x, 1e-14).astype(np.float64)
-        return x
+        if not np.all(np.isfinite(u)):  # all of u to one part is a way to share it out, and at infinity it is enough
+            zero = [part.conjugate(np.zeros_like(u)) for part in self.parts]
+            return min(add(part.conjugate(u), *zero[:i], *zero[i + 1 :]) for i, part in enumerate(self.parts))
+        # Proximal points of sup_x <u, x> - g(x). What the shares lack of u tends to its distance from the domain.
+        x, step, shares = np.zeros_like(u), 1.0, None
+        for _ in range(12):
+            shares, pieces, index = self._shares(x + step * u, np.full(u.shape, step), shares)
+            lacking = u - np.bincount(index, shares, minlength=u.size)
+            x = x + step * lacking
+            if np.max(np.abs(lacking)) <= 1e-9 * (1 + np.max(np.abs(u))):
+                return add(dot(lacking, x), *(p.regularizer.conjugate(shares[p.start : p.stop]) for p in pieces))
+            step = min(10 * step, 1e8)
+        return np.inf
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+        x = as_floats(x)
+        t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
+        shares, _, index = self._shares(x.astype(np.float64), t)
+        return like(self._onto_domain(x - t * np.bincount(index, shares, minlength=x.size)), x)
+
+    def _shares(
+        self, x: Floats, step: Floats, start: Floats | None = None
+    ) -> tuple[Floats, list[Piece], NDArray[np.intp]]:
+        """Share ``(x - prox(x)) / step`` out among the atoms; return the shares stacked, and who has which."""
         from regbayes.framework.composite import minimize_composite, stack_pieces
 
-        x = as_floats(x)
-        atoms = self.atoms(x.size)
-        pieces, index = stack_pieces(atoms)
-        t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
-        hessian = np.where(index[:, None] == index[None, :], t[index][:, None], 0.0)
-        start = np.zeros(len(index))
-        multipliers, _ = minimize_composite(hessian, -x[index].astype(np.float64), pieces, start)
-        return like(x - t * np.bincount(index, multipliers, minlength=x.size), x)
+        pieces, index = stack_pieces(self.atoms(x.size))
+        hessian = np.where(index[:, None] == index[None, :], step[index][:, None], 0.0)
+        shares, _ = minimize_composite(hessian, -x[index], pieces, np.zeros(len(index)) if start is None else start)
+        return shares, pieces, index
+
+    def _onto_domain(self, x: Floats) -> Floats:
+        """Undo the rounding that leaves a point 1e-12 outside a hard part."""
+        for _ in range(10):
+            outside = [part for part in self.parts if np.isinf(part.value(x))]
+            if not outside:
+                break
+            for part in outside:
+                x = part.prox(x, TINY_STEP).astype(np.float64)
+        return x
 
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
@@ -116,9 +129,9 @@ class Blocks(Regularizer):
 
     def __init__(self, parts: Sequence[Regularizer], sizes: Sequence[int] | None = None) -> None:
         self.parts = list(parts)
-        own = [part.size for part in self.parts]
-        if not self.parts:
+        if not self.parts or not all(isinstance(part, Regularizer) for part in self.parts):
             raise ValueError("parts must be a non-empty list of regularizers")
+        own = [part.size for part in self.parts]
         if sizes is not None and len(sizes) != len(own):
             raise ValueError(f"sizes must have one entry per part, got {len(sizes)} for {len(own)} parts")
         resolved = [
@@ -142,12 +155,10 @@ class Blocks(Regularizer):
         return np.split(x, np.cumsum(self.sizes)[:-1])
 
     def value(self, x: ArrayLike) -> float:
-        values = [part.value(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
-        return np.inf if np.inf in values else float(sum(values))
+        return add(*(part.value(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)))
 
     def conjugate(self, u: ArrayLike) -> float:
-        values = [part.conjugate(run) for part, run in zip(self.parts, self._split(as_floats(u)), strict=True)]
-        return np.inf if np.inf in values else float(sum(values))
+        return add(*(part.conjugate(run) for part, run in zip(self.parts, self._split(as_floats(u)), strict=True)))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
@@ -201,7 +212,7 @@ class Scaled(Regularizer):
         return self.factor * self.regularizer.value(x)
 
     def conjugate(self, u: ArrayLike) -> float:
-        return self.factor * self.regularizer.conjugate(as_floats(u) / self.factor)
+        return self.factor * self.regularizer.conjugate(as_floats(u).astype(np.float64) / self.factor)
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         return self.regularizer.prox(x, self.factor * np.asarray(step))
@@ -247,8 +258,7 @@ class Shifted(Regularizer):
         return self.regularizer.value(as_floats(x) - self.by)
 
     def conjugate(self, u: ArrayLike) -> float:
-        inner = self.regularizer.conjugate(u)
-        return inner if np.isinf(inner) else inner + dot(as_floats(u), self.by)
+        return add(self.regularizer.conjugate(u), dot(as_floats(u), self.by))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
@@ -296,8 +306,7 @@ class Reflected(Regularizer):
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u)
-        inner = self.regularizer.conjugate(-u)
-        return inner if np.isinf(inner) else inner + dot(u, self.about)
+        return add(self.regularizer.conjugate(-u), dot(u, self.about))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)

@@ -13,10 +13,12 @@ from regbayes.framework.regularizers.base import (
     AnyFloats,
     Floats,
     Regularizer,
+    add,
     as_floats,
     check_positive,
     check_target,
     dot,
+    hard_excess,
     like,
     size_of,
 )
@@ -157,7 +159,7 @@ class MultiClassHinge(_MultiClass):
         worst = np.max(rows + self._costs(rows), axis=1)
         if np.isinf(self.C):
             return np.inf if np.any(worst > 0) else 0.0
-        return float(self.C * np.sum(worst))
+        return dot(np.full(worst.shape, self.C), worst)
 
     def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
@@ -166,7 +168,7 @@ class MultiClassHinge(_MultiClass):
         total = rows.sum(axis=1)
         if np.isfinite(self.C) and not np.allclose(total, self.C, rtol=1e-7, atol=0):
             return np.inf
-        return -dot(rows, self._costs(rows))
+        return dot(rows, -self._costs(rows))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
@@ -203,7 +205,7 @@ class MultiClassSquaredHinge(_MultiClass):
         if np.any(rows < 0):
             return np.inf
         square = 0.0 if np.isinf(self.C) else float(np.sum(rows.sum(axis=1) ** 2)) / (4 * self.C)
-        return square - dot(rows, self._costs(rows))
+        return add(square, dot(rows, -self._costs(rows)))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
@@ -250,20 +252,24 @@ class EpsilonInsensitive(Regularizer):
         return size_of(self.target)
 
     def value(self, x: ArrayLike) -> float:
-        excess = np.maximum(np.abs(as_floats(x) - self.target) - self.epsilon, 0.0)
+        away = np.abs(as_floats(x) - self.target)
+        excess = np.maximum(away - self.epsilon, 0.0)
+        if np.isinf(self.C):
+            excess = hard_excess(excess, np.abs(self.target) + self.epsilon)
         return dot(np.full(excess.shape, self.C), excess)
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         if np.any(np.abs(u) > self.C):
             return np.inf
-        return dot(u, self.target) + dot(np.abs(u), self.epsilon)
+        return dot(np.abs(u), np.sign(u) * self.target + self.epsilon)
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         away = x - self.target
-        shrink = np.minimum(np.maximum(np.abs(away) - self.epsilon, 0.0), self.C * np.asarray(step))
-        return like(x - np.sign(away) * shrink, x)
+        side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)
+        outside = np.where(excess <= reach, self.target + side * self.epsilon, x - side * reach)
+        return like(np.where(excess > 0, outside, x), x)
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, -self.C, self.C)

@@ -13,10 +13,12 @@ from regbayes.framework.regularizers.base import (
     AnyFloats,
     Floats,
     Regularizer,
+    add,
     as_floats,
     check_positive,
     check_target,
     dot,
+    hard_excess,
     like,
     size_of,
 )
@@ -162,16 +164,18 @@ class Ball(Regularizer):
         return float(np.linalg.norm(x.astype(np.float64), self.norm))
 
     def value(self, x: ArrayLike) -> float:
-        excess = self._length(as_floats(x) - self.target) - self.radius
-        rounding = 1e-13 * (self.radius + float(np.max(np.abs(self.target))))  # else its own projection is outside
-        return dot([self.C], [excess]) if excess > rounding else 0.0
+        x = as_floats(x)
+        excess = np.maximum(self._length(x - self.target) - self.radius, 0.0)
+        if np.isinf(self.C):
+            excess = hard_excess(excess, self.radius + self._length(np.broadcast_to(self.target, x.shape)))
+        return dot([self.C], [excess])
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
         length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
         if length > self.C * (1 + 1e-12):
             return np.inf
-        return dot(u, self.target) + dot([self.radius], [length])
+        return add(dot(u, self.target), dot([self.radius], [length]))
 
     def clip_dual(self, u: Floats) -> Floats:
         length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
@@ -180,14 +184,14 @@ class Ball(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         away = (x - self.target).astype(np.float64)
-        outside = away - project_to_ball(away, self.radius, self.norm)  # prox of the support function of the ball
+        inside = project_to_ball(away, self.radius, self.norm)
         if np.isfinite(self.C):
             # The dual norm of the move is at most C step; capping it is exact for each of the three norms.
             t = float(np.asarray(step, dtype=np.float64).ravel()[0])
             cap = self.C * t
-            if np.linalg.norm(outside, DUAL_NORM[self.norm]) > cap:
-                outside = project_to_ball(away, cap, DUAL_NORM[self.norm])
-        return like(x - outside, x)
+            if np.linalg.norm(away - inside, DUAL_NORM[self.norm]) > cap:
+                return like(x - project_to_ball(away, cap, DUAL_NORM[self.norm]), x)
+        return like(np.where(inside == away, x, self.target + inside), x)
 
     def slack(self, x: ArrayLike) -> Floats:
         x = as_floats(x)
@@ -212,7 +216,7 @@ class Ridge(Regularizer):
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
-        return dot(u, self.target) + self.scale * float(np.sum(u**2)) / 2
+        return add(dot(u, self.target), self.scale * float(np.sum(u**2)) / 2)
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
@@ -277,6 +281,9 @@ class KL(Regularizer):
         x = as_floats(x)
         return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
 
+    def clip_dual(self, u: Floats) -> Floats:
+        return np.minimum(u, np.where(self.target > 0, -np.finfo(np.float64).tiny, 0.0))
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
@@ -298,7 +305,7 @@ class GeneralizedKL(Regularizer):
         x = as_floats(x).astype(np.float64)
         if np.any(x == np.inf):
             return np.inf
-        return KL(self.target, self.weight).value(x) + self.weight * float(np.sum(x - self.target))
+        return add(KL(self.target, self.weight).value(x), self.weight * float(np.sum(x - self.target)))
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64) / self.weight
@@ -312,13 +319,16 @@ class GeneralizedKL(Regularizer):
         t = self.weight * np.asarray(step)
         return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)
 
+    def clip_dual(self, u: Floats) -> Floats:
+        return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
 def _positive_root(b: Floats, c: Floats) -> Floats:
     """The non-negative root of ``v^2 - b v - c``, without cancellation for negative b."""
-    root = np.sqrt(b**2 + 4 * c)
+    root = np.hypot(b, 2 * np.sqrt(c))
     with np.errstate(divide="ignore", invalid="ignore"):
         small = np.where(c > 0, 2 * c / (root - b), 0.0)
     return np.where(b >= 0, 0.5 * (b + root), small)
