@@ -1,0 +1,399 @@
+"""Checks for a regularizer of your own: what the dual solver relies on, asserted at random points.
+
+`check_regularizer` is to a regularizer what scikit-learn's ``check_estimator`` is to an estimator. The package's own
+regularizers pass it in the test suite; docs/adding_a_regularizer.md shows it on a new one. All points come from the
+proximal map: ``v = prox(z, t)`` lies in the domain of g, and ``u = (z - v) / t`` is a subgradient of g there, so the
+Fenchel-Young *equality* pins value, conjugate and proximal map to each other, and the inequality at mismatched pairs
+says that they belong to a convex function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers import Regularizer
+
+__all__ = ["check_regularizer"]
+
+Floats = NDArray[np.float64]
+
+SPREADS = (0.3, 1.0, 3.0, 30.0)  # how far from the origin the proximal map is asked
+STEPS = (0.05, 0.7, 4.0)
+LONG_STEPS = (1e2, 1e4, 1e6)  # along these a supremum that is infinite shows itself
+COARSE = 1e-3  # grids and limits find an extremum only so well; the exact checks are the Fenchel-Young equalities
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point z, its proximal point v, and the subgradient of g at v that comes with it."""
+
+    z: Floats  # (size,)
+    step: Floats  # (size,), equal within blocks
+    v: Floats  # (size,)
+    u: Floats  # (size,)
+
+
+def check_regularizer(regularizer: Regularizer, size: int, *, tol: float = 1e-8, seed: int = 0) -> None:
+    """Raise AssertionError, naming the point, where a regularizer breaks what the dual solver relies on.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+    size : int
+        How many expectations to try it on. Sizes 1 and 2 are also compared with grids; try more than one size.
+    tol : float, default=1e-8
+        Relative accuracy that value, conjugate and proximal map promise.
+    seed : int, default=0
+        Seed of the random points.
+
+    Examples
+    --------
+    >>> from regbayes.regularizers import Hinge
+    >>> from regbayes.testing import check_regularizer
+    >>> check_regularizer(Hinge(2.0), size=3)
+    """
+    assert regularizer.size in (None, size), f"size is {regularizer.size}, so it cannot be checked on {size}"
+    rng = np.random.default_rng(seed)
+    points = list(_points(regularizer, size, rng))
+    _check_fenchel_young(regularizer, points, tol)
+    _check_convexity(regularizer, points, tol)
+    _check_prox_is_the_minimiser(regularizer, points, rng, tol)
+    _check_moreau(regularizer, points, tol)
+    _check_blocks(regularizer, points, rng, tol)
+    _check_suprema(regularizer, points, rng, tol)
+    _check_infinities(regularizer, points, rng)
+    _check_precision(regularizer, points)
+    _check_dual_form(regularizer, size, rng, tol)
+    _check_clip_dual(regularizer, points)
+    _check_atoms(regularizer, points, tol)
+    _check_slack(regularizer, points)
+    if size <= 2:
+        _check_grids(regularizer, points, tol)
+
+
+def _points(regularizer: Regularizer, size: int, rng: np.random.Generator) -> Iterator[_Point]:
+    block = regularizer.block_size or size
+    assert size % block == 0, f"block_size is {block}, which does not divide the size {size}"
+    for spread, base in itertools.product(SPREADS, STEPS):
+        z = spread * rng.normal(size=size)
+        # Steps may differ between blocks, and the solver's do.
+        step = np.repeat(base * rng.uniform(0.5, 2.0, size // block), block)
+        before = z.copy()
+        v = np.asarray(regularizer.prox(z, step), dtype=np.float64)
+        assert v.shape == (size,), f"prox returned shape {v.shape} for {size} expectations"
+        assert np.array_equal(z, before), "prox wrote into its argument"
+        assert np.all(np.isfinite(v)), f"prox({z}, {step}) is {v}, not finite"
+        value = regularizer.value(v)
+        assert np.isfinite(value), f"prox({z}, {step}) is {v}, where value is {value}: prox must land in the domain"
+        u = regularizer.clip_dual((z - v) / step)
+        conjugate = regularizer.conjugate(u)
+        assert np.isfinite(conjugate), f"conjugate({u}) is {conjugate}, but that is a subgradient at prox({z}, {step})"
+        yield _Point(z, step, v, u)
+
+
+def _check_fenchel_young(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """``g(v) + g*(u) >= <u, v>``, with equality where u is a subgradient at v."""
+    values = [regularizer.value(p.v) for p in points]
+    conjugates = [regularizer.conjugate(p.u) for p in points]
+    for (i, at), (j, by) in itertools.product(enumerate(points), enumerate(points)):
+        value, conjugate, product = values[i], conjugates[j], float(by.u @ at.v)
+        rounding = tol * (1 + abs(value) + abs(conjugate) + float(np.abs(by.u) @ (np.abs(at.v) + np.abs(by.z))))
+        terms = f"at x = {at.v}, u = {by.u}: value {value}, conjugate {conjugate}, <u, x> {product}"
+        assert value + conjugate >= product - rounding, f"Fenchel-Young inequality fails {terms}"
+        assert i != j or value + conjugate <= product + rounding, (
+            f"Fenchel-Young equality fails {terms}, but u is the subgradient at x that prox({at.z}, {at.step}) gives"
+        )
+
+
+def _check_convexity(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """Value and conjugate lie below their chords."""
+    for name, function, places in (
+        ("value", regularizer.value, [p.v for p in points]),
+        ("conjugate", regularizer.conjugate, [p.u for p in points]),
+    ):
+        heights = [function(place) for place in places]
+        for (a, at_a), (b, at_b) in itertools.combinations(zip(places, heights, strict=True), 2):
+            chord, between = 0.5 * (at_a + at_b), function(0.5 * (a + b))
+            assert between <= chord + tol * (1 + abs(at_a) + abs(at_b)), (
+                f"{name} is not convex: {between} half-way between {a} and {b}, where the chord is at {chord}"
+            )
+
+
+def _segments(start: Floats, ends: Sequence[Floats]) -> Iterator[Floats]:
+    for end, part in itertools.product(ends, (1.0, 0.1, 1e-3)):
+        yield start + part * (end - start)
+
+
+def _check_prox_is_the_minimiser(
+    regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float
+) -> None:
+    """What prox minimises rises from its answer at least as fast as the quadratic alone: the test of a minimiser."""
+    domain = [p.v for p in points[::3]]
+    for p in points:
+
+        def objective(v: Floats, p: _Point = p) -> float:
+            return regularizer.value(v) + float(np.sum((v - p.z) ** 2 / (2 * p.step)))
+
+        at_minimum = objective(p.v)
+        size = len(p.v)
+        nearby = [p.v + width * rng.normal(size=size) for width in (1.0, 0.03, 1e-3)]
+        along_axes = [p.v + width * sign * axis for width in (0.3, 1e-3) for sign in (1, -1) for axis in np.eye(size)]
+        for v in (*_segments(p.v, domain), *nearby, *along_axes):
+            here = objective(v)
+            least = at_minimum + float(np.sum((v - p.v) ** 2 / (2 * p.step)))
+            assert here >= least - tol * (1 + abs(least) + abs(at_minimum)), (
+                f"prox({p.z}, {p.step}) is {p.v}, where the objective is {at_minimum}; it is not the minimiser: "
+                f"at {v} the objective is {here}, and it should be at least {least}"
+            )
+
+
+def _check_moreau(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """Moreau's identity: ``(z - prox(z, t)) / t`` minimises ``g*(u) + t ||u - z / t||^2 / 2``."""
+    domain = [p.u for p in points[::3]]
+    for p in points:
+
+        def objective(u: Floats, p: _Point = p) -> float:
+            return regularizer.conjugate(u) + float(np.sum(p.step * (u - p.z / p.step) ** 2)) / 2
+
+        at_minimum = objective(p.u)
+        for u in _segments(p.u, domain):
+            least = at_minimum + float(np.sum(p.step * (u - p.u) ** 2)) / 2
+            assert objective(u) >= least - tol * (1 + abs(least) + abs(at_minimum)), (
+                f"Moreau's identity fails: (z - prox(z, t)) / t is {p.u} for z = {p.z}, t = {p.step}, but the proximal "
+                f"objective of the conjugate is {objective(u)} at {u}, and it should be at least {least}"
+            )
+
+
+def _check_blocks(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float) -> None:
+    """Coordinates in different blocks do not interact."""
+    size = len(points[0].z)
+    block = regularizer.block_size or size
+    for p in points if size > block else ():
+        others = np.arange(size) >= block
+        moved = np.where(others, p.z + 3 * rng.normal(size=size), p.z)
+        change = np.abs(regularizer.prox(moved, p.step) - p.v)[~others]
+        assert np.all(change <= tol * (1 + np.abs(p.v[~others]))), (
+            f"block_size is {block}, but prox of the first block changes by {change} when other blocks move"
+        )
+
+
+def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float) -> None:
+    """The conjugate is the supremum it claims to be, finite or not, and the value is its conjugate in turn.
+
+    Along proximal points of ever longer steps a supremum is approached from below; where it is infinite it is not
+    approached but passed.
+    """
+    size = len(points[0].z)
+    start = points[0].v
+
+    def towards_conjugate(u: Floats, step: float) -> float:
+        x = np.asarray(regularizer.prox(start + step * u, step), dtype=np.float64)
+        return float(u @ x) - regularizer.value(x)
+
+    def towards_value(x: Floats, step: float) -> float:
+        u = regularizer.clip_dual(step * (x - np.asarray(regularizer.prox(x, 1 / step), dtype=np.float64)))
+        return float(u @ x) - regularizer.conjugate(u)
+
+    for spread in SPREADS:
+        point = spread * rng.normal(size=size)
+        for name, function, approach in (
+            ("conjugate", regularizer.conjugate, towards_conjugate),
+            ("value", regularizer.value, towards_value),
+        ):
+            claimed, below = function(point), [approach(point, step) for step in LONG_STEPS]
+            assert not np.isnan(claimed), f"{name}({point}) is nan"
+            rounding = tol * (1 + abs(max(below))) + 1e-14 * LONG_STEPS[-1] * float(point @ point)
+            assert claimed >= max(below) - rounding, (
+                f"{name}({point}) is {claimed}, but the supremum that defines it is at least {max(below)}"
+            )
+            if np.isinf(claimed):
+                assert below[0] < below[1] < below[2], (
+                    f"{name}({point}) is {claimed}, but the supremum that defines it is bounded: {below}"
+                )
+
+
+def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator) -> None:
+    """At infinite arguments the answer may be infinite, and is never nan."""
+    size = len(points[0].z)
+    patterns = list(itertools.product((-np.inf, 1.0, np.inf), repeat=size))
+    if len(patterns) > 81:
+        patterns = [tuple(rng.choice([-np.inf, 1.0, np.inf], size=size)) for _ in range(81)]
+    for pattern in patterns:
+        for name, function in (("value", regularizer.value), ("conjugate", regularizer.conjugate)):
+            with np.errstate(all="ignore"):
+                answer = function(np.array(pattern))
+            assert not np.isnan(answer), f"{name}({list(pattern)}) is nan; off the domain it is inf"
+    for name, function, base in (
+        ("value", regularizer.value, points[0].v),
+        ("conjugate", regularizer.conjugate, points[0].u),
+    ):
+        for i, sign in itertools.product(range(size), (-1, 1)):
+            ray = [np.where(np.arange(size) == i, sign * length, base) for length in (1e6, 1e9, np.inf)]
+            near, far, end = (function(x) for x in ray)
+            if far > 100 * max(near, 1.0) or np.isinf(far):
+                assert end == np.inf, f"{name} grows without bound towards {ray[2]}, but is {end} there"
+
+
+def _check_precision(regularizer: Regularizer, points: Sequence[_Point]) -> None:
+    """Single precision in, single precision out; integers and lists are taken too."""
+    for p in points:
+        single = p.z.astype(np.float32)
+        answer = regularizer.prox(single, p.step)
+        assert answer.dtype == np.float32, f"prox of a float32 array is {answer.dtype}"
+        exact = regularizer.prox(single.astype(np.float64), p.step)
+        error = np.max(np.abs(answer - exact))
+        assert error <= 4e-7 * (1 + np.max(np.abs(single)) + np.max(np.abs(exact))), (
+            f"prox({single}) in float32 is {answer}, in float64 {exact}"
+        )
+        for name, function, x in (("value", regularizer.value, p.v), ("conjugate", regularizer.conjugate, p.u)):
+            single = x.astype(np.float32)
+            ours, exact_value = function(single), function(single.astype(np.float64))
+            assert isinstance(ours, float), f"{name} returns a {type(ours).__name__}, not a float"
+            same = ours == exact_value or abs(ours - exact_value) <= 1e-5 * (1 + abs(exact_value))
+            assert same, f"{name}({single}) is {ours} for float32 and {exact_value} for the same numbers in float64"
+    whole = np.ones(len(points[0].z), dtype=np.int64)
+    assert np.array_equal(regularizer.prox(whole), regularizer.prox(whole.astype(np.float64))), (
+        "prox of integers differs"
+    )
+    assert regularizer.value(whole.tolist()) == regularizer.value(whole.astype(np.float64)), "value of a list differs"
+
+
+def _check_dual_form(regularizer: Regularizer, size: int, rng: np.random.Generator, tol: float) -> None:
+    """Where the conjugate claims to be a box or a simplex it is that one, inside and outside."""
+    form = regularizer.dual_form(size)
+    for _ in range(20 if form is not None else 0):
+        if isinstance(form, BoxDual):
+            inside, claimed, outside = _box_points(form, rng)
+        else:
+            assert isinstance(form, SimplexDual), f"dual_form is {form!r}: a BoxDual, a SimplexDual or None"
+            inside, claimed, outside = _simplex_points(form, rng)
+        assert inside.shape == (size,), f"dual_form of {size} expectations has {inside.size} coordinates"
+        conjugate = regularizer.conjugate(inside)
+        assert abs(conjugate - claimed) <= tol * (1 + abs(claimed)), (
+            f"conjugate({inside}) is {conjugate}, but dual_form says {claimed}"
+        )
+        for u in outside:
+            assert regularizer.conjugate(u) == np.inf, f"dual_form excludes {u}, where conjugate is finite"
+
+
+def _box_points(form: BoxDual, rng: np.random.Generator) -> tuple[Floats, float, list[Floats]]:
+    lower = np.where(np.isfinite(form.lower), form.lower, np.minimum(form.upper, 0.0) - 5)
+    upper = np.where(np.isfinite(form.upper), form.upper, np.maximum(form.lower, 0.0) + 5)
+    u = rng.uniform(lower, upper)
+    claimed = float(form.linear @ u + form.absolute @ np.abs(u) + form.ridge @ u**2 / 2)
+    i = rng.integers(len(u))
+    outside = []
+    for bound, sign in ((form.lower[i], -1), (form.upper[i], 1)):
+        if np.isfinite(bound):
+            outside.append(np.where(np.arange(len(u)) == i, bound + 0.1 * sign, u))
+    return u, claimed, outside
+
+
+def _simplex_points(form: SimplexDual, rng: np.random.Generator) -> tuple[Floats, float, list[Floats]]:
+    u = rng.exponential(size=len(form.linear))
+    u *= form.total / u.sum() if np.isfinite(form.total) else 1.0
+    claimed = float(form.linear @ u + form.ridge * u.sum() ** 2 / 2)
+    shift = np.zeros(len(u))
+    shift[rng.integers(len(u))] = 1.1 * u.max()
+    outside = [u - shift]
+    if np.isfinite(form.total):
+        outside.append(u + shift)
+    return u, claimed, outside
+
+
+def _check_clip_dual(regularizer: Regularizer, points: Sequence[_Point]) -> None:
+    """Inside the conjugate's domain clip_dual changes nothing."""
+    for p, q in itertools.pairwise(points):
+        for u in (p.u, 0.5 * (p.u + q.u)):
+            moved = regularizer.clip_dual(u)
+            assert np.allclose(moved, u, rtol=1e-12, atol=1e-14), (
+                f"clip_dual moves {u}, which is in the conjugate's domain, to {moved}"
+            )
+
+
+def _check_atoms(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """The elementary regularizers add up to the whole."""
+    size = len(points[0].z)
+    atoms = regularizer.atoms(size)
+    seen = np.concatenate([atom.index for atom in atoms])
+    assert set(seen.tolist()) == set(range(size)), f"atoms see the coordinates {sorted(set(seen.tolist()))} of {size}"
+    for atom in atoms:
+        taken = atom.regularizer.size
+        assert taken in (None, len(atom.index)), f"an atom takes {taken} expectations and sees {len(atom.index)}"
+    for x in (*(p.v for p in points), *(p.z for p in points)):
+        whole, parts = regularizer.value(x), [atom.regularizer.value(x[atom.index]) for atom in atoms]
+        total = np.inf if np.inf in parts else sum(parts)
+        assert total == whole or abs(total - whole) <= tol * (1 + abs(whole)), (
+            f"value({x}) is {whole}, but its atoms add up to {total}"
+        )
+
+
+def _check_slack(regularizer: Regularizer, points: Sequence[_Point]) -> None:
+    """Off the domain some slack is negative."""
+    for x in (*(p.v for p in points), *(p.z for p in points)):
+        slack = regularizer.slack(x)
+        assert slack.shape == x.shape, f"slack of {len(x)} expectations has shape {slack.shape}"
+        assert not np.any(np.isnan(slack)), f"slack({x}) is {slack}"
+        if np.isinf(regularizer.value(x)):
+            assert np.min(slack) < 0, f"value({x}) is inf, but no slack is negative: {slack}"
+
+
+def _check_grids(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """Conjugate, proximal map and (one coordinate) value against suprema over grids."""
+    domain, subgradients = [p.v for p in points], [p.u for p in points]
+    for p in points[::4]:
+        reach = float(np.max(np.abs(p.z))) + 1
+
+        def under_conjugate(x: Floats, p: _Point = p) -> float:
+            return float(p.u @ x) - regularizer.value(x)
+
+        def under_envelope(v: Floats, p: _Point = p) -> float:
+            return -regularizer.value(v) - float(np.sum((v - p.z) ** 2 / (2 * p.step)))
+
+        def under_value(u: Floats, p: _Point = p) -> float:
+            return float(u @ p.v) - regularizer.conjugate(u)
+
+        _, found = _grid_maximum(under_conjugate, domain, reach)
+        _compare(f"conjugate({p.u})", regularizer.conjugate(p.u), "supremum", found, tol)
+        at, found = _grid_maximum(under_envelope, domain, reach)
+        _compare(f"objective of prox({p.z}, {p.step})", under_envelope(p.v), "maximum", found, tol)
+        assert np.allclose(at, p.v, rtol=0.03, atol=0.03 * reach), (
+            f"prox({p.z}, {p.step}) is {p.v}, but a grid search finds {at}"
+        )
+        if len(p.v) == 1:
+            _, found = _grid_maximum(under_value, subgradients, reach)
+            _compare(f"value({p.v})", regularizer.value(p.v), "supremum over the conjugate", found, tol)
+
+
+def _compare(what: str, claimed: float, kind: str, found: float, tol: float) -> None:
+    assert claimed >= found - tol * (1 + abs(found)), f"{what} is {claimed}, but a grid finds the {kind} {found}"
+    assert claimed <= found + COARSE * (1 + abs(found)), f"{what} is {claimed}, but the {kind} over a grid is {found}"
+
+
+def _grid_maximum(function: Callable[[Floats], float], starts: Sequence[Floats], reach: float) -> tuple[Floats, float]:
+    """Maximise a concave function over grids that move to their best point and shrink.
+
+    The grid's axes always pass through a point of the domain, so that a domain without interior is not missed.
+    """
+    best = max(starts, key=function)
+    highest = function(best)
+    marks = np.linspace(-1, 1, 21 if len(best) == 1 else 9)
+    directions = [np.array(offset) for offset in itertools.product(marks, repeat=len(best))]
+    radius = reach
+    for _ in range(40):
+        candidates = [best + radius * direction for direction in directions]
+        scores = [function(candidate) for candidate in candidates]
+        top = int(np.argmax(scores))
+        if scores[top] > highest:
+            best, highest = candidates[top], scores[top]
+        else:
+            radius *= 0.25
+        if radius < 1e-6 * reach:
+            break
+    return best, highest

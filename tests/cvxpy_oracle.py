@@ -1,0 +1,130 @@
+"""The same problems for CVXPY: ``min KL(q || p) + g(E_q[psi])`` over the probability simplex, written term by term.
+
+Nothing of the package's own mathematics is used: each regularizer is spelled out from its definition, so that this is
+an independent oracle for values, expectations and divergences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.regularizers import (
+    KL,
+    AtLeast,
+    AtMost,
+    Ball,
+    Blocks,
+    EpsilonInsensitive,
+    Equal,
+    GeneralizedKL,
+    Hinge,
+    MultiClassHinge,
+    MultiClassSquaredHinge,
+    Reflected,
+    Regularizer,
+    Ridge,
+    Scaled,
+    Shifted,
+    Sum,
+)
+
+Term = tuple[cp.Expression | float, list[cp.Constraint]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    value: float  # the optimum of KL + g
+    probabilities: NDArray[np.float64]  # (n,)
+    status: str
+
+
+def solve(features: NDArray[np.float64], probabilities: NDArray[np.float64], regularizer: Regularizer) -> Answer:
+    """Minimise over the simplex with CVXPY's interior-point solver."""
+    features = np.atleast_2d(features.T).T
+    q = cp.Variable(len(probabilities), nonneg=True)
+    penalty, constraints = term(regularizer, features.T @ q)
+    # kl_div(a, b) = a log(a / b) - a + b; both sum to one
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.kl_div(q, probabilities)) + penalty), [cp.sum(q) == 1, *constraints])
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    values = np.full(len(probabilities), np.nan) if q.value is None else q.value
+    return Answer(float(problem.value), values, problem.status)
+
+
+def term(g: Regularizer, x: cp.Expression) -> Term:
+    """The regularizer as a cost and hard constraints."""
+    match g:
+        case Scaled():
+            cost, constraints = term(g.regularizer, x)
+            return g.factor * cost, constraints
+        case Shifted():
+            return term(g.regularizer, x - g.by)
+        case Reflected():
+            return term(g.regularizer, g.about - x)
+        case Sum():
+            return _total([term(part, x) for part in g.parts])
+        case Blocks():
+            ends = np.cumsum(g.sizes)
+            return _total([term(part, x[end - n : end]) for part, n, end in zip(g.parts, g.sizes, ends, strict=True)])
+        case MultiClassHinge() | MultiClassSquaredHinge():
+            return _multi_class(g, x)
+    return _elementary(g, x)
+
+
+def _total(terms: list[Term]) -> Term:
+    return sum(cost for cost, _ in terms), [constraint for _, constraints in terms for constraint in constraints]
+
+
+def _multi_class(g: MultiClassHinge | MultiClassSquaredHinge, x: cp.Expression) -> Term:
+    cost = np.zeros((1, x.size)) if g.cost is None else np.atleast_2d(g.cost)
+    answers = cost.shape[1]
+    costs: list[cp.Expression] = []
+    constraints: list[cp.Constraint] = []
+    for row, own in enumerate(cost):
+        answer = x[row * answers : (row + 1) * answers] + own
+        if np.isinf(g.C):
+            constraints.append(answer <= 0)
+        elif isinstance(g, MultiClassHinge):
+            costs.append(g.C * cp.max(answer))
+        else:
+            costs.append(g.C * cp.square(cp.pos(cp.max(answer))))
+    return sum(costs), constraints
+
+
+def _elementary(g: Regularizer, x: cp.Expression) -> Term:
+    match g:
+        case Hinge() if np.isinf(g.C):
+            return 0.0, [x <= 0]
+        case Hinge():
+            return g.C * cp.sum(cp.power(cp.pos(x), g.power) if g.power != 1 else cp.pos(x)), []
+        case EpsilonInsensitive() if np.isinf(g.C):
+            return 0.0, [cp.abs(x - g.target) <= g.epsilon]
+        case EpsilonInsensitive():
+            return g.C * cp.sum(cp.pos(cp.abs(x - g.target) - g.epsilon)), []
+        case Ridge():
+            return cp.sum_squares(x - g.target) / (2 * g.scale), []
+        case Equal():
+            return 0.0, [x == g.target]
+        case AtMost():
+            return 0.0, [x <= g.bound]
+        case AtLeast():
+            return 0.0, [x >= g.bound]
+        case Ball() if np.isinf(g.C):
+            return 0.0, [_norm(x - g.target, g.norm) <= g.radius]
+        case Ball():
+            return g.C * cp.pos(_norm(x - g.target, g.norm) - g.radius), []
+        case KL():
+            used = np.flatnonzero(g.target)
+            p = g.target[used]
+            return g.weight * (np.sum(p * np.log(p)) - p @ cp.log(x[used])), [x >= 0]
+        case GeneralizedKL():
+            cost, constraints = _elementary(KL(g.target, g.weight), x)
+            return cost + g.weight * (cp.sum(x) - np.sum(g.target)), constraints
+    raise TypeError(f"no CVXPY spelling for {type(g).__name__}")
+
+
+def _norm(x: cp.Expression, norm: float) -> cp.Expression:
+    return cp.norm(x, "inf" if np.isinf(norm) else int(norm))
