@@ -142,7 +142,7 @@ def minimize_composite(
     w /= rho
     for _ in range(max_rounds):
         best, best_residual = _newton(problem, best, best_residual, tol)
-        if best_residual <= tol * (1 + np.max(np.abs(best), initial=0.0)):
+        if best_residual <= tol + 1e-14 * np.max(np.abs(best), initial=0.0):
             break
         if spectrum is None:
             eigenvalues, vectors = np.linalg.eigh(problem.hessian)
@@ -161,7 +161,7 @@ def _residual(problem: _Scaled, v: Floats) -> float:
 def _newton(problem: _Scaled, v: Floats, residual: float, tol: float) -> tuple[Floats, float]:
     identity = np.eye(len(v))
     for _ in range(20):
-        if residual <= tol * (1 + np.max(np.abs(v), initial=0.0)):
+        if residual <= tol + 1e-14 * np.max(np.abs(v), initial=0.0):
             break
         forward = v - problem.gradient(v)
         image = problem.prox(forward, 1.0)
