@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from regbayes import regularizers
 from regbayes.framework.constraints import E
+from regbayes.framework.empirical_bayes import empirical_bayes
 from regbayes.framework.posteriors import Finite, Gaussian, Samples
-from regbayes.framework.regularize import InfeasibleError, RegularizedPosterior, UnreliableWeightsWarning, regularize
+from regbayes.framework.regularize import (
+    InfeasibleError,
+    NotConvergedWarning,
+    RegularizedPosterior,
+    UnreliableWeightsWarning,
+    regularize,
+)
 from regbayes.persistence import load
 
 __version__ = "0.1.0"
@@ -19,10 +26,12 @@ __all__ = [
     "Finite",
     "Gaussian",
     "InfeasibleError",
+    "NotConvergedWarning",
     "RegularizedPosterior",
     "Samples",
     "UnreliableWeightsWarning",
     "__version__",
+    "empirical_bayes",
     "load",
     "regularize",
     "regularizers",

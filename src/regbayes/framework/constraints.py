@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from regbayes.framework.regularizers import (
     AtLeast,
@@ -19,7 +19,11 @@ from regbayes.framework.regularizers import (
     Regularizer,
     Ridge,
     Shifted,
+    Sum,
 )
+from regbayes.framework.regularizers.base import check_positive
+
+Floats = NDArray[np.float64]
 
 CHAINED = (
     "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "
@@ -34,7 +38,16 @@ class Constraint:
 
     features: Any
     regularizer: Regularizer
-    label: str
+    name: str  # of the features
+    relation: str  # how it reads, with {} for the expectation and {value} for what it is compared with
+    values: Floats | None = None  # what each expectation is compared with, where there is one number for each
+
+    def label(self, which: str | None = None, index: int = 0) -> str:
+        """Return how the constraint reads, for all its expectations or for one that goes by the name ``which``."""
+        value = None if self.values is None else self.values[index if self.values.size > 1 else 0]
+        if which is None and self.values is not None and self.values.size > 1:
+            value = self.values
+        return self.relation.format(f"E({which or self.name})", value=_short(value))
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
         """Return the constraint at a price instead of at any price.
@@ -46,10 +59,15 @@ class Constraint:
         power : float, default=1.0
             1 charges in proportion; 2 charges the square (bounds and equalities only).
         """
-        return Constraint(self.features, _softened(self.regularizer, penalty, power), f"soft {self.label}")
+        check_positive("penalty", penalty)
+        soft = _softened(self.regularizer, penalty, power)
+        return Constraint(self.features, soft, self.name, f"soft {self.relation}", self.values)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(CHAINED)
+
+    def __repr__(self) -> str:
+        return self.label()
 
 
 def _softened(regularizer: Regularizer, penalty: float, power: float) -> Regularizer:
@@ -57,6 +75,8 @@ def _softened(regularizer: Regularizer, penalty: float, power: float) -> Regular
         return Shifted(Hinge(penalty, power), regularizer.bound)
     if isinstance(regularizer, AtLeast):
         return Reflected(Hinge(penalty, power), regularizer.bound)
+    if isinstance(regularizer, Sum):  # between
+        return Sum([_softened(part, penalty, power) for part in regularizer.parts])
     if isinstance(regularizer, Equal) and power == 2:
         return Ridge(regularizer.target, 1 / (2 * penalty))
     if power != 1:
@@ -65,7 +85,7 @@ def _softened(regularizer: Regularizer, penalty: float, power: float) -> Regular
         return EpsilonInsensitive(regularizer.target, 0.0, penalty)
     if isinstance(regularizer, Ball) and np.isinf(regularizer.C):
         return Ball(regularizer.target, regularizer.radius, regularizer.norm, penalty)
-    raise ValueError("this constraint is soft already")
+    raise ValueError(f"soft() is for hard constraints, and this is a {type(regularizer).__name__}")
 
 
 class E:
@@ -99,30 +119,42 @@ class E:
         self.name = name or _guess_name(features)
 
     def __le__(self, bound: ArrayLike) -> Constraint:
-        return Constraint(self.features, AtMost(_number(bound)), f"{self} <= {_short(bound)}")
+        return self._compared(AtMost(_number(bound)), "{} <= {value}", bound)
 
     def __ge__(self, bound: ArrayLike) -> Constraint:
-        return Constraint(self.features, AtLeast(_number(bound)), f"{self} >= {_short(bound)}")
+        return self._compared(AtLeast(_number(bound)), "{} >= {value}", bound)
 
     def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
-        return Constraint(self.features, Equal(_number(target)), f"{self} == {_short(target)}")
+        return self._compared(Equal(_number(target)), "{} == {value}", target)
+
+    def _compared(self, regularizer: Regularizer, relation: str, value: ArrayLike) -> Constraint:
+        values = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        return Constraint(self.features, regularizer, self.name, relation, values)
 
     def within(self, eps: float, *, of: ArrayLike, norm: float = 2) -> Constraint:
         """``||E[psi] - of|| <= eps`` in the 1-, 2- or inf-norm."""
-        label = f"{self} within {eps} of {_short(of)}"
-        return Constraint(self.features, Ball(_number(of), eps, norm), label)
+        check_positive("eps", eps, allow_zero=True)
+        return self._compared(Ball(_number(of), eps, norm), f"{{}} within {eps:g} of {{value}}", of)
 
     def between(self, low: ArrayLike, high: ArrayLike) -> Constraint:
         """``low <= E[psi] <= high``."""
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
             raise ValueError(f"between: low must not exceed high, got {_short(low)} and {_short(high)}")
-        label = f"{_short(low)} <= {self} <= {_short(high)}"
-        return Constraint(self.features, AtLeast(lower) + AtMost(upper), label)
+        relation = f"{_short(low)} <= {{}} <= {_short(high)}"
+        return Constraint(self.features, AtLeast(lower) + AtMost(upper), self.name, relation)
 
     def regularized(self, regularizer: Regularizer) -> Constraint:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
-        return Constraint(self.features, regularizer, f"{type(regularizer).__name__} of {self}")
+        return Constraint(self.features, regularizer, self.name, f"{type(regularizer).__name__} of {{}}")
+
+    def _no_arithmetic(self, _: object) -> NoReturn:
+        raise TypeError(
+            "expectations are combined inside E: write E(lambda v: f(v) - h(v)) for E(f) - E(h), "
+            "and compare with b / 2 for 2 * E(f) <= b"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _no_arithmetic
 
     def __lt__(self, _: ArrayLike) -> NoReturn:
         raise TypeError(STRICT)
@@ -153,6 +185,8 @@ def _guess_name(features: Any) -> str:
     return "psi" if name == "<lambda>" else str(name)
 
 
-def _short(value: ArrayLike) -> str:
+def _short(value: ArrayLike | None) -> str:
+    if value is None:
+        return ""
     with np.printoptions(precision=4, threshold=6):
-        return str(value if np.ndim(value) == 0 else np.asarray(value))
+        return f"{value:g}" if np.ndim(value) == 0 else str(np.asarray(value))

@@ -135,6 +135,8 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         draws = draws.to_dataset(name=draws.name or UNNAMED)
     if _is_a(draws, "xarray", "Dataset"):
         return _from_dataset(draws, "dataset", variables)
+    if _is_a(draws, "pandas", "DataFrame"):
+        draws = {str(name): draws[name].to_numpy() for name in draws.columns}
     if isinstance(draws, Mapping):
         return _from_mapping(draws, variables, chains)
     return _from_array(draws, variables, chains)

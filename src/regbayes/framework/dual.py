@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
+ELASTIC_PATH = 10.0 ** -np.arange(1, 8)  # softness, in variances of the features
+SETTLED = 0.6  # of the give one step earlier: feasible constraints give ten times less at a tenth of the softness
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ def solve_dual(
     elastic : float, default=0.0
         Price of the elastic term; 0 is the problem itself.
     """
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}")
     problem = _Dual(partition, regularizer, elastic)
     start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
     if start.shape != problem.index.shape:
@@ -159,7 +163,7 @@ def solve_dual(
         gap, violation = problem.certificate(point)
         converged = bool(gap <= tol * (1 + abs(point.objective)) and violation <= tol and np.isfinite(gap))
         violations.append(violation)
-        if converged or n_iter == max_iter or _runs_away(violations):
+        if converged or n_iter == max_iter or (not elastic and _runs_away(violations)):
             break
         accepted, damping = _newton_step(problem, point, damping, min(1e-3, max(violation, gap)))
         if accepted is None:
@@ -214,22 +218,25 @@ def _solution(point: _Point, gap: float, violation: float, converged: bool, n_it
     )
 
 
-def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_iter: int = 100) -> Floats | None:
+def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_iter: int = 60) -> Floats | None:
     """How far each stacked constraint must give way, in the features' units; None when every one can be met.
 
-    Solves the problem with elastic constraints at ever higher prices. Where the constraints can be met, the give
-    shrinks towards zero with the price; where they cannot, it settles at the smallest violation there is.
+    Solves the problem with elastic constraints at ever higher prices, docs/math.md eq. (10). Where the constraints
+    can be met, the give shrinks in proportion to the price; where they cannot, it settles at the smallest violation
+    there is. Small steps keep each solution within reach of the next.
     """
-    gives: list[Floats] = []
-    warm: Floats | None = None
-    for softness in (1e-3, 1e-5, 1e-7):
-        solution = solve_dual(partition, regularizer, tol=1e-7, max_iter=max_iter, warm_start=warm, elastic=softness)
+    unit = units(partition)
+    give: Floats | None = None
+    size, settled, warm = np.inf, False, None
+    for softness in ELASTIC_PATH:
+        solution = solve_dual(partition, regularizer, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
+        if not solution.converged:
+            break
         problem = _Dual(partition, regularizer, softness)
-        gives.append(problem.elastic * solution.stacked)
-        warm = solution.stacked
-    unit = units(partition)[problem.index]
-    before, after = (float(np.max(np.abs(give) / unit)) for give in gives[-2:])
-    return gives[-1] if after > 1e-6 and after > 0.5 * before else None
+        give, warm = problem.elastic * solution.stacked, solution.stacked
+        before, size = size, float(np.max(np.abs(give) / unit[problem.index]))
+        settled = size > SETTLED * before
+    return give if settled and size > 1e-6 else None
 
 
 def with_log_mass(solution: DualSolution, log_mass: float) -> DualSolution:

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.framework.composite import stack_pieces
-from regbayes.framework.dual import units
+from regbayes.framework.composite import Piece, stack_pieces
+from regbayes.framework.dual import DualSolution, units
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
 
 Floats = NDArray[np.float64]
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
+FAR = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
+ON_FACE = 1e-9  # of the span of a direction: a domain this close to the face touches it and nothing beyond
 ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
 
 
@@ -45,7 +47,7 @@ class OutOfReach:
 def find_out_of_reach(partition: LogPartition, regularizer: Regularizer) -> OutOfReach | None:
     """Look for one expectation that cannot enter its domain whatever the weights."""
     for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
-        slack = ROUNDING * (1 + np.maximum(np.abs(lowest), np.abs(highest)))
+        slack = _rounding(lowest, highest)
         too_low, too_high = from_low > highest + slack, from_high < lowest - slack
         if np.any(too_low):
             i = int(np.argmax(too_low))
@@ -68,7 +70,8 @@ def narrow_to_face(partition: LogPartition, regularizer: Regularizer) -> Face:
             break
         feature, sign = side
         edge = partition.highest[feature] if sign > 0 else partition.lowest[feature]
-        on_edge = np.abs(partition.features[:, feature] - edge) <= ROUNDING * (1 + abs(edge))
+        slack = _rounding(partition.lowest[feature], partition.highest[feature])
+        on_edge = np.abs(partition.features[:, feature] - edge) <= slack
         infinite[feature] = sign * np.inf
         keep = on_edge if keep is None else keep & on_edge
         partition, gained = partition.restrict(on_edge)
@@ -76,20 +79,43 @@ def narrow_to_face(partition: LogPartition, regularizer: Regularizer) -> Face:
     return Face(partition, keep, log_mass, infinite)
 
 
-def find_flat_face(face: Face, multipliers: Floats) -> Face | None:
+def find_flat_face(face: Face, regularizer: Regularizer, solution: DualSolution) -> Face | None:
     """Look for a face on which a tilt has settled whatever its direction, once the rest has lost its mass.
 
     The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
-    before: there the tilt has done all that it can, and growing it further changes nothing.
+    before: there the tilt has done all that it can. It is a face only if the dual does not mind how far the
+    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite price.
     """
     partition = face.partition
     if not isinstance(partition, WeightedAtoms):
         return None
+    found = _settled_direction(partition, solution.multipliers)
+    if found is None:
+        return None
+    direction, keep = found
+    scores = partition.features @ direction
+    top, span = float(scores[keep].max()), float(np.ptp(scores[np.isfinite(partition.log_weights)]))
+    if top + _slope_of_conjugate(regularizer, solution.stacked, direction) > ON_FACE * span:
+        return None
+    narrower, log_mass = partition.restrict(keep)
+    reach = np.abs(direction * units(partition))
+    infinite = np.where(
+        (reach > 1e-6 * np.max(reach)) & (face.infinite == 0), np.copysign(np.inf, direction), face.infinite
+    )
+    return Face(
+        partition=narrower,
+        keep=keep if face.keep is None else keep & face.keep,
+        log_mass=face.log_mass + log_mass,
+        infinite=infinite,
+    )
+
+
+def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, NDArray[np.bool_]] | None:
+    """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.ptp(partition.features @ multipliers) < MIN_NATS:
         return None
     unit = units(partition)
-    scale = np.outer(unit, unit)
-    values, vectors = np.linalg.eigh(partition.covariance(multipliers) / scale)
+    values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
     flat = vectors[:, values < FLAT]
     direction = flat @ (flat.T @ (multipliers * unit)) / unit
     scores = partition.features @ direction
@@ -101,21 +127,48 @@ def find_flat_face(face: Face, multipliers: Floats) -> Face | None:
     log_weights, _ = partition.tilted_log_weights(multipliers)
     if np.all(keep[support]) or float(np.exp(log_weights[~keep]).sum()) > FLAT:
         return None
-    narrower, log_mass = partition.restrict(keep)
-    moved = np.abs(direction * unit) > 1e-6 * np.max(np.abs(direction * unit))
-    infinite = np.where(moved & (face.infinite == 0), np.copysign(np.inf, direction), face.infinite)
-    return Face(
-        partition=narrower,
-        keep=keep if face.keep is None else keep & face.keep,
-        log_mass=face.log_mass + log_mass,
-        infinite=infinite,
-    )
+    # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
+    on_face = (partition.features[keep] - partition.features[keep].mean(axis=0)) / unit
+    _, spread, axes = np.linalg.svd(on_face, full_matrices=False)
+    within = axes[spread > 1e-9 * max(1.0, float(np.max(spread, initial=0.0)))]
+    scaled = direction * unit
+    return (scaled - within.T @ (within @ scaled)) / unit, keep
+
+
+def _slope_of_conjugate(regularizer: Regularizer, stacked: Floats, direction: Floats) -> float:
+    """How fast the conjugate grows as the multipliers go far along a direction; inf where it ends.
+
+    Where several elementary regularizers see one coordinate, the one that grows least takes it.
+    """
+    pieces, index = stack_pieces(regularizer.atoms(len(direction)))
+    slopes = np.where(direction != 0, np.inf, 0.0)
+
+    def slope(p: Piece, u: Floats, move: Floats) -> float:
+        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - FAR * move)
+        return (there - here) / FAR
+
+    for p in sorted(pieces, key=lambda p: p.regularizer.block_size != 1):
+        i, u = index[p.start : p.stop], stacked[p.start : p.stop]
+        if p.regularizer.block_size == 1:
+            for place in np.flatnonzero(direction[i]):
+                move = np.where(np.arange(len(i)) == place, direction[i], 0.0)
+                slopes[i[place]] = min(slopes[i[place]], slope(p, u, move))
+        else:
+            together = slope(p, u, direction[i])
+            if together < np.sum(slopes[i]):
+                slopes[i] = together / len(i)
+    return float(np.sum(slopes))
+
+
+def _rounding(lowest: Floats, highest: Floats) -> Floats:
+    """How far rounding may put an expectation from an edge of its range."""
+    return np.asarray(ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest)))
 
 
 def _touched_edge(partition: LogPartition, regularizer: Regularizer) -> tuple[int, int] | None:
     """A feature that varies, but whose domain contains only an end of its range; and which end."""
     for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
-        slack = ROUNDING * (1 + np.maximum(np.abs(lowest), np.abs(highest)))
+        slack = _rounding(lowest, highest)
         varies = highest > lowest + 2 * slack
         at_top = varies & (from_low >= highest - slack)
         at_bottom = varies & (from_high <= lowest + slack)

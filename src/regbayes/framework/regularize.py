@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -44,6 +43,10 @@ class InfeasibleError(ValueError):
         self.result = result
 
 
+class NotConvergedWarning(UserWarning):
+    """The solver ran out of iterations; the gap says how far off it may be."""
+
+
 class UnreliableWeightsWarning(UserWarning):
     """The draws are too few, or too far away, to carry the tilt."""
 
@@ -54,7 +57,8 @@ class RegularizedPosterior(Saveable):
     """The closest posterior for which the constraints hold, with its certificate.
 
     ``q ∝ p exp<multipliers, psi>``: a multiplier is what its constraint cost, and the factor to add to the model's
-    log-density for the same effect. ``primal`` and ``dual`` enclose the optimum; ``gap`` is their difference.
+    log-density for the same effect. ``primal`` and ``dual`` enclose the optimum; ``gap`` is their difference. Under
+    importance weights ``before`` and ``kl`` are only as good as the weights, also where the tilt is harmless.
     """
 
     posterior: Posterior  # the tilted one
@@ -76,10 +80,10 @@ class RegularizedPosterior(Saveable):
 
     def expectation(self, features: Any) -> Floats:
         """Return expectations of any features under the regularized posterior, shape (m,)."""
-        return self.posterior.expectation(features)
+        return self.posterior.expectation(features.features if isinstance(features, E) else features)
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
-        """Draw from the regularized posterior."""
+        """Draw from the regularized posterior; ``rng`` is a generator or a seed, ``size`` the number of draws."""
         return self.posterior.sample(rng, size)
 
     @property
@@ -104,17 +108,27 @@ class RegularizedPosterior(Saveable):
     def summary(self) -> str:
         """Return a table of the constraints: expectations before and after, multiplier, slack."""
         head = f"{self.status}: gap {self.gap:.1e} in {self.n_iter} iterations, moved {self.kl:.4g} nats"
+        if self.violation > 1e-6:
+            head += f", violation {self.violation:.1e} standard deviations"
         if isinstance(self.posterior, Samples):
             head += f", effective draws {self.effective_sample_size:.0f} of {self.posterior.n_atoms}"
             head += f", k-hat {self.pareto_k:.2f}"
         width = max(len(label) for label in self.labels)
         lines = [head, f"{'':{width}}  {'before':>11} {'after':>11} {'multiplier':>11} {'slack':>11}"]
         rows = zip(self.labels, self.before, self.after, self.multipliers, self.slack, strict=True)
-        lines += [f"{label:{width}}  {b:11.5g} {a:11.5g} {phi:11.4g} {slack:11.3g}" for label, b, a, phi, slack in rows]
+        lines += [
+            f"{label:{width}}  {b:11.5g} {_tidy(a, b):11.5g} {phi + 0.0:11.4g} {_tidy(slack, b):11.3g}"
+            for label, b, a, phi, slack in rows
+        ]
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def _tidy(value: float, beside: float) -> float:
+    """Return zero for what is rounding beside the number it is to be compared with, and never minus zero."""
+    return 0.0 if abs(value) <= 1e-7 * abs(beside) else float(value)
 
 
 def regularize(
@@ -158,6 +172,10 @@ def regularize(
     UnreliableWeightsWarning
         When the Pareto k-hat of tilted draws says that they cannot carry the tilt.
     """
+    if isinstance(posterior, RegularizedPosterior):
+        raise TypeError(
+            "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
+        )
     if not isinstance(posterior, Posterior):
         raise TypeError(f"posterior must be a Finite, Gaussian or Samples, got {type(posterior).__name__}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
@@ -171,7 +189,7 @@ def regularize(
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
         raise InfeasibleError(_infeasible_message(result, unreachable, give), result)
-    _warn_if_unreliable(result)
+    _warn_of_doubts(result)
     return result
 
 
@@ -180,27 +198,44 @@ def _gather(
 ) -> tuple[Features, Regularizer, tuple[str, ...]]:
     """Bring both ways of calling to one: evaluated features, one regularizer, a label per expectation."""
     if regularizer is not None:
+        if isinstance(features, Constraint) or (
+            isinstance(features, list) and any(isinstance(c, Constraint) for c in features)
+        ):
+            raise TypeError("a constraint has its regularizer already; give constraints, or features and a regularizer")
         if not isinstance(regularizer, Regularizer):
             raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
         evaluated = posterior.evaluate(features.features if isinstance(features, E) else features)
         _check_size(regularizer, len(evaluated.names), "regularizer")
         return evaluated, regularizer, evaluated.names
-    constraints = [features] if isinstance(features, Constraint) else features
-    if isinstance(constraints, E) or not isinstance(constraints, Sequence) or isinstance(constraints, str):
-        raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
-    if not constraints or not all(isinstance(c, Constraint) for c in constraints):
-        raise TypeError("every item of a list of constraints must be one, such as E(psi) <= b")
+    constraints = _as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
-        _check_size(constraint.regularizer, size, constraint.label)
-    labels = tuple(
-        constraint.label if size == 1 else f"{constraint.label} [{i}]"
-        for constraint, size in zip(constraints, sizes, strict=True)
-        for i in range(size)
-    )
+        _check_size(constraint.regularizer, size, str(constraint))
+    labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
     g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
+
+
+def _as_constraints(given: Any) -> list[Constraint]:
+    if isinstance(given, Constraint):
+        return [given]
+    if isinstance(given, E) or not isinstance(given, list | tuple):
+        raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
+    if not given:
+        raise ValueError("the list of constraints is empty")
+    odd = [item for item in given if not isinstance(item, Constraint)]
+    if odd:
+        raise TypeError(f"every item of a list of constraints must be one, such as E(psi) <= b; got {odd[0]!r}")
+    return list(given)
+
+
+def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
+    """How the constraint on each expectation reads, under the variable's own name where there is one."""
+    if len(names) == 1:
+        return [constraint.label()]
+    own = names if isinstance(constraint.features, str) else [f"{constraint.name}[{i}]" for i in range(len(names))]
+    return [constraint.label(name, i) for i, name in enumerate(own)]
 
 
 def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
@@ -214,7 +249,7 @@ def _solve(
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
     face = narrow_to_face(partition, g)
     solution = solve_dual(face.partition, g, tol=tol, max_iter=max_iter, warm_start=warm_start)
-    while (narrower := find_flat_face(face, solution.multipliers)) is not None:
+    while (narrower := find_flat_face(face, g, solution)) is not None:
         on_face = solve_dual(narrower.partition, g, tol=tol, max_iter=max_iter)
         if not on_face.converged:
             break
@@ -267,10 +302,10 @@ def _result(
 def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | None, give: Floats | None) -> str:
     if unreachable is not None:
         label, off = result.labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
-        return (
-            f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and the features reach only "
-            f"{unreachable.reachable:.6g}, off by {off:.6g}"
-        )
+        reach = f"the features reach only {unreachable.reachable:.6g}"
+        if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
+            return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
+        return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
     assert give is not None
     _, index = stack_pieces(result.regularizer.atoms(len(result.labels)))
     missed: dict[str, float] = {}
@@ -283,10 +318,17 @@ def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | 
     return "the constraints contradict each other or the posterior; at the least violation: " + "; ".join(named)
 
 
-def _warn_if_unreliable(result: RegularizedPosterior) -> None:
+def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    if result.status is Status.ITERATION_LIMIT:
+        warnings.warn(
+            f"regularize stopped after {result.n_iter} iterations with gap {result.gap:.1e} and violation "
+            f"{result.violation:.1e}, above the tolerance. Raise max_iter or tol, or soften a constraint.",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
     if not isinstance(result.posterior, Samples):
         return
-    k_hat, limit = result.pareto_k, reliable_threshold(result.posterior.n_atoms)
+    k_hat, limit = result.pareto_k, max(reliable_threshold(result.posterior.n_atoms), 0.0)
     if k_hat > limit:
         warnings.warn(
             f"the draws cannot carry this tilt: Pareto k-hat {k_hat:.2f} is above {limit:.2f} (effective draws "

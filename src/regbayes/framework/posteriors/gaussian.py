@@ -115,6 +115,11 @@ def _covariance_factor(covariance: Floats) -> Floats:
 def _affine_rows(feature: Any, d: int) -> Floats:
     """One affine map as rows of coefficients and a constant."""
     if not callable(feature):
+        if np.asarray(feature).dtype.kind not in "biuf":
+            raise TypeError(
+                f"features of a Gaussian are arrays of coefficients or affine functions, got {feature!r}; "
+                "its variables have no names"
+            )
         rows = np.atleast_2d(np.asarray(feature, dtype=np.float64))
         if rows.ndim != 2 or rows.shape[1] != d:
             raise ValueError(f"features of a Gaussian must have shape ({d},) or (m, {d}), got {np.shape(feature)}")

@@ -113,8 +113,8 @@ class Finite(Weighted):
     def __init__(
         self,
         models: ArrayLike | Mapping[str, ArrayLike] | Sequence[Any],
-        log_weights: ArrayLike | None = None,
         *,
+        log_weights: ArrayLike | None = None,
         probabilities: ArrayLike | None = None,
     ) -> None:
         if log_weights is not None and probabilities is not None:
