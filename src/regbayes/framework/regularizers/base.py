@@ -79,6 +79,12 @@ class Regularizer(ABC):
         outside = np.abs(x - self.prox(x, TINY_STEP)).astype(np.float64)
         return np.where(outside > 0, -outside, np.inf)
 
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        with np.printoptions(precision=4, threshold=6):
+            arguments = ", ".join(f"{name}={_bare(value)}" for name, value in shown.items())
+        return f"{type(self).__name__}({arguments})"
+
     def __add__(self, other: Regularizer) -> Sum:
         """Return the pointwise sum of two regularizers of the same expectations."""
         from regbayes.framework.regularizers.combinations import Sum
@@ -97,6 +103,15 @@ class Regularizer(ABC):
 
 
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
+
+
+def _bare(value: object) -> str:
+    """A one-element array reads as its number."""
+    if isinstance(value, np.ndarray):
+        return f"{value.item():.4g}" if value.size == 1 else str(value)
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
 TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
 
 
