@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
 FAR = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
-ON_FACE = 1e-9  # of the span of a direction: a domain this close to the face touches it and nothing beyond
+ON_FACE = 1e-11  # of the span of a direction: a domain this close to the face touches it and nothing beyond
 ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
 
 
