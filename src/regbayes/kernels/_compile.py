@@ -22,6 +22,12 @@ def compiled(function: Function) -> Function:
     return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)(function))
 
 
+def compiled_inline(function: Function) -> Function:
+    """Compile a small part of a kernel, to be copied into its callers: passing arrays costs more than the work."""
+    options = {**_OPTIONS, "forceinline": True}
+    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **options)(function))
+
+
 def compiled_as_written(function: Function) -> Function:
     """Compile a function whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
     return cast(Function, numba.njit(fastmath={"contract"}, **_OPTIONS)(function))

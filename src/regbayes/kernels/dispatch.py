@@ -8,7 +8,18 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from regbayes.kernels import cpu, reference
-from regbayes.kernels.types import Floats, Reals, SweepGradient
+from regbayes.kernels.types import (
+    BoxRows,
+    BoxState,
+    Floats,
+    Indices,
+    MarginCheck,
+    Progress,
+    Reals,
+    SimplexRows,
+    SimplexState,
+    SweepGradient,
+)
 
 BackendName = Literal["cpu", "reference"]
 
@@ -33,6 +44,24 @@ class Backend(Protocol):
         n_threads: int = 1,
     ) -> SweepGradient:
         """Differentiate through the sweeps."""
+
+    def box_epoch(self, rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+        """Minimise the box dual over one multiplier after another."""
+
+    def box_check(self, rows: BoxRows, state: BoxState) -> MarginCheck:
+        """Evaluate the loss and the duality gap of the box dual."""
+
+    def box_weights(self, rows: BoxRows, dual: Floats) -> Floats:
+        """Sum the weights that belong to given multipliers."""
+
+    def simplex_epoch(self, rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+        """Maximise the multi-class dual over one row after another."""
+
+    def simplex_check(self, rows: SimplexRows, state: SimplexState) -> MarginCheck:
+        """Evaluate the multi-class loss and the duality gap."""
+
+    def simplex_weights(self, rows: SimplexRows, omega: Floats) -> Floats:
+        """Sum the weights that belong to given multipliers."""
 
 
 def get_backend(name: BackendName = "cpu") -> Backend:
