@@ -1,0 +1,1 @@
+"""One folder per model, the same files in each."""

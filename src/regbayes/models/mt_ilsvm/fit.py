@@ -1,0 +1,161 @@
+"""How MT-iLSVM is fitted: a factor analysis to start from, then the joint fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from regbayes.engine import FitResult, Progress, Status, run
+from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
+from regbayes.models.mt_ilsvm.init import resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
+from regbayes.models.mt_ilsvm.rows import collect
+from regbayes.models.mt_ilsvm.state import Floats, Settings, State
+from regbayes.models.mt_ilsvm.steps import Point, Problem, alternate, descend, evaluate
+
+Callback = Callable[[Progress[State]], bool | None]
+
+
+def fit(
+    X: Floats,
+    cells: Cells,
+    outputs: Outputs,
+    settings: Settings,
+    noise: Floats,
+    *,
+    row_weights: Floats | None = None,
+    start: State | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult[State]:
+    """Fit the model.
+
+    Parameters
+    ----------
+    X : (N, D)
+        Centred inputs, one row per example, with targets or without.
+    cells, outputs
+        The targets; see `regression_cells` and `classification_cells`.
+    settings : Settings
+    noise : (D, K)
+        Standard normal numbers for the start.
+    row_weights : (N,), optional
+        How often each row counts in the generative part. The cells have weights of their own.
+    start : State, optional
+        A state to go on from, instead of the factor analysis. With decoupled margins its q(Z) is kept as it is.
+    callbacks : sequence of callable
+        See `regbayes.engine.run`.
+
+    Returns
+    -------
+    FitResult of State
+        The trace is that of the joint fit, or of the factor analysis where the margins are decoupled.
+    """
+    problem = prepare(X, cells, outputs, settings, row_weights)
+    watchers = [_watching(callback, problem) for callback in callbacks]
+    decoupled = settings.margins == "decoupled"
+    tasks = no_weights(problem.margins, _n_seen(problem))
+    if start is None:
+        found = factor_analysis(problem, noise, watchers if decoupled else ())
+        point = evaluate(found.state.latent, tasks, problem)
+        if decoupled:
+            return _finished(replace(found, state=point), problem)
+    else:
+        known = start.tasks.duals if len(start.tasks.duals) == len(tasks.duals) else tasks.duals
+        point = evaluate(start.latent, replace(tasks, duals=known), problem)
+    step = alternate if settings.margins == "posterior" else descend
+    result = run(
+        lambda at: step(at, problem),
+        point,
+        max_iter=0 if decoupled else settings.max_iter,
+        objective=lambda at: at.terms,
+        stop=_small_changes(settings.tol * settings.C * max(len(cells), 1)),
+        callbacks=watchers,
+    )
+    return _finished(result, problem)
+
+
+def prepare(
+    X: Floats, cells: Cells, outputs: Outputs, settings: Settings, row_weights: Floats | None = None
+) -> Problem:
+    """Gather what the steps need: statistics of all rows, and the rows that have targets."""
+    stats = collect(X, row_weights, settings.n_threads)
+    n_targets = float(len(cells)) if row_weights is None else float(row_weights[cells.rows].sum())
+    scales = resolve_scales(settings, stats.n_rows, n_targets)
+    labelled, rows = np.unique(cells.rows, return_inverse=True)
+    if len(labelled) == len(X):
+        kept = X
+    else:
+        kept, cells = X[labelled], replace(cells, rows=rows.astype(np.int64))
+    margins = MarginProblem(
+        X=np.ascontiguousarray(kept, dtype=np.float64),
+        cells=cells,
+        outputs=outputs,
+        form=box_dual(cells, settings.loss, settings.C, settings.epsilon),
+        sharing=settings.task_sharing,
+        input_scale=float(np.sqrt(stats.mean_square)) or 1.0,
+        include_inputs=settings.include_inputs,
+        fit_intercept=settings.fit_intercept,
+    )
+    return Problem(stats.scaled(scales.multiplicity), scales, margins, settings, settings.variances == "always")
+
+
+def factor_analysis(
+    problem: Problem, noise: Floats, callbacks: Sequence[Callable[[Progress[Point]], bool | None]] = ()
+) -> FitResult[Point]:
+    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets."""
+    alone = replace(
+        problem,
+        margins=without_targets(problem.margins),
+        scales=replace(problem.scales, generative=1.0),
+        estimate_variances=True,
+    )
+    latent = start_latent(problem.stats, problem.settings, noise)
+    return run(
+        lambda at: alternate(at, alone),
+        evaluate(latent, no_weights(alone.margins, _n_seen(problem)), alone),
+        max_iter=problem.settings.start_iter,
+        objective=lambda at: at.terms,
+        stop=_small_changes(problem.settings.tol * latent.logits.size),
+        callbacks=callbacks,
+    )
+
+
+def _n_seen(problem: Problem) -> int:
+    settings, n_columns = problem.settings, len(problem.stats.gram)
+    return settings.n_components + settings.include_inputs * n_columns + settings.fit_intercept
+
+
+def _finished(result: FitResult[Point], problem: Problem) -> FitResult[State]:
+    return FitResult(_state(result.state, problem), result.trace, result.status, result.n_iter, result.kept_iteration)
+
+
+def _state(point: Point, problem: Problem) -> State:
+    margins = problem.margins
+    return State(point.latent, point.margin.tasks, margins.input_scale, margins.include_inputs, margins.fit_intercept)
+
+
+def _watching(callback: Callback, problem: Problem) -> Callable[[Progress[Point]], bool | None]:
+    """Show a callback the state instead of the point."""
+
+    def watch(at: Progress[Point]) -> bool | None:
+        state = _state(at.state, problem)
+        return callback(Progress(at.iteration, at.max_iter, at.objective, at.terms, at.diagnostics, at.elapsed, state))
+
+    return watch
+
+
+def _small_changes(limit: float, patience: int = 2) -> Callable[[Sequence[float]], Status | None]:
+    """Converged once the last changes of the objective were all within a limit.
+
+    Not relative to the objective, most of which is the constants of a Gaussian likelihood.
+    """
+
+    def rule(objectives: Sequence[float]) -> Status | None:
+        recent = objectives[-(patience + 1) :]
+        small = len(recent) > patience and all(abs(b - a) <= limit for a, b in pairwise(recent))
+        return Status.CONVERGED if small else None
+
+    return rule

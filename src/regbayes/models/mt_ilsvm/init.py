@@ -1,0 +1,64 @@
+"""Where a fit starts, and how its parts are scaled against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import eigh
+
+from regbayes.models.mt_ilsvm.rows import RowStats
+from regbayes.models.mt_ilsvm.state import Floats, Latent, Scales, Settings
+from regbayes.priors.indian_buffet import prior_sticks, update_sticks
+
+START_LOGIT = 2.0
+"""Root mean square of the logits that the principal directions start from."""
+NOISE_LOGIT = 0.1
+"""Size of the noise that tells apart features which would start alike."""
+AUTO_TEMPERATURE = 0.01
+AUTO_GENERATIVE = 1.0
+
+
+def resolve_scales(settings: Settings, n_rows: float, n_targets: float) -> Scales:
+    """Turn temperature and generative weight into the numbers that the objective has; see `Scales`."""
+    counted = max(n_rows, n_targets)
+    tau = AUTO_TEMPERATURE if settings.temperature == "auto" else settings.temperature
+    if n_targets == 0:
+        relative = 1.0
+    elif settings.generative_weight == "auto":
+        relative = AUTO_GENERATIVE
+    else:
+        relative = settings.generative_weight * n_rows / n_targets
+    return Scales(counted / n_rows, max(1.0, tau * counted), settings.C * relative)
+
+
+def start_latent(stats: RowStats, settings: Settings, noise: Floats) -> Latent:
+    """Return logits along the principal directions of the inputs, one feature for each sign.
+
+    A binary feature of the columns can follow a direction of either sign only one way, so each direction gives two.
+
+    Parameters
+    ----------
+    noise : (D, K)
+        Standard normal numbers. Beyond twice the rank of the inputs they are all that a feature starts from.
+    """
+    n_columns, n_features = len(stats.gram), settings.n_components
+    n_directions = min((n_features + 1) // 2, n_columns)
+    values, vectors = eigh(stats.gram, subset_by_index=[n_columns - n_directions, n_columns - 1])
+    values, vectors = values[::-1], vectors[:, ::-1]
+    vectors = vectors[:, values > 1e-10 * max(values[0], 1e-300)]
+    # Fix the signs, which an eigen-solver leaves open, by something that does not change with the order of columns.
+    vectors = vectors * np.where((vectors**3).sum(axis=0) < 0, -1.0, 1.0)
+    pairs = np.stack([vectors, -vectors], axis=2).reshape(n_columns, -1)[:, :n_features]
+    logits = NOISE_LOGIT * noise
+    logits[:, : pairs.shape[1]] += START_LOGIT * np.sqrt(n_columns) * pairs
+    counts = (1.0 / (1.0 + np.exp(-logits))).sum(axis=0)
+    order = np.argsort(-counts, kind="stable")  # the sticks expect features in falling order of use
+    sticks = prior_sticks(settings.alpha, n_features)
+    for _ in range(5):
+        sticks = update_sticks(sticks, counts[order], float(n_columns), settings.alpha)
+    mean_square = stats.mean_square
+    return Latent(
+        logits=logits[:, order],
+        sticks=sticks,
+        noise_variance=0.5 * mean_square if settings.noise_variance is None else settings.noise_variance,
+        weight_variance=mean_square if settings.weight_variance is None else settings.weight_variance,
+    )

@@ -1,0 +1,367 @@
+"""Whole fits of MT-iLSVM: descent, limits that are other models, symmetries, prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from mt_ilsvm_tools import LOSSES, cells_of, is_regression, noise_for, small_settings, toy, toy_latent, toy_problem
+from regbayes.engine import Status
+from regbayes.models.mt_ilsvm.cells import classification_cells, regression_cells
+from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare
+from regbayes.models.mt_ilsvm.init import resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.margins import margin_pull, no_weights, solve_margins
+from regbayes.models.mt_ilsvm.predict import decision, features
+from regbayes.models.mt_ilsvm.rows import collect, local_step
+from regbayes.models.mt_ilsvm.state import Settings
+from regbayes.models.mt_ilsvm.steps import evaluate, see
+from regbayes.models.mt_ilsvm.updates import feature_logits, update_factors
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("sharing", [0.0, 1.0])
+def test_the_objective_never_rises(loss, sharing):
+    X, Y = toy(20, n_rows=40, loss=loss, missing=0.2)
+    for gap_tol in (1e-2, 1e-6):
+        settings = small_settings(loss, task_sharing=sharing, gap_tol=gap_tol, max_iter=40, generative_weight=0.1)
+        result = fit(X, *cells_of(Y, loss), settings, noise_for(X))
+        assert len(result.trace) > 5
+        assert result.trace.objective[-1] < result.trace.objective[0]
+        assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
+        assert np.all(result.trace.diagnostics["gap"][1:] <= gap_tol * abs(result.trace.objective[0]))
+
+
+def test_the_variances_can_be_estimated_to_the_end_and_the_objective_still_never_rises():
+    X, Y = toy(21, n_rows=40)
+    settings = small_settings(variances="always", max_iter=30)
+    result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X))
+    frozen = fit(X, *cells_of(Y, settings.loss), replace(settings, variances="start"), noise_for(X))
+    assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
+    assert result.trace.objective[-1] < frozen.trace.objective[-1]
+
+
+def test_given_variances_are_kept():
+    X, Y = toy(21)
+    settings = small_settings(variances="always", noise_variance=0.4, weight_variance=0.7)
+    latent = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X)).state.latent
+    assert (latent.noise_variance, latent.weight_variance) == (0.4, 0.7)
+
+
+def test_a_converged_fit_is_stationary():
+    X, Y = toy(22, n_rows=40)
+    settings = small_settings(max_iter=3000, tol=1e-14)
+    cells, outputs = cells_of(Y, settings.loss)
+    result = fit(X, cells, outputs, settings, noise_for(X))
+    assert result.status in (Status.CONVERGED, Status.STALLED)
+    problem = prepare(X, cells, outputs, settings)
+    latent, tasks = result.state.latent, result.state.tasks
+    factors = update_factors(latent, problem.stats, "isotropic")
+    wanted = feature_logits(latent, factors, problem.scales.temperature)
+    wanted = wanted + margin_pull(problem.margins, tasks, 3) / problem.scales.generative
+    assert np.allclose(latent.psi, expit(wanted), atol=1e-5)
+
+
+def test_the_alternation_keeps_the_best_state_and_reports_rises():
+    X, Y = toy(23, n_rows=40)
+    cells, outputs = cells_of(Y, "squared_hinge")
+    settings = small_settings(margins="posterior", generative_weight=0.02, max_iter=25)
+    result = fit(X, cells, outputs, settings, noise_for(X))
+    assert result.trace.rises.count > 0  # it descends a Lagrangian, not the objective
+    assert result.kept_iteration == len(result.trace) - 1 - np.argmin(result.trace.objective[::-1])
+    problem = prepare(X, cells, outputs, settings)
+    at_kept = evaluate(result.state.latent, result.state.tasks, problem)
+    assert at_kept.objective == pytest.approx(result.trace.objective.min(), rel=1e-9)
+
+
+def test_untempered_alternation_without_targets_is_coordinate_descent():
+    problem, X, _ = toy_problem(24, temperature=0.0)
+    assert problem.scales.temperature == 1.0
+    result = factor_analysis(problem, noise_for(X))
+    assert result.trace.rises.largest <= 1e-12 * abs(result.trace.objective[0])
+
+
+def test_without_a_price_on_targets_the_fit_is_factor_analysis():
+    X, Y = toy(25, n_rows=60)
+    settings = small_settings(C=1e-9, start_iter=3000, tol=1e-13)
+    cells, outputs = cells_of(Y, settings.loss)
+    alone = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X)).state.latent
+    for margins in ("consistent", "posterior", "decoupled"):
+        found = fit(X, cells, outputs, replace(settings, margins=margins), noise_for(X)).state
+        assert np.allclose(found.latent.psi, alone.psi, atol=1e-5)
+        assert np.allclose(decision(X, found), 0.0, atol=1e-6)
+
+
+def test_joint_fits_lower_the_objective_of_the_decoupled_one():
+    X, Y = toy(26, n_rows=40)
+    cells, outputs = cells_of(Y, "squared_hinge")
+    settings = small_settings(generative_weight=0.1, margins="decoupled")
+    decoupled = fit(X, cells, outputs, settings, noise_for(X))
+    joint = fit(X, cells, outputs, replace(settings, margins="consistent"), noise_for(X))
+    problem = prepare(X, cells, outputs, settings)
+    start = evaluate(decoupled.state.latent, decoupled.state.tasks, problem)
+    assert joint.trace.objective[0] == pytest.approx(start.objective, rel=1e-9)
+    assert joint.trace.objective[-1] < start.objective
+
+
+# Fixed Z: independent solvers
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_one_task_with_fixed_features_is_liblinear(loss):
+    from sklearn.svm import LinearSVC, LinearSVR
+
+    X, Y = toy(30, n_tasks=1, loss=loss)
+    settings = small_settings(loss, margins="decoupled", fit_intercept=False)
+    state = fit(X, *cells_of(Y, loss), settings, noise_for(X)).state
+    kind = LinearSVR if is_regression(loss) else LinearSVC
+    extra = {"epsilon": 0.1} if is_regression(loss) else {}
+    oracle = kind(
+        C=0.3, loss=loss, fit_intercept=False, dual=True, tol=1e-10, max_iter=10_000_000, random_state=0, **extra
+    ).fit(features(X, state), Y[:, 0])
+    assert np.allclose(state.tasks.weights, np.ravel(oracle.coef_)[None], atol=1e-6)
+
+
+def test_an_intercept_is_a_penalised_constant_feature():
+    from sklearn.svm import LinearSVC
+
+    X, Y = toy(31, n_tasks=1)
+    state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(margins="decoupled"), noise_for(X)).state
+    with_constant = np.hstack([features(X, state), np.ones((len(X), 1))])
+    oracle = LinearSVC(C=0.3, fit_intercept=False, dual=True, tol=1e-10, max_iter=1_000_000, random_state=0)
+    assert np.allclose(decision(X, state)[:, 0], oracle.fit(with_constant, Y[:, 0]).decision_function(with_constant))
+
+
+def test_a_task_without_sharing_sees_its_own_rows_alone():
+    from sklearn.svm import LinearSVC
+
+    problem, _, Y = toy_problem(32, missing=0.4)
+    Y = Y[~np.isnan(Y).all(axis=1)]  # rows without any target are not seen
+    seen = see(toy_latent(33), problem.margins)
+    weights = solve_margins(problem.margins, seen, no_weights(problem.margins, seen.shape[1]), 1e-13).tasks.weights
+    for task, found in enumerate(weights):
+        rows = ~np.isnan(Y[:, task])
+        oracle = LinearSVC(C=0.3, fit_intercept=False, dual=True, tol=1e-10, max_iter=1_000_000, random_state=0)
+        assert np.allclose(found, oracle.fit(seen[rows], Y[rows, task]).coef_[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("sharing", [0.0, 1.5])
+def test_duplicated_tasks_have_equal_weights(sharing):
+    X, Y = toy(34, missing=0.2)
+    settings = small_settings(task_sharing=sharing)
+    state = fit(X, *cells_of(np.hstack([Y, Y[:, :1]]), settings.loss), settings, noise_for(X)).state
+    assert np.allclose(state.tasks.weights[0], state.tasks.weights[3], atol=1e-6)
+
+
+# Symmetries
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_epsilon_insensitive"])
+@pytest.mark.parametrize("sharing", [0.0, 1.0])
+def test_order_of_rows_columns_and_tasks_does_not_matter(loss, sharing):
+    rng = np.random.default_rng(40)
+    X, Y = toy(41, n_rows=30, loss=loss, missing=0.2)
+    settings, noise = small_settings(loss, task_sharing=sharing), noise_for(X)
+    plain = fit(X, *cells_of(Y, loss), settings, noise)
+    rows, columns, tasks = rng.permutation(30), rng.permutation(5), rng.permutation(3)
+    moved = fit(X[rows][:, columns], *cells_of(Y[rows][:, tasks], loss), settings, noise[columns])
+    assert np.allclose(moved.state.latent.psi, plain.state.latent.psi[columns], atol=1e-6)
+    assert np.allclose(decision(X[:, columns], moved.state), decision(X, plain.state)[:, tasks], atol=1e-6)
+
+
+def test_order_of_the_cells_does_not_matter():
+    rng = np.random.default_rng(42)
+    rows, tasks, targets = rng.integers(0, 9, 20), rng.integers(0, 3, 20), rng.standard_normal(20)
+    order = rng.permutation(20)
+    one, _ = regression_cells(rows, tasks, targets, 3, weights=np.arange(20.0))
+    other, _ = regression_cells(rows[order], tasks[order], targets[order], 3, weights=np.arange(20.0)[order])
+    assert len(one) == 19  # a weight of zero takes a target out
+    assert np.array_equal(one.rows, other.rows)
+    assert np.array_equal(one.outputs, other.outputs)
+    assert sorted(zip(one.outputs, one.rows, one.targets, one.weights, strict=True)) == sorted(
+        zip(other.outputs, other.rows, other.targets, other.weights, strict=True)
+    )
+
+
+def test_units_of_the_inputs_do_not_matter():
+    X, Y = toy(43)
+    settings = small_settings()
+    plain = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X)).state
+    for unit in (1e-6, 1e6):
+        scaled = fit(unit * X, *cells_of(Y, settings.loss), settings, noise_for(X)).state
+        assert np.allclose(scaled.latent.psi, plain.latent.psi, atol=1e-6)
+        assert np.allclose(decision(unit * X, scaled), decision(X, plain), atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.7, "auto"])
+@pytest.mark.parametrize(("loss", "sharing"), [("squared_hinge", 0.0), ("epsilon_insensitive", 1.0)])
+def test_complete_targets_equal_stacked_rows_at_a_generative_weight_divided_by_the_tasks(loss, sharing, weight):
+    X, Y = toy(44, loss=loss)
+    n_rows, n_tasks = Y.shape
+    settings = small_settings(loss, task_sharing=sharing, generative_weight=weight)
+    together = fit(X, *cells_of(Y, loss), settings, noise_for(X)).state
+
+    stacked_rows, tasks, targets = np.arange(n_rows * n_tasks), np.repeat(np.arange(n_tasks), n_rows), Y.T.ravel()
+    if is_regression(loss):
+        cells = regression_cells(stacked_rows, tasks, targets, n_tasks)
+    else:
+        cells = classification_cells(stacked_rows, tasks, targets.astype(np.int64), np.full(n_tasks, 2))
+    per_copy = weight if weight == "auto" else weight / n_tasks
+    ragged = replace(settings, generative_weight=per_copy)
+    stacked = fit(np.tile(X, (n_tasks, 1)), *cells, ragged, noise_for(X)).state
+    assert np.allclose(stacked.latent.psi, together.latent.psi, atol=1e-6)
+    assert np.allclose(decision(X, stacked), decision(X, together), atol=1e-6)
+
+
+def test_a_row_of_weight_two_is_a_row_given_twice():
+    X, Y = toy(45)
+    settings = small_settings()
+    counts = np.random.default_rng(46).integers(1, 4, len(X))
+    rows, tasks = np.nonzero(~np.isnan(Y))
+    labels, two = Y[rows, tasks].astype(np.int64), np.full(3, 2)
+    cells = classification_cells(rows, tasks, labels, two, weights=counts[rows].astype(float))
+    weighted = fit(X, *cells, settings, noise_for(X), row_weights=counts.astype(float)).state
+    repeated = fit(
+        np.repeat(X, counts, axis=0), *cells_of(np.repeat(Y, counts, axis=0), settings.loss), settings, noise_for(X)
+    ).state
+    assert np.allclose(weighted.latent.psi, repeated.latent.psi, atol=1e-6)
+    assert np.allclose(decision(X, weighted), decision(X, repeated), atol=1e-6)
+
+
+def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
+    X, Y = toy(47, loss="epsilon_insensitive")
+    labels = np.argmax(Y, axis=1)
+    settings, rows = small_settings(), np.arange(len(X))
+    one_task = fit(X, *classification_cells(rows, np.zeros_like(rows), labels, np.array([3])), settings, noise_for(X))
+    indicator = fit(X, *cells_of(np.eye(3)[labels], settings.loss), settings, noise_for(X))
+    assert np.array_equal(decision(X, one_task.state), decision(X, indicator.state))
+
+
+def test_outputs_of_mixed_tasks():
+    rows, tasks, labels = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
+    cells, outputs = classification_cells(rows, tasks, labels, np.array([2, 3]))
+    assert outputs.tasks.tolist() == [0, 1, 1, 1]
+    assert outputs.classes.tolist() == [1, 0, 1, 2]
+    assert outputs.groups.tolist() == [0, 1, 2, 3]
+    assert cells.matrix(cells.targets, 4, 3).toarray().tolist() == [[1, -1, 0], [0, -1, 1], [0, -1, -1], [0, 1, -1]]
+
+
+def test_rows_without_targets_shape_the_features_only():
+    X, Y = toy(48, n_rows=60)
+    Y[20:] = np.nan
+    settings = small_settings(generative_weight="auto")
+    cells, outputs = cells_of(Y, settings.loss)
+    problem = prepare(X, cells, outputs, settings)
+    assert problem.margins.X.shape == (20, 5)
+    assert np.allclose(problem.stats.gram / problem.scales.multiplicity, X.T @ X)
+    with_all = fit(X, cells, outputs, settings, noise_for(X)).state
+    labelled = fit(X[:20], *cells_of(Y[:20], settings.loss), settings, noise_for(X)).state
+    assert not np.allclose(with_all.latent.psi, labelled.latent.psi, atol=1e-3)
+
+
+# Statistics and scales
+
+
+def test_statistics_add_up_and_do_not_depend_on_threads():
+    rng = np.random.default_rng(50)
+    X, weights = rng.standard_normal((5000, 4)), rng.uniform(0.5, 2.0, 5000)
+    for row_weights in (None, weights):
+        one, four = collect(X, row_weights, n_threads=1), collect(X, row_weights, n_threads=4)
+        assert np.array_equal(one.gram, four.gram)
+        assert one.n_rows == four.n_rows
+        part = collect(X[:1234], None if row_weights is None else row_weights[:1234])
+        rest = collect(X[1234:], None if row_weights is None else row_weights[1234:])
+        assert np.allclose((part + rest).gram, one.gram)
+        assert np.allclose((one - part).gram, rest.gram)
+        expected = X.T @ X if row_weights is None else (X * weights[:, None]).T @ X
+        assert np.allclose(one.gram, expected)
+        assert one.n_rows == pytest.approx(5000 if row_weights is None else weights.sum())
+
+
+def test_scales_of_the_objective():
+    settings = Settings(C=0.2, temperature=0.1, generative_weight=3.0)
+    complete = resolve_scales(settings, 100.0, 400.0)
+    assert (complete.multiplicity, complete.temperature) == (4.0, pytest.approx(40.0))
+    assert complete.generative == pytest.approx(0.2 * 3.0 / 4.0)
+    mostly_unlabelled = resolve_scales(settings, 100.0, 5.0)
+    assert (mostly_unlabelled.multiplicity, mostly_unlabelled.temperature) == (1.0, pytest.approx(10.0))
+    assert resolve_scales(replace(settings, temperature=0.0), 100.0, 400.0).temperature == 1.0
+
+
+def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():
+    X, _ = toy(51, n_rows=50, n_columns=6)
+    latent = start_latent(local_step(X), Settings(n_components=4), np.zeros((6, 4)))
+    directions = np.linalg.svd(X)[2][:2].T
+    logits = latent.logits / np.linalg.norm(latent.logits, axis=0)
+    overlap = np.abs(directions.T @ logits).max(axis=0)
+    assert np.allclose(overlap, 1.0)
+    assert np.allclose(sorted(latent.logits.sum(axis=0)), sorted(-latent.logits.sum(axis=0)))
+    assert np.all(np.diff(latent.psi.sum(axis=0)) <= 1e-12)
+
+
+def test_more_features_than_directions_start_from_noise():
+    X, Y = toy(52)
+    settings = small_settings(n_components=14, max_iter=5)
+    result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X, 14))
+    assert np.all(np.isfinite(result.state.latent.logits))
+    assert np.isfinite(result.trace.objective[-1])
+
+
+# Prediction, continuing, watching
+
+
+def test_decisions_for_one_output_per_row_and_for_unseen_tasks():
+    X, Y = toy(60)
+    state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=1.0), noise_for(X)).state
+    every, chosen = decision(X, state), np.arange(len(X)) % 3
+    assert np.allclose(decision(X, state, chosen), every[np.arange(len(X)), chosen])
+    shared = np.hstack([features(X, state), np.ones((len(X), 1))]) @ state.tasks.shared[0]
+    assert np.allclose(decision(X, state, np.full(len(X), -1)), shared)
+
+
+def test_inputs_beside_latent_features_have_the_same_scale():
+    X, Y = toy(61)
+    state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(include_inputs=True), noise_for(X)).state
+    seen = np.hstack([features(X, state), X / (state.input_scale * np.sqrt(5)), np.ones((len(X), 1))])
+    assert state.tasks.weights.shape == (3, 3 + 5 + 1)
+    assert np.allclose(decision(X, state), seen @ state.tasks.weights.T)
+
+
+def test_a_fit_continues_where_another_stopped():
+    X, Y = toy(62)
+    cells, outputs = cells_of(Y, "squared_hinge")
+    first = fit(X, cells, outputs, small_settings(max_iter=4), noise_for(X))
+    second = fit(X, cells, outputs, small_settings(max_iter=4), noise_for(X), start=first.state)
+    assert second.trace.objective[0] == pytest.approx(first.trace.objective[-1], rel=1e-9)
+    assert second.trace.objective[-1] < first.trace.objective[-1]
+
+
+def test_callbacks_see_the_state_and_may_stop():
+    X, Y = toy(63)
+    seen = []
+
+    def watch(progress):
+        seen.append(decision(X, progress.state))
+        return progress.iteration == 3
+
+    result = fit(X, *cells_of(Y, "squared_hinge"), small_settings(), noise_for(X), callbacks=[watch])
+    assert (len(seen), result.status) == (3, Status.STOPPED)
+    assert np.array_equal(seen[-1], decision(X, result.state))
+
+
+def test_planted_features_are_recovered():
+    """Three overlapping groups of columns, each driven by one hidden number per row."""
+    rng = np.random.default_rng(64)
+    Z = np.zeros((12, 3))
+    Z[0:6, 0] = Z[4:10, 1] = Z[8:12, 2] = 1.0
+    X = rng.standard_normal((400, 3)) @ Z.T + 0.3 * rng.standard_normal((400, 12))
+    nothing = np.zeros(0, dtype=np.int64)
+    cells, outputs = regression_cells(nothing, nothing, np.zeros(0), 0)
+    settings = Settings(n_components=6, covariance="full", temperature=0.0, start_iter=500, tol=1e-9)
+    latent = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X, 6, seed=1)).state.latent
+    found = latent.psi > 0.5
+    for planted in (Z > 0.5).T:
+        assert any(np.array_equal(planted, column) for column in found.T)
+    assert latent.noise_variance == pytest.approx(0.09, rel=0.03)

@@ -1,0 +1,215 @@
+"""MT-iLSVM: expectations by enumeration, gradients by differences, blocks by perturbation, symmetries of whole fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mt_ilsvm_tools import LOSSES, is_regression, toy_latent, toy_problem
+from regbayes.models.mt_ilsvm.margins import margin_bound, margin_pull, no_weights, solve_margins
+from regbayes.models.mt_ilsvm.objective import expected_residual, feature_entropy, generative_terms
+from regbayes.models.mt_ilsvm.rows import local_step
+from regbayes.models.mt_ilsvm.state import Factors
+from regbayes.models.mt_ilsvm.steps import evaluate, see
+from regbayes.models.mt_ilsvm.updates import (
+    feature_logits,
+    update_factors,
+    update_features,
+    update_noise_variance,
+    update_sticks,
+    update_weight_variance,
+)
+from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
+
+
+def factors_at(projection, covariance, stats):
+    """q(w) with any linear means and any covariance."""
+    cross = stats.gram @ projection
+    return Factors(projection, covariance, cross, projection.T @ cross + stats.n_rows * covariance)
+
+
+def free_energy(latent, factors, stats, temperature=4.0, alpha=2.0):
+    return sum(generative_terms(latent, factors, stats, alpha, temperature).values())
+
+
+# Expectations and terms
+
+
+def test_expected_residual_and_entropy_by_enumeration():
+    rng = np.random.default_rng(0)
+    X, latent = rng.standard_normal((4, 3)), toy_latent(1, n_columns=3, n_features=2)
+    half = rng.standard_normal((2, 2))
+    factors = factors_at(rng.standard_normal((3, 2)), half @ half.T + np.eye(2), local_step(X))
+    psi, residual, entropy = latent.psi, 0.0, 0.0
+    for bits in product([0.0, 1.0], repeat=6):
+        Z = np.reshape(bits, (3, 2))
+        probability = np.prod(np.where(Z == 1, psi, 1 - psi))
+        for x in X:
+            mean = factors.projection.T @ x
+            residual += probability * (np.sum((x - Z @ mean) ** 2) + np.trace(Z @ factors.covariance @ Z.T))
+        entropy -= probability * np.log(probability)
+    assert expected_residual(psi, factors, local_step(X)) == pytest.approx(residual, rel=1e-12)
+    assert feature_entropy(latent.logits) == pytest.approx(entropy, rel=1e-12)
+
+
+def test_entropy_of_certain_features_is_zero_and_finite():
+    assert feature_entropy(np.array([[-800.0, 800.0]])) == 0.0
+    assert feature_entropy(np.zeros((1, 1))) == pytest.approx(np.log(2))
+
+
+def test_terms_sum_to_the_free_energy_of_the_joint_density():
+    """-E log p(X, w | Z) - H(q(w)) row by row, against the terms; constants kept."""
+    rng = np.random.default_rng(3)
+    X, latent = rng.standard_normal((6, 4)), toy_latent(2, n_columns=4, n_features=2)
+    stats = local_step(X)
+    factors = factors_at(rng.standard_normal((4, 2)), np.diag([0.3, 0.7]), stats)
+    noise, prior = latent.noise_variance, latent.weight_variance
+    total = 0.0
+    for x in X:
+        mean, covariance = factors.projection.T @ x, factors.covariance
+        residual = expected_residual(latent.psi, factors_at_row(mean, covariance, x), local_step(x[None]))
+        total += 0.5 * (4 * np.log(2 * np.pi * noise) + residual / noise)
+        total += 0.5 * (2 * np.log(2 * np.pi * prior) + (mean @ mean + np.trace(covariance)) / prior)
+        total -= 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
+    terms = generative_terms(latent, factors, stats, 2.0, 4.0)
+    assert terms["kl_factors"] + terms["likelihood"] == pytest.approx(total, rel=1e-12)
+    counts = latent.psi.sum(axis=0)
+    assert terms["features"] == cross_entropy_features(stick_expectations(latent.sticks), counts, 4.0)
+    assert terms["kl_sticks"] == kl_sticks(latent.sticks, 2.0)
+    assert terms["entropy"] == pytest.approx(-4.0 * feature_entropy(latent.logits))
+
+
+def factors_at_row(mean, covariance, x):
+    return Factors(np.zeros((len(x), len(mean))), covariance, np.outer(x, mean), np.outer(mean, mean) + covariance)
+
+
+# Blocks: no perturbation beats an update
+
+
+@pytest.mark.parametrize("covariance", ["isotropic", "full"])
+def test_factors_are_optimal_in_their_family(covariance):
+    rng = np.random.default_rng(4)
+    X, latent = rng.standard_normal((10, 5)), toy_latent(5)
+    stats = local_step(X)
+    best = update_factors(latent, stats, covariance)
+    value = free_energy(latent, best, stats)
+    for _ in range(30):
+        step = 10.0 ** rng.uniform(-4, -1)
+        moved = factors_at(best.projection + step * rng.standard_normal((5, 3)), best.covariance, stats)
+        assert free_energy(latent, moved, stats) > value
+        if covariance == "isotropic":
+            spread = best.covariance * np.exp(step * rng.standard_normal())
+        else:
+            mix = np.eye(3) + step * rng.standard_normal((3, 3))
+            spread = mix @ best.covariance @ mix.T
+        assert free_energy(latent, factors_at(best.projection, spread, stats), stats) > value
+
+
+def test_a_full_covariance_is_a_tighter_bound():
+    X, latent = np.random.default_rng(6).standard_normal((10, 5)), toy_latent(7)
+    stats = local_step(X)
+    full, isotropic = (free_energy(latent, update_factors(latent, stats, c), stats) for c in ("full", "isotropic"))
+    assert full < isotropic
+
+
+def test_variances_are_optimal():
+    X, latent = np.random.default_rng(8).standard_normal((10, 5)), toy_latent(9)
+    stats = local_step(X)
+    factors = update_factors(latent, stats, "isotropic")
+    for update, name in ((update_noise_variance, "noise_variance"), (update_weight_variance, "weight_variance")):
+        best = update(latent, factors, stats)
+        value = free_energy(best, factors, stats)
+        for factor in (0.5, 0.99, 1.01, 2.0):
+            moved = replace(best, **{name: factor * getattr(best, name)})
+            assert free_energy(moved, factors, stats) > value
+
+
+def test_sticks_lower_their_own_cost():
+    latent = toy_latent(10)
+    better = update_sticks(latent, 2.0)
+    factors = update_factors(latent, local_step(np.eye(5)), "isotropic")
+    assert free_energy(better, factors, local_step(np.eye(5))) < free_energy(latent, factors, local_step(np.eye(5)))
+
+
+def test_each_feature_of_the_alternation_minimises_the_lagrangian():
+    """With q(w) and the multipliers held, every column in turn; a later column is exact given the earlier ones."""
+    rng = np.random.default_rng(11)
+    X, latent = rng.standard_normal((20, 5)), toy_latent(12)
+    stats = local_step(X)
+    factors = update_factors(latent, stats, "isotropic")
+    pull = rng.standard_normal((5, 3))
+    temperature = 3.0
+
+    def lagrangian(at):
+        return free_energy(at, factors, stats, temperature) / temperature - np.sum(pull * at.psi)
+
+    swept = update_features(latent, factors, temperature, pull)
+    assert lagrangian(swept) < lagrangian(latent)
+    for k in range(3):
+        # The sweep as far as column k: later columns as they were.
+        logits = np.hstack([swept.logits[:, : k + 1], latent.logits[:, k + 1 :]])
+        at = replace(latent, logits=logits)
+        for _ in range(10):
+            moved = logits.copy()
+            moved[:, k] += 10.0 ** rng.uniform(-3, 0) * rng.standard_normal(5)
+            assert lagrangian(replace(latent, logits=moved)) > lagrangian(at)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("sharing", [0.0, 1.3])
+def test_margins_agree_with_cvxpy(loss, sharing):
+    cp = pytest.importorskip("cvxpy")
+    problem, _, _ = toy_problem(13, loss, missing=0.2, task_sharing=sharing)
+    margins, latent = problem.margins, toy_latent(14)
+    seen = see(latent, margins)
+    found = solve_margins(margins, seen, no_weights(margins, seen.shape[1]), 1e-12)
+
+    own, common = cp.Variable((3, seen.shape[1])), cp.Variable(seen.shape[1])
+    cells, C, epsilon = margins.cells, problem.settings.C, problem.settings.epsilon
+    weights = own + sharing * cp.vstack([common] * 3)
+    scores = cp.sum(cp.multiply(seen[cells.rows], weights[cells.outputs]), axis=1)
+    if is_regression(loss):
+        miss = cp.pos(cp.abs(cells.targets - scores) - epsilon)
+    else:
+        miss = cp.pos(1 - cp.multiply(cells.targets, scores))
+    losses = C * cp.sum(cp.square(miss) if loss.startswith("squared") else miss)
+    value = 0.5 * (cp.sum_squares(own) + cp.sum_squares(common)) + losses
+    oracle = cp.Problem(cp.Minimize(value)).solve(solver=cp.CLARABEL)
+
+    assert found.value == pytest.approx(oracle, rel=1e-6)
+    assert found.gap <= 1e-10 * found.value
+    assert np.allclose(found.tasks.weights, weights.value, atol=1e-4)
+    assert np.allclose(found.tasks.shared[0], sharing * common.value, atol=1e-4)
+    assert found.loss == pytest.approx(losses.value, rel=1e-4)
+    assert margin_bound(margins, seen, found.tasks.duals) == pytest.approx(oracle, rel=1e-6)
+
+
+# The gradient of J
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("covariance", ["isotropic", "full"])
+@pytest.mark.parametrize("options", [{}, {"task_sharing": 0.7, "include_inputs": True, "fit_intercept": False}])
+def test_gradient_of_the_objective_by_finite_differences(loss, covariance, options):
+    problem, _, _ = toy_problem(15, loss, missing=0.2, covariance=covariance, **options)
+    latent = toy_latent(16)
+    n_seen = see(latent, problem.margins).shape[1]
+    tasks = no_weights(problem.margins, n_seen)
+    r, T = problem.scales.generative, problem.scales.temperature
+
+    def objective(logits):
+        return evaluate(replace(latent, logits=logits), tasks, problem).objective
+
+    point = evaluate(latent, tasks, problem)
+    psi = latent.psi
+    wanted = feature_logits(latent, point.factors, T)
+    gradient = psi * (1 - psi) * (r * (latent.logits - wanted) - margin_pull(problem.margins, point.margin.tasks, 3))
+    numeric = np.zeros_like(gradient)
+    for index in np.ndindex(gradient.shape):
+        step = np.zeros_like(gradient)
+        step[index] = 1e-4
+        numeric[index] = (objective(latent.logits + step) - objective(latent.logits - step)) / 2e-4
+    assert np.allclose(gradient, numeric, atol=1e-6 * np.abs(gradient).max())
