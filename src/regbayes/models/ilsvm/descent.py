@@ -1,0 +1,175 @@
+"""Descent on J over the loadings: L-BFGS with the exact gradient and a backtracking line search, so J never rises.
+
+Margins act on the loadings through the label-free inference, docs/math.md eq. (30)-(34). Every evaluation runs the
+inference, solves the large-margin problem from the last accepted multipliers and goes back through the inference.
+Sticks and loading variances move in closed form every few steps, and only where that does not raise J.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.engine import Status, StepResult
+from regbayes.framework.large_margin import MultiClassDual
+from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
+from regbayes.models.ilsvm.margins import Margins, margin_gradient, solve_margins
+from regbayes.models.ilsvm.objective import generative_gradient, generative_terms
+from regbayes.models.ilsvm.state import Data, Globals, Settings, State
+from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
+
+Floats = NDArray[np.float64]
+
+MEMORY = 10  # pairs that L-BFGS keeps
+ARMIJO = 1e-4
+MAX_TRIALS = 8
+FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
+BLOCKS_EVERY = 5  # steps between updates of the sticks and variances
+EPOCHS = 5.0  # passes of the large-margin solver at an evaluation
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit."""
+
+    data: Data
+    settings: Settings
+    dual: MultiClassDual | None  # None for the unsupervised model
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """J at some globals, and what was computed on the way."""
+
+    globals: Globals
+    psi: Floats  # (N, K)
+    stats: Stats
+    margins: Margins | None
+    terms: dict[str, float]
+
+    @property
+    def objective(self) -> float:
+        """J."""
+        return sum(self.terms.values())
+
+    @property
+    def multipliers(self) -> Floats | None:
+        """Multipliers to start the next large-margin solve from."""
+        return None if self.margins is None else self.margins.solution.dual
+
+    def state(self) -> State:
+        """The fitted model that this evaluation describes."""
+        classifier = None if self.margins is None else self.margins.classifier
+        return State(self.globals, self.psi, classifier, self.multipliers)
+
+
+@dataclass(frozen=True)
+class Search:
+    """An accepted point, its gradient, and what L-BFGS remembers."""
+
+    at: Evaluation
+    gradient: Floats  # (K, D)
+    moves: tuple[tuple[Floats, Floats], ...]  # (change of loadings, change of gradient)
+    n_steps: int
+
+
+def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, epochs: float = EPOCHS) -> Evaluation:
+    """Compute J: inference, statistics, large-margin step."""
+    settings = problem.settings
+    psi, stats = infer_all(problem.data.X, g, settings.n_threads)
+    terms = generative_terms(stats, g, settings.alpha, settings.generative_weight)
+    margins = None
+    if problem.dual is not None:
+        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, epochs)
+        terms |= margins.terms
+    return Evaluation(g, psi, stats, margins, terms)
+
+
+def gradient(problem: Problem, at: Evaluation) -> Floats:
+    """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
+    g, r = at.globals, problem.settings.generative_weight
+    K = len(g.loadings)
+    slopes = np.zeros_like(at.psi) if at.margins is None else margin_gradient(problem.data, at.margins, K)
+    sums = reverse_all(problem.data.X, at.psi, slopes, g, r, problem.settings.n_threads)
+    through = sums.cross - sums.theta[:, None] * g.loadings + (sums.coupling + sums.coupling.T) @ g.loadings
+    return np.asarray(g.precision * through + generative_gradient(at.stats, g, r))
+
+
+def start(problem: Problem, g: Globals, warm_start: Floats | None) -> Search:
+    """Evaluate the start."""
+    at = evaluate(problem, g, warm_start, epochs=4 * EPOCHS)
+    return Search(at, gradient(problem, at), (), 0)
+
+
+def step(problem: Problem, search: Search) -> StepResult[Search]:
+    """One L-BFGS step and, every few steps, the closed-form blocks."""
+    moved, length, trials = _line_search(problem, search)
+    if moved is None:
+        if search.moves:  # curvature from elsewhere misled it: once more, downhill
+            return StepResult(replace(search, moves=()), search.at.terms, {"step": 0.0, "trials": trials})
+        return StepResult(search, search.at.terms, {"step": 0.0, "trials": trials}, Status.CONVERGED)
+    slope = gradient(problem, moved)
+    change = (moved.globals.loadings - search.at.globals.loadings, slope - search.gradient)
+    curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
+    moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
+    after = Search(moved, slope, moves, search.n_steps + 1)
+    if after.n_steps % BLOCKS_EVERY == 0:
+        after = _update_blocks(problem, after)
+    return StepResult(after, after.at.terms, {"step": length, "trials": trials, "gap": _gap(after.at)})
+
+
+def _gap(at: Evaluation) -> float:
+    return 0.0 if at.margins is None else at.margins.solution.gap
+
+
+def _line_search(problem: Problem, search: Search) -> tuple[Evaluation | None, float, int]:
+    """Backtrack along the L-BFGS direction until J falls enough."""
+    at = search.at
+    direction = _direction(search)
+    slope = float(np.vdot(search.gradient, direction))
+    if not slope < 0:
+        return None, 0.0, 0
+    length = 1.0
+    for trial in range(1, MAX_TRIALS + 1):
+        g = replace(at.globals, loadings=at.globals.loadings + length * direction)
+        moved = evaluate(problem, g, at.multipliers)
+        rise = moved.objective - at.objective
+        if rise <= ARMIJO * length * slope:
+            return moved, length, trial
+        # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
+        curve = rise - slope * length
+        best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
+        length = min(max(best, 0.1 * length), 0.5 * length)
+    return None, 0.0, MAX_TRIALS
+
+
+def _direction(search: Search) -> Floats:
+    """Minus the gradient times the inverse curvature that the last moves suggest (two-loop recursion)."""
+    q = search.gradient.copy()
+    if not search.moves:
+        size = float(np.linalg.norm(q))
+        return -q * (FIRST_MOVE * float(np.linalg.norm(search.at.globals.loadings)) / size) if size > 0 else -q
+    shares = []
+    for move, change in reversed(search.moves):
+        share = float(np.vdot(move, q)) / float(np.vdot(move, change))
+        shares.append(share)
+        q -= share * change
+    move, change = search.moves[-1]
+    q *= float(np.vdot(move, change)) / float(np.vdot(change, change))
+    for (move, change), share in zip(search.moves, reversed(shares), strict=True):
+        q += (share - float(np.vdot(change, q)) / float(np.vdot(move, change))) * move
+    return -q
+
+
+def _update_blocks(problem: Problem, search: Search) -> Search:
+    """Sticks and variances in closed form at the current features; kept only where J, inference rerun, did not rise."""
+    settings, at = problem.settings, search.at
+    g = update_prior_blocks(at.globals, at.stats, settings.alpha)
+    if settings.estimate_variances:
+        g = update_variances(g, at.stats)
+    trial = evaluate(problem, g, at.multipliers)
+    if not trial.objective <= at.objective:
+        return search
+    return replace(search, at=trial, gradient=gradient(problem, trial))

@@ -1,0 +1,140 @@
+"""Label-free inference of the features of rows, and the way back: pure functions whose statistics add up.
+
+``local_step(rows, globals) -> (psi, Stats)`` is all that the generative part ever does with rows, docs/math.md
+eq. (31). Rows are taken in chunks of fixed size and the sums in their order, so that the result is the same for any
+number of threads, and chunks could as well live on other machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, xlog1py, xlogy
+
+from regbayes.kernels.chunks import map_chunks
+from regbayes.kernels.dispatch import get_backend
+from regbayes.models.ilsvm.state import Globals
+
+Floats = NDArray[np.float64]
+Summed = TypeVar("Summed", bound="_Sums")
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over rows: two of them can be added and subtracted."""
+
+    def __add__(self: Summed, other: Summed) -> Summed:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self: Summed, other: Summed) -> Summed:
+        return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Stats(_Sums):
+    """What the objective and the global updates need to know of rows."""
+
+    n_rows: float
+    squared_norm: float  # sum of ||x_n||^2
+    counts: Floats  # (K,): sum of psi_n
+    gram: Floats  # (K, K): sum of psi_n psi_n'
+    cross: Floats  # (K, D): sum of psi_n x_n'
+    entropy: float  # sum of H(q(z_n))
+
+
+@dataclass(frozen=True)
+class GradientStats(_Sums):
+    """What the gradient of the loadings needs to know of rows, docs/math.md eq. (33)."""
+
+    coupling: Floats  # (K, K)
+    theta: Floats  # (K,): summed gradient of theta
+    cross: Floats  # (K, D): sum of (gradient of theta_n) x_n'
+
+
+def infer(X: Floats, g: Globals) -> Floats:
+    """Return psi of rows by S sweeps from the prior: what prediction does, shape (n, K)."""
+    return _sweep(base_logits(X, g), g, g.n_sweeps)
+
+
+def local_step(X: Floats, g: Globals) -> tuple[Floats, Stats]:
+    """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+    psi = infer(X, g)
+    return psi, sum_rows(X, psi)
+
+
+def sum_rows(X: Floats, psi: Floats) -> Stats:
+    """Return the statistics of rows whose features are given."""
+    entropy = -float(np.sum(xlogy(psi, psi)) + np.sum(xlog1py(1.0 - psi, -psi)))
+    return Stats(float(len(X)), float(np.vdot(X, X)), psi.sum(axis=0), psi.T @ psi, psi.T @ X, entropy)
+
+
+def reverse_step(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: float) -> GradientStats:
+    """Differentiate through the inference: from a gradient with respect to psi to one of the global parameters.
+
+    Parameters
+    ----------
+    X : array of shape (n, D)
+    psi : array of shape (n, K)
+        What `infer` returned for these rows.
+    gradient : array of shape (n, K)
+        Gradient of the margin part with respect to psi. It is overwritten.
+    g : Globals
+    weight : float
+        Weight r of the generative part, whose own gradient with respect to psi is added, docs/math.md eq. (32).
+    """
+    coupling = g.coupling
+    start = expit(g.log_odds)[None, :]
+    theta = None if g.n_sweeps == 1 else base_logits(X, g)
+    before = start if theta is None else _sweep(theta, g, g.n_sweeps - 1)
+    # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from theta
+    # less the couplings, and it is zero once the sweeps have converged.
+    gradient += weight * ((psi - before) @ np.tril(coupling, -1))
+    kernels = get_backend()
+    sums = kernels.reverse_features(gradient, psi, theta, coupling, start, g.n_sweeps, gradient, 1)
+    return GradientStats(sums.coupling, sums.theta_sum, gradient.T @ X)
+
+
+def infer_all(X: Floats, g: Globals, n_threads: int) -> tuple[Floats, Stats]:
+    """`local_step` over all rows, chunk by chunk."""
+    psi = np.empty((len(X), len(g.loadings)))
+
+    def work(_: int, first: int, last: int) -> Stats:
+        psi[first:last], stats = local_step(X[first:last], g)
+        return stats
+
+    return psi, _total(map_chunks(work, len(X), n_threads))
+
+
+def reverse_all(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: float, n_threads: int) -> GradientStats:
+    """`reverse_step` over all rows, chunk by chunk. ``gradient`` is overwritten."""
+
+    def work(_: int, first: int, last: int) -> GradientStats:
+        rows = slice(first, last)
+        return reverse_step(X[rows], psi[rows], gradient[rows], g, weight)
+
+    return _total(map_chunks(work, len(X), n_threads))
+
+
+def _total(parts: list[Summed]) -> Summed:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def base_logits(X: Floats, g: Globals) -> Floats:
+    """Return theta, the part of the logits that does not depend on other features, docs/math.md eq. (31)."""
+    c, D = g.precision, g.loadings.shape[1]
+    squares = np.einsum("kd,kd->k", g.loadings, g.loadings)
+    theta = X @ (c * g.loadings.T)
+    theta += g.log_odds - 0.5 * c * (squares + D * g.variances)
+    return np.asarray(theta)
+
+
+def _sweep(theta: Floats, g: Globals, n_sweeps: int) -> Floats:
+    psi = np.empty_like(theta)
+    get_backend().sweep_features(theta, g.coupling, expit(g.log_odds)[None, :], n_sweeps, psi, 1)
+    return psi

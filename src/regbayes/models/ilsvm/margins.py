@@ -1,0 +1,82 @@
+"""The large-margin part: from features of rows to the classifier, its value, and the gradient it sends back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.framework.large_margin import MarginSolution, MultiClassDual, solve_simplex
+from regbayes.models.ilsvm.state import Classifier, Data, Settings
+
+Floats = NDArray[np.float64]
+MARGIN_TOL = 1e-4  # duality gap of the large-margin step, relative to its value
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The solved large-margin problem at given features."""
+
+    solution: MarginSolution
+    classifier: Classifier
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """``1/2 ||mu||^2`` and the loss."""
+        squares = 0.5 * float(np.vdot(self.classifier.weights, self.classifier.weights))
+        return {"kl_weights": squares, "margin": self.solution.primal - squares}
+
+
+def build_dual(data: Data, settings: Settings) -> MultiClassDual:
+    """The conjugate of the labelled rows' losses."""
+    labeled = data.labeled
+    make = MultiClassDual.squared_hinge if settings.squared else MultiClassDual.hinge
+    return make(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
+
+
+def design(X: Floats, psi: Floats, centre: Floats, input_scale: float, fit_intercept: bool) -> Floats:
+    """What the classifier sees of rows: centred features, inputs if wanted, a constant if wanted."""
+    n, K = psi.shape
+    n_inputs = X.shape[1] if input_scale else 0
+    out = np.empty((n, K + n_inputs + int(fit_intercept)))
+    np.subtract(psi, centre, out=out[:, :K])
+    if input_scale:
+        np.multiply(X, input_scale, out=out[:, K : K + n_inputs])
+    if fit_intercept:
+        out[:, -1] = 1.0
+    return out
+
+
+def solve_margins(
+    data: Data, psi: Floats, dual: MultiClassDual, settings: Settings, warm_start: Floats | None, max_epochs: float
+) -> Margins:
+    """Fit the classifier to features, from the multipliers of an earlier fit."""
+    labeled = data.labeled
+    everything = len(labeled) == len(data.X)
+    features = psi if everything else psi[labeled]
+    centre = features.mean(axis=0)
+    rows = design(
+        data.X if everything else data.X[labeled], features, centre, settings.input_scale, settings.fit_intercept
+    )
+    solution = solve_simplex(rows, dual, warm_start=warm_start, tol=MARGIN_TOL, max_epochs=max_epochs)
+    classifier = Classifier(solution.weights, centre, settings.input_scale, settings.fit_intercept)
+    return Margins(solution, classifier)
+
+
+def margin_gradient(data: Data, margins: Margins, n_components: int) -> Floats:
+    """Gradient of the margin part with respect to psi, by Danskin's theorem, docs/math.md eq. (32), shape (N, K).
+
+    The features are centred on their own mean, so what a row gains all labelled rows share.
+    """
+    labeled = data.labeled
+    omega, weights = margins.solution.dual, margins.classifier.weights[:, :n_components]
+    own = omega.copy()
+    own[np.arange(len(labeled)), data.labels[labeled]] -= omega.sum(axis=1)
+    slopes = own @ weights
+    slopes -= slopes.mean(axis=0)
+    if len(labeled) == len(data.X):
+        return np.asarray(slopes)
+    gradient = np.zeros((len(data.X), n_components))
+    gradient[labeled] = slopes
+    return gradient

@@ -1,0 +1,63 @@
+"""Closed-form updates of one block each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.kernels.dispatch import get_backend
+from regbayes.models.ilsvm.inference import Stats, base_logits
+from regbayes.models.ilsvm.objective import expected_residual
+from regbayes.models.ilsvm.state import Globals
+from regbayes.priors.indian_buffet import update_sticks
+
+Floats = NDArray[np.float64]
+VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
+
+
+def update_prior_blocks(g: Globals, stats: Stats, alpha: float) -> Globals:
+    """Sticks (one majorise-minimise step) and loading variances, docs/math.md eq. (23) and (28)."""
+    sticks = update_sticks(g.sticks, stats.counts, stats.n_rows, alpha)
+    return replace(g, sticks=sticks, variances=loading_variances(g, stats))
+
+
+def loading_variances(g: Globals, stats: Stats) -> Floats:
+    """``s_k``, docs/math.md eq. (28)."""
+    return np.asarray(1.0 / (1.0 / g.prior_variance + stats.counts / g.noise_variance))
+
+
+def update_loadings(g: Globals, stats: Stats) -> Globals:
+    """Means and variances of the loadings at fixed features: one linear system, docs/math.md eq. (28)."""
+    second = stats.gram.copy()
+    np.fill_diagonal(second, stats.counts)
+    system = second / g.noise_variance
+    system[np.diag_indices_from(system)] += 1.0 / g.prior_variance
+    loadings: Floats = np.asarray(np.linalg.solve(system, stats.cross / g.noise_variance), dtype=np.float64)
+    return replace(g, loadings=loadings, variances=loading_variances(g, stats))
+
+
+def update_variances(g: Globals, stats: Stats) -> Globals:
+    """Noise and prior variance by empirical Bayes, shared by all rows, with a floor."""
+    K, D = g.loadings.shape
+    floor = VARIANCE_FLOOR * stats.squared_norm / (stats.n_rows * D)
+    noise = expected_residual(stats, g) / (stats.n_rows * D)
+    prior = (float(np.vdot(g.loadings, g.loadings)) + D * float(np.sum(g.variances))) / (K * D)
+    return replace(g, noise_variance=max(noise, floor), prior_variance=max(prior, floor))
+
+
+def update_features(X: Floats, psi: Floats, pull: Floats, g: Globals) -> Floats:
+    """One sweep over the features of rows from where they are, docs/math.md eq. (27).
+
+    Parameters
+    ----------
+    X : array of shape (n, D)
+    psi : array of shape (n, K)
+    pull : array of shape (n, K)
+        What the margins add to the logits; zero for rows without a label.
+    g : Globals
+    """
+    out = np.empty_like(psi)
+    get_backend().sweep_features(base_logits(X, g) + pull, g.coupling, psi, 1, out, 1)
+    return out
