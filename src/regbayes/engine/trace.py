@@ -9,6 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._registry import persistable
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Number = TypeVar("Number", np.float64, np.int64)
@@ -52,6 +54,7 @@ class Rises:
         return float(self.sizes.sum())
 
 
+@persistable(name="regbayes.engine.Trace")
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The course of a fit. The arrays are read-only and have one entry per recorded iteration.
