@@ -7,6 +7,7 @@ the multipliers that say what each constraint cost.
 from __future__ import annotations
 
 from regbayes import regularizers
+from regbayes.estimators import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, TruncationWarning
 from regbayes.framework.constraints import E
 from regbayes.framework.empirical_bayes import empirical_bayes
 from regbayes.framework.posteriors import Finite, Gaussian, Samples
@@ -25,10 +26,14 @@ __all__ = [
     "E",
     "Finite",
     "Gaussian",
+    "IBPFactorAnalysis",
+    "ILSVMClassifier",
+    "ILSVMClassifierCV",
     "InfeasibleError",
     "NotConvergedWarning",
     "RegularizedPosterior",
     "Samples",
+    "TruncationWarning",
     "UnreliableWeightsWarning",
     "__version__",
     "empirical_bayes",

@@ -76,9 +76,7 @@ class FitReporter:
         if self.bar is not None:
             self.bar.close()
         if kind is None:
-            self.context.call_on_fit_task_end(
-                estimator=self.estimator, reconstruction_attributes=dict, **self.data
-            )
+            self.context.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=dict, **self.data)
 
 
 def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:

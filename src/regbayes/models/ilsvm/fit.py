@@ -69,10 +69,15 @@ def fit(
 
 
 def fit_transductive(
-    data: Data, settings: Settings, start: Globals, *, callbacks: Sequence[Callback] = ()
+    data: Data,
+    settings: Settings,
+    start: Globals,
+    *,
+    margins: Literal["consistent", "posterior"] = "consistent",
+    callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more."""
-    result = fit(data, settings, start, callbacks=callbacks)
+    result = fit(data, settings, start, margins=margins, callbacks=callbacks)
     guessed = np.flatnonzero(data.labels == UNLABELED)
     if not len(guessed) or result.state.classifier is None:
         return result
@@ -82,7 +87,7 @@ def fit_transductive(
         labels[guessed] = np.argmax(scores, axis=1)
         weights[guessed] = weight
         full = replace(data, labels=labels, weights=weights)
-        result = fit(full, settings, result.state.globals, callbacks=callbacks)
+        result = fit(full, settings, result.state.globals, margins=margins, callbacks=callbacks)
     return result
 
 

@@ -1,0 +1,92 @@
+"""From an estimator's parameters to the iLSVM model's settings, and back from its state to fitted attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.estimators._common import in_use, n_threads
+from regbayes.models.ilsvm.init import PRIOR_RATIO, default_noise_variance
+from regbayes.models.ilsvm.state import Globals, Settings, State
+from regbayes.priors.indian_buffet import stick_weights
+
+Floats = NDArray[np.float64]
+
+DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
+DEFAULT_GENERATIVE_SHARE = 0.03  # of C
+INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
+
+
+def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = True) -> Settings:
+    """Turn parameters, "auto" among them, into numbers; supervised ones are absent in the unsupervised model."""
+    D = X.shape[1]
+    temperature = DEFAULT_TEMPERATURE if estimator.temperature == "auto" else float(estimator.temperature)
+    noise = estimator.noise_variance
+    noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
+    prior = estimator.prior_variance
+    prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
+    weight = getattr(estimator, "generative_weight", 1.0)
+    mean_square = float(np.vdot(X, X)) / len(X)
+    input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
+    return Settings(
+        n_components=int(estimator.n_components),
+        alpha=float(estimator.alpha),
+        C=C,
+        squared=squared,
+        temperature=temperature * D,
+        generative_weight=DEFAULT_GENERATIVE_SHARE * C if weight == "auto" else float(weight),
+        noise_variance=noise_variance,
+        prior_variance=prior_variance,
+        estimate_variances="estimate" in (noise, prior),
+        fit_intercept=bool(getattr(estimator, "fit_intercept", False)),
+        input_scale=float(input_scale) if getattr(estimator, "include_inputs", False) else 0.0,
+        n_sweeps=int(estimator.n_sweeps),
+        max_iter=int(estimator.max_iter),
+        tol=float(estimator.tol),
+        n_threads=n_threads(estimator.n_jobs),
+    )
+
+
+def resumed(previous: Globals, settings: Settings) -> Globals:
+    """The parameters of an earlier fit as the start of one with other settings."""
+    return Globals(
+        loadings=previous.loadings,
+        variances=previous.variances,
+        sticks=previous.sticks,
+        noise_variance=settings.noise_variance,
+        prior_variance=settings.prior_variance,
+        temperature=settings.temperature,
+        n_sweeps=settings.n_sweeps,
+    )
+
+
+def latent_attributes(state: State) -> dict[str, Any]:
+    """Fitted attributes that describe the features."""
+    return {
+        "components_": state.globals.loadings,
+        "embedding_": state.embedding,
+        "stick_weights_": stick_weights(state.globals.sticks),
+        "n_components_": int(in_use(state.embedding).sum()),
+        "noise_variance_": state.globals.noise_variance,
+        "prior_variance_": state.globals.prior_variance,
+        "_state": state,
+    }
+
+
+def classifier_attributes(state: State) -> dict[str, Any]:
+    """Fitted attributes that describe the classifier; a binary one is the difference of its two answers."""
+    classifier = state.classifier
+    assert classifier is not None
+    K = len(classifier.centre)
+    weights = classifier.weights
+    latent = weights[:, :K]
+    intercept = (weights[:, -1] if classifier.fit_intercept else 0.0) - latent @ classifier.centre
+    attributes = {"coef_": latent, "intercept_": intercept}
+    if classifier.input_scale:
+        D = state.globals.loadings.shape[1]
+        attributes["coef_inputs_"] = classifier.input_scale * weights[:, K : K + D]
+    if len(weights) == 2:
+        attributes = {name: values[1:] - values[:1] for name, values in attributes.items()}
+    return attributes

@@ -1,0 +1,182 @@
+"""`IBPFactorAnalysis`: binary latent features of rows, as many as the data ask for, without labels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from regbayes._registry import Saveable, persistable
+from regbayes.estimators._common import LATENT_CONSTRAINTS, generator, n_threads, warn_if_truncated
+from regbayes.estimators._latent import latent_attributes, resumed, settings_of
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.models.ilsvm import fit, init, predict
+from regbayes.models.ilsvm.state import UNLABELED, Data, State
+
+Floats = NDArray[np.float64]
+
+
+@persistable(skip=("_skl_callbacks",))
+class IBPFactorAnalysis(
+    Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """Binary latent features under an Indian buffet prior.
+
+    Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
+    ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. In front of a
+    linear classifier this is the two-stage baseline of `ILSVMClassifier`, which learns both together.
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        Truncation: the most features there can be.
+    alpha : float, default=2.0
+        Concentration of the Indian buffet process: larger values expect more features.
+    temperature : float or "auto", default="auto"
+        Heat of the features per input: 0.2 ("auto") gives graded features, 0.02 nearly on/off ones.
+    noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
+        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate" starts there
+        and re-estimates them.
+    n_sweeps : int, default=1
+        Sweeps of mean-field inference for a row.
+    max_iter : int, default=200
+        Steps at most.
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the last solution.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+    n_jobs : int or None, default=None
+        Threads. The result does not depend on it.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        Loadings of the features.
+    n_components_ : int
+        Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
+    embedding_ : array of shape (n_samples, n_components)
+        Posterior means of the training rows' features.
+    stick_weights_ : array of shape (n_components,)
+        Share of rows that the prior expects to have each feature.
+    mean_ : array of shape (n_features,)
+    noise_variance_, prior_variance_ : float
+    trace_ : Trace
+        Course of the objective and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    See Also
+    --------
+    ILSVMClassifier : The same features learned together with a classifier.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from regbayes import IBPFactorAnalysis
+    >>> X, _ = load_digits(return_X_y=True)
+    >>> IBPFactorAnalysis(n_components=12, max_iter=20, tol=1e-2, random_state=0).fit_transform(X).shape
+    (1797, 12)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = dict(LATENT_CONSTRAINTS)
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        alpha: float = 2.0,
+        temperature: float | Literal["auto"] = "auto",
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_sweeps: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.temperature = temperature
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.n_sweeps = n_sweeps
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Learn the features of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        mean = X.mean(axis=0)
+        centred = X - mean
+        settings = settings_of(self, centred)
+        labels = np.full(len(X), UNLABELED, dtype=np.int64)
+        data = Data(centred, labels, np.ones(len(X)), np.zeros((1, 1)))
+        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
+        if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
+            start = resumed(previous.globals, settings)
+        else:
+            start = init.initial_globals(centred, settings, generator(self.random_state))
+        self.mean_ = mean
+        with FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose) as reporter:
+            result = fit.fit(data, settings, start, callbacks=[reporter])
+        for name, value in latent_attributes(result.state).items():
+            setattr(self, name, value)
+        self.trace_, self.n_iter_ = result.trace, result.n_iter
+        warn_of_status(self, result)
+        warn_if_truncated(self, self.n_components_)
+        return self
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return predict.features(X - self.mean_, self._state.globals, n_threads(self.n_jobs))
+
+    def inverse_transform(self, X: ArrayLike) -> Floats:
+        """Return the expected rows given their features, shape (n_samples, n_features)."""
+        check_is_fitted(self)
+        X = check_array(X, dtype=np.float64)
+        if X.shape[1] != len(self.components_):
+            raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
+        return predict.reconstruct(X, self._state.globals) + self.mean_
+
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Return a lower bound on each row's log-density, shape (n_samples,)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return predict.row_bounds(X - self.mean_, self._state.globals)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Return the mean of `score_samples`: how well held-out rows are explained."""
+        return float(np.mean(self.score_samples(X)))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)

@@ -1,0 +1,309 @@
+"""`ILSVMClassifier`: latent features that predict."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    _fit_context,
+)
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from regbayes._registry import Saveable, persistable
+from regbayes.estimators._common import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    generator,
+    n_threads,
+    warn_if_truncated,
+)
+from regbayes.estimators._latent import classifier_attributes, latent_attributes, resumed, settings_of
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.framework.large_margin import zero_one_cost
+from regbayes.models.ilsvm import fit, init, predict
+from regbayes.models.ilsvm.state import UNLABELED, Data, State
+
+Floats = NDArray[np.float64]
+
+
+@persistable(skip=("_skl_callbacks",))
+class ILSVMClassifier(
+    Saveable,
+    CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    ClassifierMixin,
+    BaseEstimator,
+):
+    """Infinite latent support vector machine: binary features under an Indian buffet prior that predict the label.
+
+    Features and a large-margin classifier on them are learned together: the margins act on the features as they are
+    inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
+    says how many features the data use. X is centred inside and never scaled.
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        Truncation: the most features there can be.
+    alpha : float, default=2.0
+        Concentration of the Indian buffet process: larger values expect more features.
+    C : float, default=1.0
+        Price of a margin violation.
+    loss : {"squared_hinge", "hinge"}, default="squared_hinge"
+        Multi-class loss.
+    cost : array-like of shape (n_classes, n_classes), default=None
+        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default.
+    class_weight : dict, "balanced" or None, default=None
+        Factors on C by class.
+    fit_intercept : bool, default=True
+        Whether the classifier has a (penalised) intercept.
+    include_inputs : bool, default=False
+        Whether the classifier sees the inputs beside the latent features.
+    temperature : float or "auto", default="auto"
+        Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
+        ones, for reading.
+    generative_weight : float or "auto", default="auto"
+        Weight of explaining X beside predicting y; "auto" is 0.03 C.
+    margins : {"consistent", "posterior"}, default="consistent"
+        Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
+        is the paper's algorithm.
+    unlabeled : object, default=None
+        A value of y that marks rows without a label: they shape the features and have no margin. None: no value does.
+    transductive : bool, default=False
+        Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999).
+    noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
+        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate" starts there
+        and re-estimates them.
+    n_sweeps : int, default=1
+        Sweeps of mean-field inference for a row.
+    max_iter : int, default=200
+        Steps at most.
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the last solution.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+    n_jobs : int or None, default=None
+        Threads. The result does not depend on it.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+    n_components_ : int
+        Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
+    components_ : array of shape (n_components, n_features)
+        Loadings of the features.
+    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+        Weights of the features.
+    intercept_ : array of shape (n_classes,) or (1,)
+    coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
+        Weights of the inputs, where they are included.
+    embedding_ : array of shape (n_samples, n_components)
+        Label-free posterior means of the training rows' features.
+    stick_weights_ : array of shape (n_components,)
+        Share of rows that the prior expects to have each feature.
+    mean_ : array of shape (n_features,)
+    noise_variance_, prior_variance_ : float
+    trace_ : Trace
+        Course of the objective and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    See Also
+    --------
+    IBPFactorAnalysis : The features without labels.
+    ILSVMClassifierCV : Chooses the parameters by cross-validation.
+
+    Notes
+    -----
+    docs/math.md, sections 2 and 3.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from regbayes import ILSVMClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = ILSVMClassifier(n_components=16, tol=1e-2, random_state=0).fit(X[::2], y[::2])
+    >>> model.score(X[1::2], y[1::2]) > 0.9
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **LATENT_CONSTRAINTS,
+        "C": [POSITIVE],
+        "loss": [StrOptions({"squared_hinge", "hinge"})],
+        "cost": ["array-like", None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "fit_intercept": ["boolean"],
+        "include_inputs": ["boolean"],
+        "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
+        "margins": [StrOptions({"consistent", "posterior"})],
+        "unlabeled": "no_validation",
+        "transductive": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        alpha: float = 2.0,
+        C: float = 1.0,
+        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        cost: ArrayLike | None = None,
+        class_weight: Any = None,
+        fit_intercept: bool = True,
+        include_inputs: bool = False,
+        temperature: float | Literal["auto"] = "auto",
+        generative_weight: float | Literal["auto"] = "auto",
+        margins: Literal["consistent", "posterior"] = "consistent",
+        unlabeled: Any = None,
+        transductive: bool = False,
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_sweeps: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.C = C
+        self.loss = loss
+        self.cost = cost
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.include_inputs = include_inputs
+        self.temperature = temperature
+        self.generative_weight = generative_weight
+        self.margins = margins
+        self.unlabeled = unlabeled
+        self.transductive = transductive
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.n_sweeps = n_sweeps
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn features and classifier together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels; rows whose label is ``unlabeled`` have none.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        data = self._prepare(X, y)
+        settings = settings_of(self, data.X, C=float(self.C), squared=self.loss == "squared_hinge")
+        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
+        multipliers = None
+        if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
+            start = resumed(previous.globals, settings)
+            if previous.multipliers is not None and previous.multipliers.shape == (len(data.labeled), len(data.cost)):
+                multipliers = previous.multipliers
+        else:
+            start = init.initial_globals(data.X, settings, generator(self.random_state))
+        with FitReporter(self, self._max_steps(data), {"X": X, "y": y}, _attributes, self.verbose) as reporter:
+            if self.transductive:
+                result = fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
+            else:
+                result = fit.fit(
+                    data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter]
+                )
+        for name, value in _attributes(result.state).items():
+            setattr(self, name, value)
+        self.trace_, self.n_iter_ = result.trace, result.n_iter
+        warn_of_status(self, result)
+        warn_if_truncated(self, self.n_components_)
+        return self
+
+    def _max_steps(self, data: Data) -> int:
+        rounds = 1 + len(fit.TRANSDUCTIVE_WEIGHTS) if self.transductive and np.any(data.labels == UNLABELED) else 1
+        return rounds * int(self.max_iter)
+
+    def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
+        """Validate labels, weights and costs; remember classes and mean."""
+        check_classification_targets(y)
+        labeled = np.ones(len(y), dtype=bool) if self.unlabeled is None else y != self.unlabeled
+        self.classes_, codes = np.unique(y[labeled], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs labels of at least 2 classes, got {len(self.classes_)} class(es)"
+            )
+        labels = np.full(len(y), UNLABELED, dtype=np.int64)
+        labels[labeled] = codes
+        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y[labeled])
+        weights = np.ones(len(y))
+        weights[labeled] = by_class[codes]
+        self.mean_ = X.mean(axis=0)
+        return Data(X - self.mean_, labels, weights, self._cost_matrix())
+
+    def _cost_matrix(self) -> Floats:
+        n = len(self.classes_)
+        if self.cost is None:
+            return zero_one_cost(n)
+        cost = np.asarray(self.cost, dtype=np.float64)
+        if cost.shape != (n, n):
+            raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")
+        if np.any(np.diag(cost) != 0) or np.any(cost < 0) or not np.all(np.isfinite(cost)):
+            raise ValueError("cost must be finite and non-negative, with a zero diagonal")
+        return cost
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
+        return self._infer(X)[1]
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        centred, psi = self._infer(X)
+        scores = predict.decide(centred, psi, self._state.classifier)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each row, shape (n_samples,)."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+        return np.asarray(self.classes_[best])
+
+    def _infer(self, X: ArrayLike) -> tuple[Floats, Floats]:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        centred = X - self.mean_
+        return centred, predict.features(centred, self._state.globals, n_threads(self.n_jobs))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+
+def _attributes(state: State) -> dict[str, Any]:
+    return latent_attributes(state) | classifier_attributes(state)
