@@ -71,35 +71,32 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
     -------
     Outcome
     """
-    rng = np.random.default_rng(seed)
-    everything = np.arange(problem.n_rows)
-    n_visits = 0
-    limit = max_epochs * problem.n_rows
     if max_epochs <= 0.0:
         primal, gap = problem.certificate()
         return Outcome(primal, gap, 0.0, Status.CONVERGED if gap <= tol * abs(primal) else Status.ITERATION_LIMIT)
+    rng = np.random.default_rng(seed)
+    everything = np.arange(problem.n_rows)
+    limit = max_epochs * problem.n_rows
+    n_visits = 0
     while True:
         order = rng.permutation(everything)
         progress = problem.visit(order, restart=True)
         n_visits += order.size
         target = tol * abs(0.5 * problem.squared_norm() + progress.loss)
-        status = _state_of(progress, n_visits >= limit)
-        if status is None and progress.gap > CHECK_FACTOR * target:
-            level = max(SHRINK_FACTOR * progress.gap, SHRINK_FACTOR * target)
-            for _ in range(MAX_SHORT_PASSES):
-                order = rng.permutation(problem.in_play(order))
-                progress = problem.visit(order, restart=False)
-                n_visits += order.size
-                status = _state_of(progress, n_visits >= limit)
-                if status is not None or progress.gap <= level:
-                    break
-            if status is None and progress.gap > CHECK_FACTOR * target:
-                continue
-        primal, gap = problem.certificate()
-        if gap <= tol * abs(primal):
-            status = Status.CONVERGED
-        if status is not None:
-            return Outcome(primal, gap, n_visits / max(problem.n_rows, 1), status)
+        level = SHRINK_FACTOR * max(progress.gap, target)
+        for short_pass in range(MAX_SHORT_PASSES + 1):
+            status = _state_of(progress, n_visits >= limit)
+            is_last = short_pass == MAX_SHORT_PASSES or progress.gap <= level
+            if status is not None or (progress.gap <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
+                primal, gap = problem.certificate()
+                status = Status.CONVERGED if gap <= tol * abs(primal) else status
+                if status is not None:
+                    return Outcome(primal, gap, n_visits / max(problem.n_rows, 1), status)
+            if is_last:
+                break
+            order = rng.permutation(problem.in_play(order))
+            progress = problem.visit(order, restart=False)
+            n_visits += order.size
 
 
 def _state_of(progress: Progress, out_of_visits: bool) -> Status | None:
