@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 
 ADMM_ITERATIONS_PER_ROUND = 20
 OVER_RELAXATION = 1.6
+DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
+PATIENCE = 15  # rounds that may pass without progress
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,13 @@ def minimize_composite(
     z, w = best.copy(), -problem.gradient(best)
     rho = 1.0
     w /= rho
-    for _ in range(max_rounds):
-        best, best_residual = _newton(problem, best, best_residual, tol)
+    residuals: list[float] = []
+    for rounds in range(1, max_rounds + 1):
+        detour = DETOUR if rounds & (rounds - 1) == 0 else 0  # ever more seldom: each costs a few linear systems
+        best, best_residual = _newton(problem, best, best_residual, tol, detour)
+        residuals.append(best_residual)
+        if len(residuals) > PATIENCE and best_residual > 0.9 * residuals[-PATIENCE]:
+            break  # as far as rounding lets it go
         if best_residual <= tol + 1e-14 * np.max(np.abs(best), initial=0.0):
             break
         if spectrum is None:
@@ -158,22 +165,25 @@ def _residual(problem: _Scaled, v: Floats) -> float:
     return float(np.max(np.abs(v - problem.forward_backward(v)), initial=0.0))
 
 
-def _newton(problem: _Scaled, v: Floats, residual: float, tol: float) -> tuple[Floats, float]:
+def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
+    """Semismooth Newton steps; the best point is returned, also when a step on the way to it was worse."""
     identity = np.eye(len(v))
-    for _ in range(20):
-        if residual <= tol + 1e-14 * np.max(np.abs(v), initial=0.0):
+    best, best_residual, since_best = v, residual, 0
+    for _ in range(30):
+        if best_residual <= tol + 1e-14 * np.max(np.abs(best), initial=0.0) or since_best > detour:
             break
         forward = v - problem.gradient(v)
         image = problem.prox(forward, 1.0)
         jacobian = problem.prox_jacobian(forward, image)
         system = identity - jacobian + jacobian @ problem.hessian
-        step = _solve_linear(system, image - v)
-        trial = problem.forward_backward(v + step)
-        trial_residual = _residual(problem, trial)
-        if not trial_residual < 0.5 * residual:
+        v = problem.forward_backward(v + _solve_linear(system, image - v))
+        residual = _residual(problem, v)
+        if not residual < np.inf:
             break
-        v, residual = trial, trial_residual
-    return v, residual
+        since_best += 1
+        if residual < 0.5 * best_residual:
+            best, best_residual, since_best = v, residual, 0
+    return best, best_residual
 
 
 def _solve_linear(system: Floats, right: Floats) -> Floats:

@@ -159,11 +159,13 @@ def solve_dual(
     point = problem.at(problem.enter_domain(start))
     damping, n_iter, converged = 1e-10, 0, False
     violations: list[float] = []
+    objectives: list[float] = []
     for n_iter in range(max_iter + 1):
         gap, violation = problem.certificate(point)
         converged = bool(gap <= tol * (1 + abs(point.objective)) and violation <= tol and np.isfinite(gap))
         violations.append(violation)
-        if converged or n_iter == max_iter or (not elastic and _runs_away(violations)):
+        objectives.append(point.objective)
+        if converged or n_iter == max_iter or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
             break
         accepted, damping = _newton_step(problem, point, damping, min(1e-3, max(violation, gap)))
         if accepted is None:
@@ -175,6 +177,11 @@ def solve_dual(
 def _runs_away(violations: list[float]) -> bool:
     """Whether multipliers grow without bringing the expectations any closer to the domain: a dual without bound."""
     return len(violations) > 25 and violations[-1] > 1e-6 and violations[-1] > 0.5 * violations[-16]
+
+
+def _stalls(objectives: list[float], gap: float) -> bool:
+    """Whether the last steps did so little for the gap that rounding must be all that is left of them."""
+    return len(objectives) > 10 and objectives[-10] - objectives[-1] < 1e-3 * gap < np.inf
 
 
 def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) -> tuple[_Point | None, float]:

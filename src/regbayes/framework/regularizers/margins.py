@@ -268,7 +268,7 @@ class EpsilonInsensitive(Regularizer):
         x = as_floats(x)
         away = x - self.target
         side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)
-        outside = np.where(excess <= reach, self.target + side * self.epsilon, x - side * reach)
+        outside = np.where(excess <= reach, self.target + side * self.epsilon, x - side * np.minimum(excess, reach))
         return like(np.where(excess > 0, outside, x), x)
 
     def clip_dual(self, u: Floats) -> Floats:
