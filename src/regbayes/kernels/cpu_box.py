@@ -72,7 +72,8 @@ def _visit_rows(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -
         f, t, u, absolute, ridge = feature_row[i], task[i], dual[i], absolutes[i], ridges[i]
         linear = _score(features, f, weights, t, sharing, common, group[t]) + linears[i]
         row_loss, row_gap = _loss_and_gap(linear, absolute, ridge, lowers[i], uppers[i], penalty, u)
-        loss += row_loss
+        if restart:
+            loss += row_loss
         gap += row_gap
         slope = linear + ridge * u
         left = -np.inf if u <= lowers[i] else slope + (absolute if u > 0.0 else -absolute)

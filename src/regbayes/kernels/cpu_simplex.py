@@ -276,7 +276,8 @@ def _visit_rows(rows: SimplexRows, order: Indices, restart: bool, state: Simplex
             features, label, cost, cost_row[i], ridge, is_fixed, i, omega, weights, answers, m, gradient
         )
         row_loss, row_gap = _row_loss(total, ridge, penalty, top, mass, true_score)
-        loss += row_loss
+        if restart:
+            loss += row_loss
         gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
         m = _set_aside(low, i, omega, answers, m, gradient)
         if is_fixed and m == 1:

@@ -105,7 +105,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
         scores = weights @ x
         gradient, top, low = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
         row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
-        loss, gap = loss + row_loss, gap + row_gap
+        loss, gap = loss + row_loss * restart, gap + row_gap
         stays = (omega[i, members] > 0.0) | (gradient >= low)
         members, gradient = members[stays], gradient[stays]
         answers[i] = np.concatenate([members, np.setdiff1d(np.arange(len(weights)), members)])
@@ -219,7 +219,7 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
         u, x = float(state.dual[i]), rows.features[rows.feature_row[i]]
         score = _box_score(rows, state, i)
         row_loss, row_gap = _box_gap(rows, i, score, u)
-        loss, gap = loss + row_loss, gap + row_gap
+        loss, gap = loss + row_loss * restart, gap + row_gap
         left, right = _box_slopes(rows, i, score, u)
         state.active[i] = left >= 0.0 or right <= 0.0
         row_violation = max(left, -right, 0.0)

@@ -114,7 +114,7 @@ class Progress(NamedTuple):
     gap: float
     """The visited rows' part of the duality gap."""
     loss: float
-    """The visited rows' loss. Meaningful only when every answer was in play."""
+    """The visited rows' loss, after a restart; otherwise zero, since answers set aside are not looked at."""
 
 
 class MarginCheck(NamedTuple):
