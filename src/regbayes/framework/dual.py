@@ -243,6 +243,8 @@ def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_ite
         give, warm = problem.elastic * solution.stacked, solution.stacked
         before, size = size, float(np.max(np.abs(give) / unit[problem.index]))
         settled = size > SETTLED * before
+        if size > 0.999 * before:  # what is left to settle is a tenth of a thousandth
+            break
     return give if settled and size > 1e-6 else None
 
 
