@@ -123,7 +123,7 @@ def test_jaynes_die():
 
 
 def test_two_models_by_hand():
-    # q = sigmoid(phi) on psi in {0, 1}: E == b has phi = logit(b), and a hinge of price C has phi = -C if that is enough
+    # On psi in {0, 1}, q = sigmoid(phi): E == b has phi = logit(b), and a hinge of price C phi = -C until that is met.
     coin = Finite(np.array([0.0, 1.0]))
     equal = regularize(coin, E(lambda x: x) == 0.2)
     assert equal.multipliers[0] == pytest.approx(np.log(0.2 / 0.8), abs=1e-7)
@@ -173,7 +173,7 @@ LISTS = {
         Reflected(Hinge(0.8), [0.3, -0.6]) + Shifted(Hinge(0.8), [0.4, -0.5]),
     ),
     "any regularizer": (
-        [E(lambda x: np.exp(x)).regularized(KL([0.2, 0.3, 0.5])), E(h).regularized(MultiClassHinge(2.0, [0.0, 1.0]))],
+        [E(np.exp).regularized(KL([0.2, 0.3, 0.5])), E(h).regularized(MultiClassHinge(2.0, [0.0, 1.0]))],
         Blocks([KL([0.2, 0.3, 0.5]), MultiClassHinge(2.0, [0.0, 1.0])]),
     ),
 }  # fmt: skip
