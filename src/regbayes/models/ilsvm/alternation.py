@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks
 from regbayes.models.ilsvm.descent import Evaluation, Problem
-from regbayes.models.ilsvm.inference import Stats, infer_all, sum_rows
-from regbayes.models.ilsvm.margins import Margins, margin_gradient, solve_margins
+from regbayes.models.ilsvm.inference import Stats, explain, infer_all, sum_rows
+from regbayes.models.ilsvm.margins import Accuracy, Margins, margin_gradient, solve_margins
 from regbayes.models.ilsvm.objective import generative_terms
 from regbayes.models.ilsvm.state import Globals
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_prior_blocks, update_variances
 
 Floats = NDArray[np.float64]
-EPOCHS = 20.0  # passes of the large-margin solver in a round
+ACCURACY = Accuracy(gap=1e-4, max_epochs=20.0)  # of the large-margin step in a round
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ def step(problem: Problem, state: Round) -> StepResult[Round]:
     """Features, loadings, sticks, variances, classifier: one round."""
     settings, at = problem.settings, state.at
     psi = _swept(problem, at)
-    stats = _summed(problem, psi)
-    g = update_prior_blocks(update_loadings(at.globals, stats), stats, settings.alpha)
+    stats, cross = _summed(problem, psi)
+    g = update_prior_blocks(update_loadings(at.globals, stats, cross), stats, settings.alpha)
+    stats = explain(stats, cross, g)
     if settings.estimate_variances:
         g = update_variances(g, stats)
     moved = _evaluated(problem, g, psi, stats, at.multipliers)
-    gap = 0.0 if moved.margins is None else moved.margins.solution.gap
-    return StepResult(Round(moved), moved.terms, {"gap": gap})
+    return StepResult(Round(moved), moved.terms, {"gap": moved.gap})
 
 
 def _evaluated(problem: Problem, g: Globals, psi: Floats, stats: Stats, warm_start: Floats | None) -> Evaluation:
@@ -56,7 +56,7 @@ def _evaluated(problem: Problem, g: Globals, psi: Floats, stats: Stats, warm_sta
     terms = generative_terms(stats, g, settings.alpha, settings.generative_weight)
     margins: Margins | None = None
     if problem.dual is not None:
-        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, EPOCHS)
+        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, ACCURACY)
         terms |= margins.terms
     return Evaluation(g, psi, stats, margins, terms)
 
@@ -67,7 +67,7 @@ def _swept(problem: Problem, at: Evaluation) -> Floats:
     if at.margins is None:
         pull = np.zeros_like(at.psi)
     else:
-        pull = -margin_gradient(problem.data, at.margins, len(g.loadings)) / problem.settings.generative_weight
+        pull = -margin_gradient(problem.data, at.margins) / problem.settings.generative_weight
     psi = np.empty_like(at.psi)
 
     def work(_: int, first: int, last: int) -> None:
@@ -78,10 +78,9 @@ def _swept(problem: Problem, at: Evaluation) -> Floats:
     return psi
 
 
-def _summed(problem: Problem, psi: Floats) -> Stats:
+def _summed(problem: Problem, psi: Floats) -> tuple[Stats, Floats]:
     X = problem.data.X
-    parts = map_chunks(lambda _, a, b: sum_rows(X[a:b], psi[a:b]), len(X), problem.settings.n_threads)
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    (total, cross), *rest = map_chunks(lambda _, a, b: sum_rows(X[a:b], psi[a:b]), len(X), problem.settings.n_threads)
+    for stats, part in rest:
+        total, cross = total + stats, cross + part
+    return total, cross

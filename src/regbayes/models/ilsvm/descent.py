@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
 from regbayes.engine import Status, StepResult
 from regbayes.framework.large_margin import MultiClassDual
 from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
-from regbayes.models.ilsvm.margins import Margins, margin_gradient, solve_margins
-from regbayes.models.ilsvm.objective import generative_gradient, generative_terms
+from regbayes.models.ilsvm.margins import Accuracy, Margins, margin_gradient, solve_margins
+from regbayes.models.ilsvm.objective import generative_terms, second_moment
 from regbayes.models.ilsvm.state import Data, Globals, Settings, State
 from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
 
@@ -26,8 +27,10 @@ MEMORY = 10  # pairs that L-BFGS keeps
 ARMIJO = 1e-4
 MAX_TRIALS = 8
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
-BLOCKS_EVERY = 5  # steps between updates of the sticks and variances
-EPOCHS = 5.0  # passes of the large-margin solver at an evaluation
+BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
+QUICK = Accuracy(gap=1e-3, max_epochs=3.0)  # of the large-margin step at an evaluation
+LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
+PATIENT_EPOCHS = 300.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Evaluation:
         return sum(self.terms.values())
 
     @property
+    def gap(self) -> float:
+        """Duality gap of the large-margin step: J is above its minimum over classifiers by at most this."""
+        return 0.0 if self.margins is None else self.margins.solution.gap
+
+    @property
     def multipliers(self) -> Floats | None:
         """Multipliers to start the next large-margin solve from."""
         return None if self.margins is None else self.margins.solution.dual
@@ -71,18 +79,19 @@ class Search:
 
     at: Evaluation
     gradient: Floats  # (K, D)
-    moves: tuple[tuple[Floats, Floats], ...]  # (change of loadings, change of gradient)
-    n_steps: int
+    moves: tuple[tuple[Floats, Floats], ...] = ()  # (change of loadings, change of gradient)
+    n_steps: int = 0
+    accuracy: Accuracy = QUICK
 
 
-def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, epochs: float = EPOCHS) -> Evaluation:
+def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, accuracy: Accuracy) -> Evaluation:
     """Compute J: inference, statistics, large-margin step."""
     settings = problem.settings
     psi, stats = infer_all(problem.data.X, g, settings.n_threads)
     terms = generative_terms(stats, g, settings.alpha, settings.generative_weight)
     margins = None
     if problem.dual is not None:
-        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, epochs)
+        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, accuracy)
         terms |= margins.terms
     return Evaluation(g, psi, stats, margins, terms)
 
@@ -90,74 +99,99 @@ def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, epochs: fl
 def gradient(problem: Problem, at: Evaluation) -> Floats:
     """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
     g, r = at.globals, problem.settings.generative_weight
-    K = len(g.loadings)
-    slopes = np.zeros_like(at.psi) if at.margins is None else margin_gradient(problem.data, at.margins, K)
+    slopes = np.zeros_like(at.psi) if at.margins is None else margin_gradient(problem.data, at.margins)
     sums = reverse_all(problem.data.X, at.psi, slopes, g, r, problem.settings.n_threads)
-    through = sums.cross - sums.theta[:, None] * g.loadings + (sums.coupling + sums.coupling.T) @ g.loadings
-    return np.asarray(g.precision * through + generative_gradient(at.stats, g, r))
+    couplings = sums.coupling + sums.coupling.T + r * second_moment(at.stats)
+    through = sums.cross - sums.theta[:, None] * g.loadings + couplings @ g.loadings
+    return np.asarray(g.precision * through + (r / (g.temperature * g.prior_variance)) * g.loadings)
 
 
 def start(problem: Problem, g: Globals, warm_start: Floats | None) -> Search:
     """Evaluate the start."""
-    at = evaluate(problem, g, warm_start, epochs=4 * EPOCHS)
-    return Search(at, gradient(problem, at), (), 0)
+    at = evaluate(problem, g, warm_start, Accuracy(QUICK.gap, PATIENT_EPOCHS))
+    return Search(at, gradient(problem, at))
 
 
 def step(problem: Problem, search: Search) -> StepResult[Search]:
     """One L-BFGS step and, every few steps, the closed-form blocks."""
-    moved, length, trials = _line_search(problem, search)
+    search, moved, length = _downhill(problem, search)
     if moved is None:
-        if search.moves:  # curvature from elsewhere misled it: once more, downhill
-            return StepResult(replace(search, moves=()), search.at.terms, {"step": 0.0, "trials": trials})
-        return StepResult(search, search.at.terms, {"step": 0.0, "trials": trials}, Status.CONVERGED)
+        return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
     slope = gradient(problem, moved)
     change = (moved.globals.loadings - search.at.globals.loadings, slope - search.gradient)
     curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
     moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
-    after = Search(moved, slope, moves, search.n_steps + 1)
+    after = replace(search, at=moved, gradient=slope, moves=moves, n_steps=search.n_steps + 1)
     if after.n_steps % BLOCKS_EVERY == 0:
         after = _update_blocks(problem, after)
-    return StepResult(after, after.at.terms, {"step": length, "trials": trials, "gap": _gap(after.at)})
+    return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
 
 
-def _gap(at: Evaluation) -> float:
-    return 0.0 if at.margins is None else at.margins.solution.gap
+def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:
+    """Find a step that lowers J; where there is none, try once more without memory, then with a smaller gap."""
+    while True:
+        moved, length = _line_search(problem, search)
+        if moved is not None:
+            return search, moved, length
+        if search.moves:
+            search = replace(search, moves=())
+        elif search.at.margins is not None and search.accuracy.gap > LEAST_GAP:
+            search = _sharpened(problem, search)
+        else:
+            return search, None, 0.0
 
 
-def _line_search(problem: Problem, search: Search) -> tuple[Evaluation | None, float, int]:
+def _sharpened(problem: Problem, search: Search) -> Search:
+    """Solve for the classifier more accurately: what looked like a rise may have been the gap."""
+    accuracy = Accuracy(max(0.1 * search.accuracy.gap, LEAST_GAP), PATIENT_EPOCHS)
+    at = evaluate(problem, search.at.globals, search.at.multipliers, accuracy)
+    if at.objective > search.at.objective:
+        # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the better
+        # multipliers are worth having all the same.
+        return replace(search, accuracy=accuracy, gradient=gradient(problem, at))
+    return replace(search, at=at, accuracy=accuracy, gradient=gradient(problem, at))
+
+
+def _line_search(problem: Problem, search: Search) -> tuple[Evaluation | None, float]:
     """Backtrack along the L-BFGS direction until J falls enough."""
     at = search.at
     direction = _direction(search)
     slope = float(np.vdot(search.gradient, direction))
     if not slope < 0:
-        return None, 0.0, 0
+        return None, 0.0
     length = 1.0
-    for trial in range(1, MAX_TRIALS + 1):
+    for _ in range(MAX_TRIALS):
         g = replace(at.globals, loadings=at.globals.loadings + length * direction)
-        moved = evaluate(problem, g, at.multipliers)
+        moved = evaluate(problem, g, at.multipliers, search.accuracy)
         rise = moved.objective - at.objective
         if rise <= ARMIJO * length * slope:
-            return moved, length, trial
+            return moved, length
         # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
         curve = rise - slope * length
         best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
         length = min(max(best, 0.1 * length), 0.5 * length)
-    return None, 0.0, MAX_TRIALS
+    return None, 0.0
 
 
 def _direction(search: Search) -> Floats:
-    """Minus the gradient times the inverse curvature that the last moves suggest (two-loop recursion)."""
+    """Minus the gradient times the inverse curvature that the last moves suggest (Nocedal and Wright, algorithm 7.4).
+
+    The first guess at the curvature is that of the generative part at fixed features, ``E[z z']``, plus a ridge.
+    """
+    stats = search.at.stats
+    curvature = second_moment(stats) / stats.n_rows + np.eye(len(stats.counts))
+    factor = cho_factor(curvature)
     q = search.gradient.copy()
-    if not search.moves:
-        size = float(np.linalg.norm(q))
-        return -q * (FIRST_MOVE * float(np.linalg.norm(search.at.globals.loadings)) / size) if size > 0 else -q
     shares = []
     for move, change in reversed(search.moves):
-        share = float(np.vdot(move, q)) / float(np.vdot(move, change))
-        shares.append(share)
-        q -= share * change
-    move, change = search.moves[-1]
-    q *= float(np.vdot(move, change)) / float(np.vdot(change, change))
+        shares.append(float(np.vdot(move, q)) / float(np.vdot(move, change)))
+        q -= shares[-1] * change
+    q = np.asarray(cho_solve(factor, q))
+    if search.moves:
+        move, change = search.moves[-1]
+        q *= float(np.vdot(move, change)) / float(np.vdot(change, cho_solve(factor, change)))
+    elif np.any(q):
+        q *= FIRST_MOVE * float(np.linalg.norm(search.at.globals.loadings)) / float(np.linalg.norm(q))
     for (move, change), share in zip(search.moves, reversed(shares), strict=True):
         q += (share - float(np.vdot(change, q)) / float(np.vdot(move, change))) * move
     return -q
@@ -169,7 +203,7 @@ def _update_blocks(problem: Problem, search: Search) -> Search:
     g = update_prior_blocks(at.globals, at.stats, settings.alpha)
     if settings.estimate_variances:
         g = update_variances(g, at.stats)
-    trial = evaluate(problem, g, at.multipliers)
+    trial = evaluate(problem, g, at.multipliers, search.accuracy)
     if not trial.objective <= at.objective:
         return search
     return replace(search, at=trial, gradient=gradient(problem, trial))

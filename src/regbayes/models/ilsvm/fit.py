@@ -13,7 +13,7 @@ from regbayes.engine import FitResult, Progress, RelativeChange, run
 from regbayes.models.ilsvm import alternation, descent
 from regbayes.models.ilsvm.descent import Evaluation, Problem
 from regbayes.models.ilsvm.inference import infer_all
-from regbayes.models.ilsvm.margins import build_dual, solve_margins
+from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
 
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Callback = Callable[[Progress[State]], bool | None]
 
 PATIENCE = 3  # small changes in a row that count as settled
-FINAL_EPOCHS = 300.0  # passes of the large-margin solver once the features stand
+FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # of the large-margin step once the features stand
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
 
 
@@ -100,5 +100,5 @@ def _finished(problem: Problem, at: Evaluation) -> State:
     if problem.dual is None:
         return at.state()
     psi, _ = infer_all(problem.data.X, at.globals, problem.settings.n_threads)
-    margins = solve_margins(problem.data, psi, problem.dual, problem.settings, at.multipliers, FINAL_EPOCHS)
+    margins = solve_margins(problem.data, psi, problem.dual, problem.settings, at.multipliers, FINAL)
     return State(at.globals, psi, margins.classifier, margins.solution.dual)

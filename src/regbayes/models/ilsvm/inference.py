@@ -7,12 +7,12 @@ number of threads, and chunks could as well live on other machines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, xlog1py, xlogy
+from scipy.special import expit
 
 from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.dispatch import get_backend
@@ -41,17 +41,17 @@ class Stats(_Sums):
     squared_norm: float  # sum of ||x_n||^2
     counts: Floats  # (K,): sum of psi_n
     gram: Floats  # (K, K): sum of psi_n psi_n'
-    cross: Floats  # (K, D): sum of psi_n x_n'
+    explained: float  # sum of psi_n' Phi x_n, at the loadings in force
     entropy: float  # sum of H(q(z_n))
 
 
 @dataclass(frozen=True)
 class GradientStats(_Sums):
-    """What the gradient of the loadings needs to know of rows, docs/math.md eq. (33)."""
+    """What the gradient of the loadings needs to know of rows, docs/math.md eq. (33)-(34)."""
 
     coupling: Floats  # (K, K)
     theta: Floats  # (K,): summed gradient of theta
-    cross: Floats  # (K, D): sum of (gradient of theta_n) x_n'
+    cross: Floats  # (K, D): sum of (gradient of theta_n - r psi_n) x_n'
 
 
 def infer(X: Floats, g: Globals) -> Floats:
@@ -61,14 +61,33 @@ def infer(X: Floats, g: Globals) -> Floats:
 
 def local_step(X: Floats, g: Globals) -> tuple[Floats, Stats]:
     """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-    psi = infer(X, g)
-    return psi, sum_rows(X, psi)
+    theta = base_logits(X, g)
+    psi = _sweep(theta, g, g.n_sweeps)
+    counts = psi.sum(axis=0)
+    # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
+    explained = (float(np.vdot(psi, theta)) - float(counts @ _constant_logits(g))) / g.precision
+    return psi, Stats(float(len(X)), float(np.vdot(X, X)), counts, psi.T @ psi, explained, entropy(psi))
 
 
-def sum_rows(X: Floats, psi: Floats) -> Stats:
-    """Return the statistics of rows whose features are given."""
-    entropy = -float(np.sum(xlogy(psi, psi)) + np.sum(xlog1py(1.0 - psi, -psi)))
-    return Stats(float(len(X)), float(np.vdot(X, X)), psi.sum(axis=0), psi.T @ psi, psi.T @ X, entropy)
+def sum_rows(X: Floats, psi: Floats) -> tuple[Stats, Floats]:
+    """Return the statistics of rows whose features are given, and the sum of ``psi_n x_n'``, shape (K, D).
+
+    What is explained depends on the loadings; `explain` says how much, and it is left at zero here.
+    """
+    stats = Stats(float(len(X)), float(np.vdot(X, X)), psi.sum(axis=0), psi.T @ psi, 0.0, entropy(psi))
+    return stats, psi.T @ X
+
+
+def explain(stats: Stats, cross: Floats, g: Globals) -> Stats:
+    """Return the statistics with what the loadings explain, from the sum of ``psi_n x_n'``."""
+    return replace(stats, explained=float(np.vdot(cross, g.loadings)))
+
+
+def entropy(psi: Floats) -> float:
+    """Summed entropy of independent binary features."""
+    rest = 1.0 - psi
+    tiny = np.finfo(np.float64).tiny  # 0 log 0 = 0
+    return -float(np.vdot(psi, np.log(np.maximum(psi, tiny))) + np.vdot(rest, np.log(np.maximum(rest, tiny))))
 
 
 def reverse_step(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: float) -> GradientStats:
@@ -94,6 +113,7 @@ def reverse_step(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: f
     gradient += weight * ((psi - before) @ np.tril(coupling, -1))
     kernels = get_backend()
     sums = kernels.reverse_features(gradient, psi, theta, coupling, start, g.n_sweeps, gradient, 1)
+    gradient -= weight * psi
     return GradientStats(sums.coupling, sums.theta_sum, gradient.T @ X)
 
 
@@ -127,11 +147,15 @@ def _total(parts: list[Summed]) -> Summed:
 
 def base_logits(X: Floats, g: Globals) -> Floats:
     """Return theta, the part of the logits that does not depend on other features, docs/math.md eq. (31)."""
-    c, D = g.precision, g.loadings.shape[1]
-    squares = np.einsum("kd,kd->k", g.loadings, g.loadings)
-    theta = X @ (c * g.loadings.T)
-    theta += g.log_odds - 0.5 * c * (squares + D * g.variances)
+    theta = X @ (g.precision * g.loadings.T)
+    theta += _constant_logits(g)
     return np.asarray(theta)
+
+
+def _constant_logits(g: Globals) -> Floats:
+    """Return the part of theta that is the same for all rows, shape (K,)."""
+    squares = np.einsum("kd,kd->k", g.loadings, g.loadings)
+    return np.asarray(g.log_odds - 0.5 * g.precision * (squares + g.loadings.shape[1] * g.variances))
 
 
 def _sweep(theta: Floats, g: Globals, n_sweeps: int) -> Floats:

@@ -17,7 +17,7 @@ START_SPREAD = 1.0  # standard deviation of a feature's logit over the rows at t
 
 
 def default_noise_variance(X: Floats) -> float:
-    """Half of the inputs' mean square: it scales as the inputs do, and only its product with the temperature matters."""
+    """Half of the inputs' mean square. It scales as the inputs do; only its product with the temperature matters."""
     mean_square = float(np.vdot(X, X)) / X.size
     return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
 

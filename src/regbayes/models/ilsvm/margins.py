@@ -11,7 +11,14 @@ from regbayes.framework.large_margin import MarginSolution, MultiClassDual, solv
 from regbayes.models.ilsvm.state import Classifier, Data, Settings
 
 Floats = NDArray[np.float64]
-MARGIN_TOL = 1e-4  # duality gap of the large-margin step, relative to its value
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """When a large-margin step is good enough."""
+
+    gap: float  # duality gap, relative to the value
+    max_epochs: float  # passes over the rows
 
 
 @dataclass(frozen=True)
@@ -49,32 +56,37 @@ def design(X: Floats, psi: Floats, centre: Floats, input_scale: float, fit_inter
 
 
 def solve_margins(
-    data: Data, psi: Floats, dual: MultiClassDual, settings: Settings, warm_start: Floats | None, max_epochs: float
+    data: Data, psi: Floats, dual: MultiClassDual, settings: Settings, warm_start: Floats | None, accuracy: Accuracy
 ) -> Margins:
-    """Fit the classifier to features, from the multipliers of an earlier fit."""
+    """Fit the classifier to features, from the multipliers of an earlier fit.
+
+    With an intercept the features are centred: the intercept is the weight of a constant, which is penalised, and
+    should not have to make up for features that are far from zero.
+    """
     labeled = data.labeled
     everything = len(labeled) == len(data.X)
     features = psi if everything else psi[labeled]
-    centre = features.mean(axis=0)
+    centre = features.mean(axis=0) if settings.fit_intercept else np.zeros(psi.shape[1])
     rows = design(
         data.X if everything else data.X[labeled], features, centre, settings.input_scale, settings.fit_intercept
     )
-    solution = solve_simplex(rows, dual, warm_start=warm_start, tol=MARGIN_TOL, max_epochs=max_epochs)
+    solution = solve_simplex(rows, dual, warm_start=warm_start, tol=accuracy.gap, max_epochs=accuracy.max_epochs)
     classifier = Classifier(solution.weights, centre, settings.input_scale, settings.fit_intercept)
     return Margins(solution, classifier)
 
 
-def margin_gradient(data: Data, margins: Margins, n_components: int) -> Floats:
+def margin_gradient(data: Data, margins: Margins) -> Floats:
     """Gradient of the margin part with respect to psi, by Danskin's theorem, docs/math.md eq. (32), shape (N, K).
 
-    The features are centred on their own mean, so what a row gains all labelled rows share.
+    Features that are centred are so on their own mean: what a row gains all labelled rows share.
     """
-    labeled = data.labeled
+    labeled, n_components = data.labeled, len(margins.classifier.centre)
     omega, weights = margins.solution.dual, margins.classifier.weights[:, :n_components]
     own = omega.copy()
     own[np.arange(len(labeled)), data.labels[labeled]] -= omega.sum(axis=1)
     slopes = own @ weights
-    slopes -= slopes.mean(axis=0)
+    if margins.classifier.fit_intercept:
+        slopes -= slopes.mean(axis=0)
     if len(labeled) == len(data.X):
         return np.asarray(slopes)
     gradient = np.zeros((len(data.X), n_components))

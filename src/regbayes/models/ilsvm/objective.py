@@ -12,14 +12,18 @@ from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, sti
 Floats = NDArray[np.float64]
 
 
+def second_moment(stats: Stats) -> Floats:
+    """``sum_n E[z_n z_n']``, shape (K, K)."""
+    moment = stats.gram.copy()
+    np.fill_diagonal(moment, stats.counts)
+    return np.asarray(moment)
+
+
 def expected_residual(stats: Stats, g: Globals) -> float:
-    """``sum_n E||x_n - W z_n||^2``."""
-    D = g.loadings.shape[1]
-    inner = g.loadings @ g.loadings.T
-    squares = np.diag(inner)
-    pairs = float(np.sum(stats.gram * inner) - np.diag(stats.gram) @ squares)
-    own = float(stats.counts @ (squares + D * g.variances))
-    return stats.squared_norm - 2.0 * float(np.sum(stats.cross * g.loadings)) + pairs + own
+    """``sum_n E||x_n - W z_n||^2``, docs/math.md eq. (25)."""
+    products = float(np.vdot(second_moment(stats), g.loadings @ g.loadings.T))
+    spread = float(g.loadings.shape[1] * (stats.counts @ g.variances))
+    return stats.squared_norm - 2.0 * stats.explained + products + spread
 
 
 def kl_loadings(g: Globals) -> float:
@@ -42,11 +46,3 @@ def generative_terms(stats: Stats, g: Globals, alpha: float, weight: float) -> d
         "kl_loadings": weight * kl_loadings(g) / T,
         "kl_sticks": weight * kl_sticks(g.sticks, alpha) / T,
     }
-
-
-def generative_gradient(stats: Stats, g: Globals, weight: float) -> Floats:
-    """Gradient of ``r F_T / T`` with respect to the loadings at fixed features, docs/math.md eq. (34), shape (K, D)."""
-    second = stats.gram.copy()
-    np.fill_diagonal(second, stats.counts)
-    slope = (second @ g.loadings - stats.cross) / g.noise_variance + g.loadings / g.prior_variance
-    return np.asarray(weight / g.temperature * slope)

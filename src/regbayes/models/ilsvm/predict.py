@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 
-from regbayes.models.ilsvm.inference import infer_all, sum_rows
+from regbayes.models.ilsvm.inference import infer_all
 from regbayes.models.ilsvm.margins import design
-from regbayes.models.ilsvm.objective import expected_residual
 from regbayes.models.ilsvm.state import Classifier, Globals
-from regbayes.priors.indian_buffet import cross_entropy_features, stick_expectations
+from regbayes.priors.indian_buffet import stick_expectations
 
 Floats = NDArray[np.float64]
 
@@ -30,17 +30,18 @@ def reconstruct(psi: Floats, g: Globals) -> Floats:
     return np.asarray(psi @ g.loadings)
 
 
-def row_bounds(X: Floats, g: Globals) -> Floats:
+def row_bounds(X: Floats, g: Globals, n_threads: int = 1) -> Floats:
     """Lower bound on each row's log-density at fixed global parameters, shape (n,).
 
     The bound is the ordinary one, at temperature one, for the features that tempered inference found.
     """
-    psi = features(X, g)
+    psi = features(X, g, n_threads)
     expected = stick_expectations(g.sticks)
-    bounds = np.empty(len(X))
+    squares = np.einsum("kd,kd->k", g.loadings, g.loadings)
+    # E||x - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+    spread = psi * (1.0 - psi) @ squares + X.shape[1] * (psi @ g.variances)
+    residual = np.square(X - reconstruct(psi, g)).sum(axis=1) + spread
+    log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
+    entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
     normaliser = 0.5 * X.shape[1] * np.log(2.0 * np.pi * g.noise_variance)
-    for n in range(len(X)):
-        stats = sum_rows(X[n : n + 1], psi[n : n + 1])
-        prior = cross_entropy_features(expected, stats.counts, 1.0)
-        bounds[n] = stats.entropy - prior - 0.5 * expected_residual(stats, g) / g.noise_variance - normaliser
-    return bounds
+    return np.asarray(entropies + log_prior - 0.5 * residual / g.noise_variance - normaliser)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.ilsvm.inference import Stats, base_logits
-from regbayes.models.ilsvm.objective import expected_residual
+from regbayes.models.ilsvm.objective import expected_residual, second_moment
 from regbayes.models.ilsvm.state import Globals
 from regbayes.priors.indian_buffet import update_sticks
 
@@ -28,13 +29,14 @@ def loading_variances(g: Globals, stats: Stats) -> Floats:
     return np.asarray(1.0 / (1.0 / g.prior_variance + stats.counts / g.noise_variance))
 
 
-def update_loadings(g: Globals, stats: Stats) -> Globals:
-    """Means and variances of the loadings at fixed features: one linear system, docs/math.md eq. (28)."""
-    second = stats.gram.copy()
-    np.fill_diagonal(second, stats.counts)
-    system = second / g.noise_variance
+def update_loadings(g: Globals, stats: Stats, cross: Floats) -> Globals:
+    """Means and variances of the loadings at fixed features: one linear system, docs/math.md eq. (28).
+
+    ``cross`` is the sum of ``psi_n x_n'``, shape (K, D).
+    """
+    system = second_moment(stats) / g.noise_variance
     system[np.diag_indices_from(system)] += 1.0 / g.prior_variance
-    loadings: Floats = np.asarray(np.linalg.solve(system, stats.cross / g.noise_variance), dtype=np.float64)
+    loadings = np.asarray(cho_solve(cho_factor(system), cross / g.noise_variance))
     return replace(g, loadings=loadings, variances=loading_variances(g, stats))
 
 
