@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._common import LATENT_CONSTRAINTS, generator, n_threads, warn_if_truncated
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, generator, n_threads, warn_if_truncated
 from regbayes.estimators._latent import latent_attributes, resumed, settings_of
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
@@ -38,6 +39,9 @@ class IBPFactorAnalysis(
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
         Heat of the features per input: 0.2 ("auto") gives graded features, 0.02 nearly on/off ones.
+    transform_temperature : float or None, default=None
+        Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
+        warm often serve a classifier behind them better than either alone.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
         Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate" starts there
         and re-estimates them.
@@ -45,7 +49,7 @@ class IBPFactorAnalysis(
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
         Steps at most.
-    tol : float, default=1e-5
+    tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
@@ -63,7 +67,7 @@ class IBPFactorAnalysis(
     n_components_ : int
         Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
     embedding_ : array of shape (n_samples, n_components)
-        Posterior means of the training rows' features.
+        Posterior means of the training rows' features, at the temperature of the fit.
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
@@ -87,7 +91,7 @@ class IBPFactorAnalysis(
     (1797, 12)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = dict(LATENT_CONSTRAINTS)
+    _parameter_constraints: ClassVar[dict[str, Any]] = {**LATENT_CONSTRAINTS, "transform_temperature": [POSITIVE, None]}
 
     def __init__(
         self,
@@ -95,11 +99,12 @@ class IBPFactorAnalysis(
         *,
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
+        transform_temperature: float | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
         max_iter: int = 200,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -108,6 +113,7 @@ class IBPFactorAnalysis(
         self.n_components = n_components
         self.alpha = alpha
         self.temperature = temperature
+        self.transform_temperature = transform_temperature
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -157,7 +163,10 @@ class IBPFactorAnalysis(
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        return predict.features(X - self.mean_, self._state.globals, n_threads(self.n_jobs))
+        g = self._state.globals
+        if self.transform_temperature is not None:
+            g = replace(g, temperature=self.transform_temperature * X.shape[1])
+        return predict.features(X - self.mean_, g, n_threads(self.n_jobs))
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
