@@ -69,9 +69,7 @@ def clip_to_domain(pieces: Sequence[Piece], v: Floats) -> Floats:
 
 def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     """One over the root of H's diagonal, made constant within blocks, so that no feature's unit matters."""
-    mean = float(np.mean(diagonal))
-    floor = 1e-12 * mean if mean > 0 else 1.0
-    logs = 0.5 * np.log(np.maximum(diagonal, floor))
+    logs = 0.5 * np.log(np.where(diagonal > 0, diagonal, 1.0))
     for p in pieces:
         part = logs[p.start : p.stop].reshape(-1, p.block_size)
         logs[p.start : p.stop] = np.repeat(part.mean(axis=1), p.block_size)

@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
+MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 ELASTIC_PATH = 10.0 ** -np.arange(1, 8)  # softness, in variances of the features
 SETTLED = 0.6  # of the give one step earlier: feasible constraints give ten times less at a tenth of the softness
 
@@ -189,7 +190,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     index = problem.index
     covariance = problem.partition.covariance(point.phi)
     hessian = covariance[np.ix_(index, index)]  # a copy
-    floor = damping * problem.unit[index] ** 2
+    floor = max(damping, MIN_DAMPING) * problem.unit[index] ** 2
     hessian[np.diag_indices_from(hessian)] += floor + problem.elastic
     gradient = problem.elastic * point.u - point.expectation[index]
     target, _ = minimize_composite(
