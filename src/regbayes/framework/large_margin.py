@@ -26,6 +26,7 @@ from regbayes.kernels.types import (
     Reals,
     SimplexRows,
     SimplexState,
+    read_only,
 )
 
 DEFAULT_TOL = 1e-4
@@ -168,11 +169,11 @@ def solve_simplex(
     rows = SimplexRows(
         features=features,
         norms=_squared_norms(features),
-        labels=dual.labels,
-        cost=dual.cost,
-        cost_row=dual.cost_row,
-        total=dual.total,
-        ridge=dual.ridge,
+        labels=read_only(dual.labels),
+        cost=read_only(dual.cost),
+        cost_row=read_only(dual.cost_row),
+        total=read_only(dual.total),
+        ridge=read_only(dual.ridge),
         penalty=0.0,
     )
     problem = _SimplexAscent(rows, _feasible_simplexes(dual, warm_start), get_backend(backend))
@@ -384,22 +385,23 @@ def _answers_as_arrays(
 
 
 def _as_rows(features: Reals) -> Reals:
-    """Return a C-contiguous matrix of floats; single precision is kept."""
+    """Return a C-contiguous matrix of floats, not to be written to; single precision is kept."""
     features = np.asarray(features)
     if features.ndim != 2:
         raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
-    return np.ascontiguousarray(features, dtype=np.float32 if features.dtype == np.float32 else np.float64)
+    precision = np.float32 if features.dtype == np.float32 else np.float64
+    return read_only(np.ascontiguousarray(features, dtype=precision))
 
 
 def _squared_norms(features: Reals) -> Floats:
-    return np.asarray(np.einsum("ij,ij->i", features, features, dtype=np.float64))
+    return read_only(np.asarray(np.einsum("ij,ij->i", features, features, dtype=np.float64)))
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Floats:
     column = np.ascontiguousarray(values, dtype=np.float64)
     if column.shape != (n,):
         raise ValueError(f"{name} must have shape ({n},); got {column.shape}")
-    return column
+    return read_only(column)
 
 
 def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indices:
@@ -408,4 +410,4 @@ def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indi
         raise ValueError(f"{name} must have shape ({n},); got {indices.shape}")
     if n and (indices.min() < 0 or (bound is not None and indices.max() >= bound)):
         raise ValueError(f"{name} must lie in 0 .. {'' if bound is None else bound - 1}")
-    return indices
+    return read_only(indices)

@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes.kernels._compile import compiled, compiled_as_written
 from regbayes.kernels.chunks import chunk_bounds, map_chunks
-from regbayes.kernels.types import Floats, Reals, SweepGradient
+from regbayes.kernels.types import Floats, Reals, SweepGradient, read_only
 
 BLOCK = 64
 
@@ -242,6 +242,7 @@ def sweep_features(
     theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals, n_threads: int = 1
 ) -> float:
     """Compiled twin of ``reference.sweep_features``; ``out`` may be ``theta`` or a per-row ``start``."""
+    theta, coupling, start = read_only(theta), read_only(coupling), read_only(start)
 
     def work(_chunk: int, first_row: int, last_row: int) -> float:
         return _sweep_rows(theta, coupling, start, n_sweeps, out, first_row, last_row)
@@ -268,13 +269,14 @@ def reverse_features(
     grad_coupling = np.zeros((n_chunks, n_features, n_features))
     theta_sum = np.zeros((n_chunks, n_features))
     grad_start = np.zeros((n_chunks, 1, n_features)) if is_shared else np.zeros((1, n_rows, n_features))
-    theta_rows = psi if theta is None else theta  # with one sweep theta is not read
+    theta = read_only(psi if theta is None else theta)  # with one sweep theta is not read
+    grad, psi, coupling, start = read_only(grad), read_only(psi), read_only(coupling), read_only(start)
 
     def work(chunk: int, first_row: int, last_row: int) -> None:
         _reverse_rows(
             grad,
             psi,
-            theta_rows,
+            theta,
             coupling,
             start,
             n_sweeps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,20 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int16]
 """Answers of a row and how many of them are in play: small numbers, one set per row."""
+
+
+Array = TypeVar("Array", bound=NDArray[Any])
+
+
+def read_only(array: Array) -> Array:
+    """Return a view that cannot be written to.
+
+    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
+    handed over as views that are not: one compilation serves both.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class SweepGradient(NamedTuple):

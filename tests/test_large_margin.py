@@ -1,0 +1,490 @@
+"""The large-margin step against liblinear, CVXPY and the theory of the quadratic programs it solves."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC, LinearSVR
+
+from regbayes.engine.result import Status
+from regbayes.framework.dual_forms import BoxDual
+from regbayes.framework.large_margin import (
+    MultiClassDual,
+    TaskLayout,
+    solve_box,
+    solve_simplex,
+    zero_one_cost,
+)
+from regbayes.framework.posteriors import Gaussian
+from regbayes.framework.regularize import regularize
+from regbayes.framework.regularizers import Hinge, Reflected
+
+TIGHT = 1e-12
+LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
+
+
+def hinge_form(n, C):
+    return BoxDual(-np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n), np.full(n, C))
+
+
+def squared_hinge_form(n, C):
+    return BoxDual(-np.ones(n), np.zeros(n), np.full(n, 0.5 / C), np.zeros(n), np.full(n, np.inf))
+
+
+def tube_form(targets, epsilon, C):
+    n = targets.size
+    return BoxDual(-targets, np.full(n, epsilon), np.zeros(n), np.full(n, -C), np.full(n, C))
+
+
+def squared_tube_form(targets, epsilon, C):
+    n = targets.size
+    bound = np.full(n, np.inf)
+    return BoxDual(-targets, np.full(n, epsilon), np.full(n, 0.5 / C), -bound, bound)
+
+
+BINARY = {"hinge": hinge_form, "squared_hinge": squared_hinge_form}
+REGRESSION = {"epsilon_insensitive": tube_form, "squared_epsilon_insensitive": squared_tube_form}
+MULTI_CLASS = {"hinge": MultiClassDual.hinge, "squared_hinge": MultiClassDual.squared_hinge}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def binary_data(rng, n=120, d=6):
+    X = rng.normal(size=(n, d)) + 0.5
+    signs = np.where(X @ rng.normal(size=d) + rng.normal(size=n) > 0, 1.0, -1.0)
+    return X, signs
+
+
+def multi_class_data(rng, n=90, d=5, n_answers=4, spread=1.0):
+    centres = rng.normal(size=(n_answers, d))
+    labels = rng.integers(n_answers, size=n)
+    return centres[labels] + spread * rng.normal(size=(n, d)), labels
+
+
+def multi_class_primal(X, labels, cost, C, weights, squared=False):
+    scores = X @ weights.T
+    rows = np.arange(len(labels))
+    slack = np.max(cost[labels] + scores - scores[rows, labels][:, None], axis=1)
+    return 0.5 * np.sum(weights**2) + np.sum(C * (slack**2 if squared else slack))
+
+
+# --- liblinear ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", BINARY)
+@pytest.mark.parametrize("C", [0.02, 1.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_box_is_liblinears_classifier(rng, loss, C, intercept):
+    X, signs = binary_data(rng)
+    expected = LinearSVC(C=C, loss=loss, dual=True, fit_intercept=intercept, **LIBLINEAR).fit(X, signs)
+    seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
+    solution = solve_box(seen * signs[:, None], BINARY[loss](len(X), C), tol=TIGHT)
+    np.testing.assert_allclose(solution.weights[0, : X.shape[1]], expected.coef_[0], atol=1e-6)
+    if intercept:
+        assert solution.weights[0, -1] == pytest.approx(expected.intercept_[0], abs=1e-6)
+    assert solution.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("C", [0.02, 1.0])
+def test_box_is_liblinears_regressor(rng, loss, C):
+    X, _ = binary_data(rng)
+    targets = X @ rng.normal(size=X.shape[1]) + rng.normal(size=len(X))
+    expected = LinearSVR(C=C, epsilon=0.3, loss=loss, dual=True, fit_intercept=False, **LIBLINEAR).fit(X, targets)
+    solution = solve_box(X, REGRESSION[loss](targets, 0.3, C), tol=TIGHT)
+    np.testing.assert_allclose(solution.weights[0], expected.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("C", [0.02, 0.5])
+def test_simplex_is_liblinears_crammer_singer(rng, C):
+    X, labels = multi_class_data(rng)
+    model = LinearSVC(C=C, multi_class="crammer_singer", fit_intercept=False, **LIBLINEAR)
+    weight = rng.uniform(0.5, 2.0, size=len(X))
+    cost = zero_one_cost(4)
+    plain = solve_simplex(X, MultiClassDual.hinge(labels, cost, C), tol=TIGHT)
+    np.testing.assert_allclose(plain.weights, model.fit(X, labels).coef_, atol=1e-6)
+    weighted = solve_simplex(X, MultiClassDual.hinge(labels, cost, C * weight), tol=TIGHT)
+    np.testing.assert_allclose(weighted.weights, model.fit(X, labels, sample_weight=weight).coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_box_is_regularize_for_a_gaussian_posterior(rng, power):
+    X, signs = binary_data(rng, n=30, d=4)
+    mean = rng.normal(size=4)
+    margins = X * signs[:, None]
+    regularizer = Reflected(Hinge(C=0.7, power=power), about=1.0)
+    expected = regularize(Gaussian(mean, np.ones(4)), margins, regularizer)
+    form = regularizer.dual_form(30)
+    shifted = BoxDual(form.linear - margins @ mean, form.absolute, form.ridge, form.lower, form.upper)
+    solution = solve_box(margins, shifted, tol=TIGHT)
+    np.testing.assert_allclose(mean - solution.weights[0], expected.posterior.mean, atol=1e-5)
+
+
+# --- CVXPY ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+@pytest.mark.parametrize("costs", ["matrix", "rows"])
+def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
+    n, n_answers = 40, 3
+    X, labels = multi_class_data(rng, n=n, n_answers=n_answers)
+    C = rng.uniform(0.1, 0.5, size=n)
+    by_row = rng.uniform(0.5, 2.0, size=(n if costs == "rows" else n_answers, n_answers))
+    cost_row = np.arange(n) if costs == "rows" else labels
+    by_row[cost_row, labels] = 0.0
+    weights = cp.Variable((n_answers, X.shape[1]))
+    scores = X @ weights.T
+    own = cp.sum(cp.multiply(scores, np.eye(n_answers)[labels]), axis=1)
+    slack = cp.max(by_row[cost_row] + scores - cp.reshape(own, (n, 1), order="C"), axis=1)
+    losses = cp.multiply(C, cp.square(cp.pos(slack)) if loss == "squared_hinge" else slack)
+    problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights) + cp.sum(losses)))
+    problem.solve(solver=cp.CLARABEL)
+    given_rows = cost_row if costs == "rows" else None
+    solution = solve_simplex(X, MULTI_CLASS[loss](labels, by_row, C, given_rows), tol=1e-10, max_epochs=1e5)
+    assert solution.status is Status.CONVERGED
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, weights.value, atol=1e-4)
+
+
+@pytest.mark.parametrize("sharing", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("loss", ["hinge", "tube"])
+def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
+    n, d, group = 60, 4, np.array([0, 0, 1, 0, 1])
+    X, _ = binary_data(rng, n=25, d=d)
+    feature_row, task = rng.integers(25, size=n), rng.integers(5, size=n)
+    targets = np.where(rng.random(n) > 0.4, 1.0, -1.0) if loss == "hinge" else rng.normal(size=n)
+    C = 0.4
+    own, common = cp.Variable((5, d)), cp.Variable((2, d))
+    scores = cp.sum(cp.multiply(X[feature_row], own[task] + sharing * common[group[task]]), axis=1)
+    slack = 1 - cp.multiply(targets, scores) if loss == "hinge" else cp.abs(targets - scores) - 0.1
+    objective = 0.5 * cp.sum_squares(own) + 0.5 * cp.sum_squares(common) + C * cp.sum(cp.pos(slack))
+    problem = cp.Problem(cp.Minimize(objective))
+    problem.solve(solver=cp.CLARABEL)
+    # Signed multipliers: a hinge is a tube of width zero, open on one side.
+    lower = np.where(targets > 0, 0.0, -C) if loss == "hinge" else np.full(n, -C)
+    upper = np.where(targets > 0, C, 0.0) if loss == "hinge" else np.full(n, C)
+    tube = np.full(n, 0.0 if loss == "hinge" else 0.1)
+    form = BoxDual(-targets, tube, np.zeros(n), lower, upper)
+    solution = solve_box(X, form, TaskLayout(feature_row, task, group, sharing), tol=TIGHT)
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
+    np.testing.assert_allclose(solution.shared_weights, sharing * common.value, atol=1e-4)
+
+
+def test_hard_margins_are_the_solution_cvxpy_finds(rng):
+    X, signs = binary_data(rng, n=40)
+    X += signs[:, None] * 3.0  # separable
+    weights = cp.Variable(X.shape[1])
+    constraints = [cp.multiply(signs, X @ weights) >= 1]
+    cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights)), constraints).solve(solver=cp.CLARABEL)
+    solution = solve_box(X * signs[:, None], hinge_form(40, np.inf), tol=1e-10)
+    assert solution.status is Status.CONVERGED
+    np.testing.assert_allclose(solution.weights[0], weights.value, atol=1e-6)
+    assert np.min(signs * (X @ solution.weights[0])) > 1.0 - 1e-6
+
+
+def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
+    X, labels = multi_class_data(rng, n=40, spread=0.1)
+    hard = solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), np.inf), tol=1e-10)
+    soft = solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), 1e4), tol=1e-10)
+    assert hard.status is Status.CONVERGED
+    np.testing.assert_allclose(hard.weights, soft.weights, atol=1e-5)
+    scores = X @ hard.weights.T
+    margins = scores[np.arange(40), labels][:, None] - scores + 2 * np.eye(4)[labels]
+    assert margins.min() > 1.0 - 1e-6
+
+
+# --- theory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+@pytest.mark.parametrize("tol", [1e-1, 1e-4])
+def test_simplex_certificate_is_honest(rng, loss, tol):
+    X, labels = multi_class_data(rng)
+    cost, C = zero_one_cost(4), 0.3
+    solution = solve_simplex(X, MULTI_CLASS[loss](labels, cost, C), tol=tol)
+    squared = loss == "squared_hinge"
+    assert solution.primal == pytest.approx(multi_class_primal(X, labels, cost, C, solution.weights, squared))
+    signed = (np.eye(4)[labels] * solution.dual.sum(axis=1, keepdims=True) - solution.dual).T
+    np.testing.assert_allclose(signed @ X, solution.weights, atol=1e-10)
+    value = np.sum(solution.dual * cost[labels]) - 0.5 * np.sum(solution.weights**2)
+    if squared:
+        value -= np.sum(solution.dual.sum(axis=1) ** 2) / (4 * C)
+    assert solution.dual_value == pytest.approx(value, rel=1e-9)
+    assert 0.0 <= solution.gap <= tol * solution.primal
+    optimum = solve_simplex(X, MULTI_CLASS[loss](labels, cost, C), tol=1e-9, max_epochs=1e5)
+    assert solution.dual_value <= optimum.primal
+    assert solution.primal >= optimum.dual_value
+
+
+@pytest.mark.parametrize("form", [hinge_form, squared_hinge_form])
+def test_box_meets_the_optimality_conditions(rng, form):
+    X, signs = binary_data(rng)
+    box = form(len(X), 0.3)
+    margins = X * signs[:, None]
+    solution = solve_box(margins, box, tol=TIGHT)
+    slope = margins @ solution.weights[0] + box.linear + box.ridge * solution.dual
+    at_lower, at_upper = solution.dual <= box.lower, solution.dual >= box.upper
+    assert np.all(slope[at_lower] >= -1e-5)
+    assert np.all(slope[at_upper] <= 1e-5)
+    np.testing.assert_allclose(slope[~at_lower & ~at_upper], 0.0, atol=1e-5)
+    np.testing.assert_allclose(solution.dual @ margins, solution.weights[0], atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_permuting_rows_and_answers_permutes_the_solution(rng, loss):
+    X, labels = multi_class_data(rng)
+    cost = rng.uniform(0.5, 1.5, size=(4, 4)) * zero_one_cost(4)
+    solution = solve_simplex(X, MULTI_CLASS[loss](labels, cost, 0.2), tol=1e-10, max_epochs=1e5)
+    order, answers = rng.permutation(len(X)), rng.permutation(4)
+    renamed, recosted = np.argsort(answers)[labels[order]], cost[np.ix_(answers, answers)]
+    again = solve_simplex(X[order], MULTI_CLASS[loss](renamed, recosted, 0.2), tol=1e-10, seed=5, max_epochs=1e5)
+    np.testing.assert_allclose(again.weights, solution.weights[answers], atol=1e-4)
+    assert again.primal == pytest.approx(solution.primal, rel=1e-8)
+
+
+def test_permuting_tasks_permutes_the_solution(rng):
+    X, signs = binary_data(rng)
+    task, group, names = rng.integers(4, size=len(X)), np.zeros(4, dtype=int), rng.permutation(4)
+    rows = np.arange(len(X))
+    margins, form = X * signs[:, None], hinge_form(len(X), 0.3)
+    solution = solve_box(margins, form, TaskLayout(rows, task, group, 1.5), tol=1e-11)
+    again = solve_box(margins, form, TaskLayout(rows, names[task], group, 1.5), tol=1e-11, seed=3)
+    np.testing.assert_allclose(again.weights[names], solution.weights, atol=1e-5)
+
+
+def test_tasks_without_sharing_are_separate_problems(rng):
+    X, signs = binary_data(rng)
+    task = rng.integers(3, size=len(X))
+    margins = X * signs[:, None]
+    layout = TaskLayout(np.arange(len(X)), task, np.zeros(3, dtype=int))
+    together = solve_box(margins, hinge_form(len(X), 0.3), layout, tol=TIGHT)
+    for t in range(3):
+        mine = task == t
+        alone = solve_box(margins[mine], hinge_form(int(mine.sum()), 0.3), tol=TIGHT)
+        np.testing.assert_allclose(together.weights[t], alone.weights[0], atol=1e-5)
+    np.testing.assert_array_equal(together.shared_weights, 0.0)
+
+
+def test_tasks_that_share_everything_are_one_problem(rng):
+    # With little to gain from own weights (small C) and a large rho, rho * common is one vector of variance rho^2.
+    X, signs = binary_data(rng)
+    task, rho = rng.integers(3, size=len(X)), 300.0
+    margins = X * signs[:, None]
+    layout = TaskLayout(np.arange(len(X)), task, np.zeros(3, dtype=int), rho)
+    together = solve_box(margins, squared_hinge_form(len(X), 1e-5), layout, tol=1e-9)
+    one = solve_box(rho * margins, squared_hinge_form(len(X), 1e-5), tol=1e-9)
+    assert together.status is one.status is Status.CONVERGED
+    np.testing.assert_allclose(together.weights, np.tile(rho * one.weights, (3, 1)), atol=2e-3)
+    assert np.abs(one.weights * rho).max() > 0.1
+
+
+def test_shared_feature_rows_are_stacked_ones(rng):
+    X, _ = binary_data(rng, n=30)
+    targets = rng.normal(size=60)
+    rows, task, group = np.tile(np.arange(30), 2), np.repeat([0, 1], 30), np.zeros(2, dtype=int)
+    form = tube_form(targets, 0.1, 0.5)
+    shared = solve_box(X, form, TaskLayout(rows, task, group, 0.7), tol=1e-6)
+    stacked = solve_box(X[rows], form, TaskLayout(np.arange(60), task, group, 0.7), tol=1e-6)
+    np.testing.assert_array_equal(shared.dual, stacked.dual)
+    np.testing.assert_array_equal(shared.weights, stacked.weights)
+
+
+def test_small_C_puts_every_multiplier_at_its_bound(rng):
+    X, labels = multi_class_data(rng)
+    C = 1e-9
+    solution = solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), C), tol=1e-6)
+    assert np.abs(solution.weights).max() < 1e-5
+    X, signs = binary_data(rng)
+    box = solve_box(X * signs[:, None], hinge_form(len(X), C))
+    np.testing.assert_array_equal(box.dual, C)
+    np.testing.assert_allclose(box.weights[0], C * (signs @ X), rtol=1e-9)
+
+
+# --- starts, limits, inputs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_a_warm_start_from_the_solution_ends_at_once(rng, loss):
+    X, labels = multi_class_data(rng)
+    dual = MULTI_CLASS[loss](labels, zero_one_cost(4), 0.3)
+    solution = solve_simplex(X, dual, tol=1e-7, max_epochs=1e5)
+    again = solve_simplex(X, dual, tol=1e-7, warm_start=solution.dual, seed=9)
+    assert again.n_epochs <= 2.0
+    assert again.dual_value >= solution.dual_value - 1e-12
+    assert solution.n_epochs > 5.0
+    box = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7)
+    again = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7, warm_start=box.dual, seed=9)
+    assert again.n_epochs <= 2.0
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_a_warm_start_from_another_C_is_made_feasible(rng, loss):
+    X, labels = multi_class_data(rng)
+    cost = zero_one_cost(4)
+    weight = np.where(np.arange(len(X)) % 5 == 0, 0.0, 0.5)  # some rows are taken out
+    start = solve_simplex(X, MULTI_CLASS[loss](labels, cost, 0.1), tol=1e-3).dual
+    warm = solve_simplex(X, MULTI_CLASS[loss](labels, cost, weight), tol=1e-9, warm_start=start, max_epochs=1e5)
+    kept = weight > 0
+    cold = solve_simplex(X[kept], MULTI_CLASS[loss](labels[kept], cost, 0.5), tol=1e-9, max_epochs=1e5)
+    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-3)
+    assert warm.primal == pytest.approx(cold.primal, rel=1e-7)
+    np.testing.assert_array_equal(warm.dual[~kept], 0.0)
+
+
+def test_a_warm_start_beyond_the_box_is_clipped(rng):
+    X, signs = binary_data(rng)
+    start = solve_box(X * signs[:, None], hinge_form(len(X), 5.0)).dual
+    warm = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), warm_start=start, tol=TIGHT)
+    cold = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), tol=TIGHT)
+    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
+
+
+def test_zero_epochs_evaluate_the_start(rng):
+    X, labels = multi_class_data(rng)
+    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
+    solution = solve_simplex(X, dual, tol=1e-6)
+    looked_at = solve_simplex(X, dual, tol=1e-9, warm_start=solution.dual, max_epochs=0)
+    assert looked_at.status is Status.ITERATION_LIMIT
+    assert looked_at.n_epochs == 0.0
+    np.testing.assert_array_equal(looked_at.dual, solution.dual)
+    assert looked_at.primal == pytest.approx(solution.primal, rel=1e-12)
+    nothing = solve_box(X, hinge_form(len(X), 0.3), max_epochs=0)
+    assert nothing.primal == pytest.approx(0.3 * len(X))
+    assert nothing.dual_value == pytest.approx(0.0)
+
+
+def test_the_visit_limit_is_kept_and_reported(rng):
+    X, labels = multi_class_data(rng)
+    solution = solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), 10.0), tol=TIGHT, max_epochs=3)
+    assert solution.status is Status.ITERATION_LIMIT
+    assert 3.0 <= solution.n_epochs < 4.0
+    assert solution.gap > TIGHT * solution.primal
+
+
+def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
+    X, signs = binary_data(rng)
+    X[0] = 0.0  # no weights give this row a margin
+    solution = solve_box(X * signs[:, None], hinge_form(len(X), np.inf))
+    assert solution.status is Status.DIVERGED
+    overlapping = solve_box(np.array([[1.0], [-1.0]]), hinge_form(2, np.inf), max_epochs=50)
+    assert overlapping.status is Status.ITERATION_LIMIT
+
+
+def test_the_same_seed_gives_the_same_numbers(rng):
+    X, labels = multi_class_data(rng)
+    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
+    first, second, other = (solve_simplex(X, dual, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.dual, second.dual)
+    np.testing.assert_array_equal(first.weights, second.weights)
+    assert not np.array_equal(first.dual, other.dual)
+
+
+def test_the_reference_backend_gives_the_same_solution(rng):
+    X, labels = multi_class_data(rng, n=30)
+    dual = MultiClassDual.squared_hinge(labels, zero_one_cost(4), 0.3)
+    compiled, plain = (solve_simplex(X, dual, backend=backend) for backend in ("cpu", "reference"))
+    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
+    layout = TaskLayout(np.arange(30), labels, np.array([0, 0, 1, 1]), 0.5)
+    form = tube_form(X[:, 0], 0.1, 0.5)
+    compiled, plain = (solve_box(X, form, layout, backend=backend) for backend in ("cpu", "reference"))
+    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
+
+
+def test_the_data_are_not_written(rng):
+    X, labels = multi_class_data(rng)
+    start = np.full((len(X), 4), 0.1)
+    frozen = [X, labels, start]
+    copies = [array.copy() for array in frozen]
+    for array in frozen:
+        array.flags.writeable = False
+    solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), 0.4), warm_start=start)
+    solve_box(X, hinge_form(len(X), 0.4), warm_start=start[:, 0])
+    for array, copy in zip(frozen, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("convert", [np.float32, np.asfortranarray, lambda X: X[:, ::-1][:, ::-1]])
+def test_storage_does_not_matter(rng, convert):
+    X, labels = multi_class_data(rng)
+    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
+    expected, actual = solve_simplex(X, dual, tol=1e-9), solve_simplex(convert(X), dual, tol=1e-9)
+    np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-4)
+    assert actual.weights.dtype == np.float64
+    form = tube_form(X[:, 0] ** 2, 0.1, 0.3)
+    expected, actual = solve_box(X, form, tol=1e-9), solve_box(convert(X), form, tol=1e-9)
+    np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_degenerate_data_are_solved(rng, loss):
+    X, labels = multi_class_data(rng, n=20, d=40)  # fewer rows than columns
+    X[3] = 0.0
+    X[5], labels[5] = X[4], (labels[4] + 1) % 4  # the same features, another answer
+    X[7], labels[7] = X[6], labels[6]
+    X[:, 0] = 1.0  # a constant column
+    X[3, 0] = 0.0
+    cost = zero_one_cost(4)
+    solution = solve_simplex(X, MULTI_CLASS[loss](labels, cost, 0.3), tol=1e-8, max_epochs=1e5)
+    assert solution.status is Status.CONVERGED
+    slack = 1.0 if loss == "hinge" else 2.0 * 1.0  # row 3 loses 1 whatever the weights are: omega sums to loss'(1)
+    assert solution.dual[3].sum() == pytest.approx(0.3 * slack)
+    expected = multi_class_primal(X, labels, cost, 0.3, solution.weights, loss == "squared_hinge")
+    assert solution.primal == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_one_answer_leaves_nothing_to_learn(rng, loss):
+    X = rng.normal(size=(10, 3))
+    solution = solve_simplex(X, MULTI_CLASS[loss](np.zeros(10, dtype=int), zero_one_cost(1), 1.0))
+    assert solution.status is Status.CONVERGED
+    np.testing.assert_array_equal(solution.weights, 0.0)
+    assert solution.primal == 0.0
+
+
+def test_no_rows_are_no_problem():
+    empty = solve_simplex(np.zeros((0, 3)), MultiClassDual.hinge(np.zeros(0, dtype=int), zero_one_cost(2), 1.0))
+    assert empty.status is Status.CONVERGED
+    np.testing.assert_array_equal(empty.weights, np.zeros((2, 3)))
+    box = solve_box(np.zeros((0, 3)), hinge_form(0, 1.0))
+    assert box.status is Status.CONVERGED
+    assert box.primal == 0.0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: MultiClassDual.hinge([0, 2], zero_one_cost(2), 1.0), r"labels must lie in 0 \.\. 1"),
+        (lambda: MultiClassDual.hinge([0, 1], np.ones((2, 2)), 1.0), "cost must be zero for the true answer"),
+        (lambda: MultiClassDual.hinge([0, 1], zero_one_cost(2), -1.0), "C must not be negative"),
+        (lambda: MultiClassDual.hinge([0, 1], zero_one_cost(2), 1.0, [0]), "cost_row must have shape"),
+        (lambda: solve_box(np.zeros((3, 2)), hinge_form(4, 1.0)), "features has 3 rows and form has 4"),
+        (lambda: solve_box(np.zeros(3), hinge_form(3, 1.0)), "features must be a matrix"),
+        (lambda: solve_box(np.zeros((3, 2)), hinge_form(3, 1.0), warm_start=np.zeros(2)), "warm_start must have"),
+        (
+            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 3], [0, 0], [0])),
+            r"feature_row must lie in 0 \.\. 2",
+        ),
+        (
+            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])),
+            r"task must lie in 0 \.\. 0",
+        ),
+        (
+            lambda: solve_simplex(np.zeros((3, 2)), MultiClassDual.hinge([0, 1], zero_one_cost(2), 1.0)),
+            "features has 3 rows and dual has 2",
+        ),
+        (
+            lambda: solve_simplex(
+                np.zeros((1, 2)), MultiClassDual.hinge([0], zero_one_cost(2), 1.0), warm_start=np.zeros((1, 3))
+            ),
+            r"warm_start must have shape \(1, 2\)",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
