@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -26,6 +25,8 @@ def _prefetch(_context: Any, array: Any, row: Any, column: Any) -> Any:  # noqa:
     """Hint at the cache line that holds ``array[row, column]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from llvmlite import ir  # type: ignore[import-untyped]  # comes with Numba
+
         array_type = signature.args[0]
         data = context.make_array(array_type)(context, builder, arguments[0])
         item = cgutils.get_item_pointer(context, builder, array_type, data, arguments[1:], wraparound=False)  # type: ignore[no-untyped-call]
