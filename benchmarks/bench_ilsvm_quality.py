@@ -79,7 +79,7 @@ def grid(**lists: list[Any]) -> list[dict[str, Any]]:
 
 JOINT = grid(C=[0.3, 1.0], temperature=[0.1, 0.2], alpha=[1.0, 5.0])
 JOINT_INPUTS = grid(C=[0.03, 0.3, 1.0, 3.0], temperature=[0.1, 0.2], include_inputs=[True])
-POSTERIOR = grid(C=[0.3, 1.0], temperature=[0.02, 0.1], alpha=[1.0, 5.0], margins=["posterior"])
+POSTERIOR = grid(C=[0.3, 1.0], temperature=[0.02, 0.1], alpha=[1.0, 5.0], margins=["posterior"], max_iter=[40])
 TWO_STAGE = [
     {"temperature": learn, "transform_temperature": infer, "C": C}
     for learn, infer in ((0.02, None), (0.02, 0.1), (0.02, 0.3), (0.05, None))
