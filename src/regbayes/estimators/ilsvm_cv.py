@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -17,23 +14,26 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
-from tqdm import tqdm
+from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._common import LATENT_CONSTRAINTS
+from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
 from regbayes.estimators.ilsvm import ILSVMClassifier
 
 Floats = NDArray[np.float64]
-Candidate = dict[str, Any]
 
-GRID = ("alphas", "temperatures", "generative_weights", "include_inputs", "Cs")
-PARAMETERS = ("alpha", "temperature", "generative_weight", "include_inputs", "C")  # of ILSVMClassifier, in that order
+GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes up along a path
+    "alpha": "alphas",
+    "temperature": "temperatures",
+    "generative_weight": "generative_weights",
+    "include_inputs": "include_inputs",
+    "C": "Cs",
+}
 FORWARDED = ("loss", "cost", "class_weight", "fit_intercept", "margins", "unlabeled", "max_iter", "tol")
 
 
@@ -164,36 +164,13 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         base = ILSVMClassifier(
             self.n_components, random_state=seed, **{name: getattr(self, name) for name in FORWARDED}
         )
-        paths = [list(path) for path in self._paths()]
-        folds = list(self._folds(X, y))
-        scoring = check_scoring(base, self.scoring)
-        tasks = [(fold, path) for fold in range(len(folds)) for path in range(len(paths))]
-        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(_score_path)(base, X, y, folds[fold], paths[path], scoring) for fold, path in tasks
-        )
-        bar = tqdm(found, total=len(tasks), desc=type(self).__name__, unit="path", disable=not self.verbose)
-        scores = np.array(list(bar)).reshape(len(folds), -1)
-        candidates = [candidate for path in paths for candidate in path]
-        self._remember(candidates, scores)
-        best = candidates[int(np.argmax(scores.mean(axis=0)))]
-        self.best_estimator_ = base.set_params(**best).fit(X, y)
-        for name, value in best.items():
-            setattr(self, f"{name}_", value)
-        for name, value in vars(self.best_estimator_).items():
-            if name.endswith("_") and not name.startswith("_"):
-                setattr(self, name, value)
+        paths = candidate_paths({name: (listed, getattr(self, listed)) for name, listed in GRID.items()})
+        samples, folds = Samples(X, y), list(self._folds(X, y))
+        scores = score_paths(self, base, samples, folds, paths, check_scoring(base, self.scoring))
+        refit_best(self, base, samples, [candidate for path in paths for candidate in path], scores)
         return self
 
-    def _paths(self) -> Iterator[list[Candidate]]:
-        """Combinations of everything but C; each is one path over C, from its smallest value up."""
-        lists = {name: list(getattr(self, name)) for name in GRID}
-        for name, values in lists.items():
-            if not values:
-                raise ValueError(f"{name} is empty; it must list at least one value to try")
-        for others in product(*(lists[name] for name in GRID[:-1])):
-            yield [dict(zip(PARAMETERS, (*others, C), strict=True)) for C in sorted(lists["Cs"])]
-
-    def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[Fold]:
         """Folds over the labelled rows; the others join every training part."""
         labeled = np.ones(len(y), dtype=bool) if self.unlabeled is None else y != self.unlabeled
         rows, rest = np.flatnonzero(labeled), np.flatnonzero(~labeled)
@@ -201,56 +178,18 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         for train, test in splitter.split(X[rows], y[rows]):
             yield np.sort(np.concatenate([rows[train], rest])), rows[test]
 
-    def _remember(self, candidates: list[Candidate], scores: Floats) -> None:
-        mean = scores.mean(axis=0)
-        rank = np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1
-        self.best_score_ = float(mean.max())
-        self.cv_results_ = {f"param_{name}": [c[name] for c in candidates] for name in PARAMETERS} | {
-            **{f"split{i}_test_score": scores[i] for i in range(len(scores))},
-            "mean_test_score": mean,
-            "std_test_score": scores.std(axis=0),
-            "rank_test_score": rank,
-        }
-
     def transform(self, X: ArrayLike) -> Floats:
         """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
-        return self._best(X).transform(X)
+        return fitted_best(self, X).transform(X)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return self._best(X).decision_function(X)
+        return fitted_best(self, X).decision_function(X)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        return self._best(X).predict(X)
-
-    def _best(self, X: ArrayLike) -> ILSVMClassifier:
-        check_is_fitted(self)
-        validate_data(self, X, dtype=np.float64, reset=False)
-        if hasattr(self, "feature_names_in_"):
-            self.best_estimator_.feature_names_in_ = self.feature_names_in_
-        return self.best_estimator_
+        return fitted_best(self, X).predict(X)
 
     @property
     def _n_features_out(self) -> int:
         return len(self.best_estimator_.components_)
-
-
-def _score_path(
-    base: ILSVMClassifier,
-    X: Floats,
-    y: NDArray[Any],
-    fold: tuple[NDArray[np.intp], NDArray[np.intp]],
-    path: list[Candidate],
-    scoring: Any,
-) -> list[float]:
-    """Fit along a path of C on one fold, each fit from the last, and score each."""
-    train, test = fold
-    estimator = ILSVMClassifier(**base.get_params()).set_params(warm_start=True)
-    scores = []
-    for candidate in path:
-        with warnings.catch_warnings():  # one warning, of the refitted model, is enough
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            estimator.set_params(**candidate).fit(X[train], y[train])
-        scores.append(float(scoring(estimator, X[test], y[test])))
-    return scores
