@@ -148,7 +148,7 @@ class E:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
         return Constraint(self.features, regularizer, self.name, f"{type(regularizer).__name__} of {{}}")
 
-    def _no_arithmetic(self, _: object) -> NoReturn:
+    def _no_arithmetic(self, *_: object) -> NoReturn:
         raise TypeError(
             "expectations are combined inside E: write E(lambda v: f(v) - h(v)) for E(f) - E(h), "
             "and compare with b / 2 for 2 * E(f) <= b"

@@ -51,7 +51,7 @@ class Weighted(Posterior):
 
     def _reweighted(self, log_weights: Floats) -> Weighted:
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, log_weights=log_weights)
+        other.__dict__.update(self.__dict__, log_weights=log_weights, log_evidence=None)
         return other
 
     def evaluate(self, features: Any) -> Features:
