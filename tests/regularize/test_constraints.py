@@ -1,0 +1,230 @@
+"""The spelling of constraints, and clear errors for what cannot be one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes.regularizers import KL, AtLeast, AtMost, Ball, Equal, Hinge, Ridge, Sum
+
+RNG = np.random.default_rng(0)
+MODELS = RNG.normal(size=(40, 2))
+POSTERIOR = Finite(MODELS)
+DRAWS = {"mu": RNG.normal(size=500), "theta": RNG.normal(size=(500, 3))}
+
+
+def both(x):
+    return x
+
+
+BOUND = np.array([-0.1, 0.05])
+SAME = {
+    "number on the right": (E(both) <= 0.05, AtMost(0.05)),
+    "number on the left": (0.05 >= E(both), AtMost(0.05)),  # noqa: SIM300
+    "NumPy number on the left": (np.float64(0.05) >= E(both), AtMost(0.05)),
+    "array on the right": (E(both) <= BOUND, AtMost(BOUND)),
+    "array on the left": (E(both) <= BOUND, AtMost(BOUND)),
+    "list on the left": (E(both) <= [-0.1, 0.05], AtMost(BOUND)),
+    "at least, array on the left": (E(both) >= BOUND, AtLeast(BOUND)),
+    "at least, NumPy number on the left": (np.float64(-0.05) <= E(both), AtLeast(-0.05)),
+    "at least": (E(both) >= BOUND, AtLeast(BOUND)),
+    "equal": (E(both) == BOUND, Equal(BOUND)),
+    "equal, array on the left": (E(both) == BOUND, Equal(BOUND)),
+    "equal, NumPy number on the left": (np.float64(0.05) == E(both), Equal(0.05)),
+    "within": (E(both).within(0.05, of=BOUND), Ball(BOUND, 0.05)),
+    "within, another norm": (E(both).within(0.05, of=BOUND, norm=1), Ball(BOUND, 0.05, norm=1)),
+    "between": (E(both).between(BOUND, 0.1), Sum([AtLeast(BOUND), AtMost(0.1)])),
+    "any": (E(both).regularized(Ridge(BOUND)), Ridge(BOUND)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_spellings_are_regularizers(name):
+    constraint, regularizer = SAME[name]
+    spelled, written = regularize(POSTERIOR, constraint), regularize(POSTERIOR, both, regularizer)
+    np.testing.assert_allclose(spelled.posterior.probabilities, written.posterior.probabilities, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "x", "price"),
+    [
+        ((E(both) <= 1.0).soft(3.0), [2.0, 0.0], 3.0),
+        ((E(both) <= 1.0).soft(3.0, power=2), [3.0, 0.0], 12.0),
+        ((E(both) >= 1.0).soft(3.0), [2.0, 0.0], 3.0),
+        ((E(both) >= 1.0).soft(3.0, power=1.5), [2.0, -3.0], 24.0),
+        ((E(both) == 1.0).soft(3.0), [2.0, 0.0], 6.0),
+        ((E(both) == 1.0).soft(3.0, power=2), [3.0, 0.0], 15.0),
+        (E(both).within(1.0, of=0.0).soft(3.0), [3.0, 4.0], 12.0),
+        (E(both).within(1.0, of=0.0, norm=np.inf).soft(3.0), [3.0, 4.0], 9.0),
+        (E(both).between(0.0, 1.0).soft(3.0), [-2.0, 3.0], 12.0),
+        (E(both).between(0.0, 1.0).soft(3.0, power=2), [-2.0, 3.0], 24.0),
+    ],
+)
+def test_soft_charges_what_it_says(constraint, x, price):
+    assert constraint.regularizer.value(x) == pytest.approx(price, rel=1e-14)
+
+
+def test_a_high_price_is_nearly_hard_and_a_low_one_nearly_nothing():
+    hard = regularize(POSTERIOR, E(both) == BOUND)
+    dear = regularize(POSTERIOR, (E(both) == BOUND).soft(1e4))
+    cheap = regularize(POSTERIOR, (E(both) == BOUND).soft(1e-9))
+    np.testing.assert_allclose(dear.posterior.probabilities, hard.posterior.probabilities, atol=1e-8)
+    np.testing.assert_allclose(cheap.posterior.probabilities, POSTERIOR.probabilities, atol=1e-8)
+
+
+def test_features_in_every_form():
+    posterior = Samples(DRAWS)
+    by_name = regularize(posterior, E("mu") == 0.2)
+    for features in (
+        lambda v: v["mu"],
+        lambda v: v.mu,
+        DRAWS["mu"],
+        DRAWS["mu"][:, None],
+        ["mu"],
+        [lambda v: v.mu],
+    ):
+        result = regularize(posterior, E(features) == 0.2)
+        np.testing.assert_allclose(result.posterior.weights, by_name.posterior.weights, atol=1e-13)
+    several = regularize(posterior, E(["mu", "theta", lambda v: v.mu**2]) <= [0.1, 0.2, 0.2, 0.2, 1.5])
+    assert several.multipliers.shape == (5,)
+    one_scalar = regularize(posterior, E("theta[1]") == 0.1)
+    assert one_scalar.expectation("theta")[1] == pytest.approx(0.1, abs=1e-7)
+
+
+def test_objects_as_models():
+    words = ["a", "bb", "ccc", "dddd"]
+    result = regularize(Finite(words), E(len) == 3.0)
+    assert result.expectation(len)[0] == pytest.approx(3.0, abs=1e-8)
+    assert set(result.sample(0, size=20)) <= set(words)
+    pairs = Finite([(0, 1), (2, 3), (4, 5)])
+    assert regularize(pairs, E([lambda p: p[0], lambda p: p[1]]) == [1.0, 2.0]).status == "optimal"
+
+
+def test_mappings_as_models():
+    posterior = Finite({"k": np.arange(4), "w": np.linspace(0, 1, 4)})
+    result = regularize(posterior, [E(lambda v: v.k * v.w) <= 0.5, E("w") >= 0.2])
+    assert result.status == "optimal"
+    assert set(result.sample(0, size=3)) == {"k", "w"}
+
+
+def test_messages_use_the_names_people_gave():
+    def waiting_time(x):
+        return x[:, 0]
+
+    result = regularize(POSTERIOR, [E(waiting_time) <= -0.2, E(lambda x: x[:, 1], name="cost") >= 0.1])
+    assert result.labels == ("E(waiting_time) <= -0.2", "E(cost) >= 0.1")
+    assert regularize(Samples(DRAWS), E("theta") <= 0.1).labels[2] == "E(theta[2]) <= 0.1"
+    assert repr(E(waiting_time) <= 2) == "E(waiting_time) <= 2"
+
+
+@pytest.mark.parametrize(
+    "chained",
+    [
+        lambda: 0 <= E(both) <= 1,
+        lambda: E(both) >= 0 and E(both) <= 1,
+        lambda: bool(E(both) <= 1),
+        lambda: not (E(both) <= 1),
+        lambda: np.zeros(2) <= E(both) <= np.ones(2),
+    ],
+)
+def test_chains_say_what_to_write(chained):
+    with pytest.raises(
+        TypeError, match=r"write E\(psi\)\.between\(a, b\), or the list \[E\(psi\) >= a, E\(psi\) <= b\]"
+    ):
+        chained()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: E(both) < 1.0, "strict inequality"),
+        (lambda: E(both) > 1.0, "strict inequality"),
+        (lambda: 1.0 > E(both), "strict inequality"),  # noqa: SIM300
+        (lambda: np.ones(2) < E(both), "strict inequality"),
+        (lambda: E(both) != 1.0, "not convex"),
+        (lambda: bool(E(both)), "no truth value; compare it"),
+        (lambda: E(E(both)), "write E"),
+        (lambda: E(both) <= E(both), "constrain their difference"),
+        (lambda: E(both) == (E(both) <= 1), "constrain their difference"),
+        (lambda: E(both) - E(both), "combined inside E"),
+        (lambda: 2 * E(both), "combined inside E"),
+        (lambda: -E(both), "combined inside E"),
+        (lambda: {E(both)}, "unhashable"),
+    ],
+)
+def test_what_is_no_constraint_is_a_type_error(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: E(both).within(-0.1, of=0.0), "eps must be a non-negative"),
+        (lambda: E(both).within(np.nan, of=0.0), "eps must be"),
+        (lambda: E(both).within(0.1, of=0.0, norm=3), "norm must be 1, 2 or inf"),
+        (lambda: E(both).between(1.0, 0.0), "low must not exceed high"),
+        (lambda: E(both).between([0.0, 2.0], [1.0, 1.0]), "low must not exceed high"),
+        (lambda: E(both) <= float("nan"), "bound must be finite"),
+        (lambda: E(both) <= np.inf, "bound must be finite"),
+        (lambda: E(both) == [], "target must be"),
+        (lambda: E(both) == [[1.0, 2.0]], "target must be"),
+        (lambda: (E(both) <= 1.0).soft(0.0), "penalty must be"),
+        (lambda: (E(both) <= 1.0).soft(-2.0), "penalty must be"),
+        (lambda: (E(both) == 1.0).soft(-2.0, power=2), "penalty must be"),
+        (lambda: (E(both) <= 1.0).soft(1.0, power=0.5), "power must be"),
+        (lambda: (E(both) == 1.0).soft(1.0, power=3), "power must be"),
+        (lambda: E(both).within(0.1, of=0.0).soft(1.0, power=2), "power must be"),
+        (lambda: (E(both) <= 1.0).soft(1.0).soft(1.0), "hard constraints"),
+        (lambda: E(both).regularized(Ridge(0.0)).soft(1.0), "hard constraints"),
+    ],
+)
+def test_bad_values_in_constraints(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: regularize(POSTERIOR, both), TypeError, "give constraints such as"),
+        (lambda: regularize(POSTERIOR, E(both)), TypeError, "give constraints such as"),
+        (lambda: regularize(POSTERIOR, []), ValueError, "empty"),
+        (lambda: regularize(POSTERIOR, [E(both) <= 1, True]), TypeError, "must be one, such as"),
+        (lambda: regularize(POSTERIOR, E(both) <= 1, Hinge()), TypeError, "regularizer already"),
+        (lambda: regularize(POSTERIOR, [E(both) <= 1], Hinge()), TypeError, "regularizer already"),
+        (lambda: regularize(POSTERIOR, both, 3.0), TypeError, "regularizer must be one of"),
+        (lambda: regularize(POSTERIOR, both, Hinge), TypeError, "regularizer must be one of"),
+        (lambda: regularize(MODELS, E(both) <= 1), TypeError, "posterior must be a Finite, Gaussian or Samples"),
+        (lambda: regularize(POSTERIOR, E(both) <= [1, 2, 3]), ValueError, "takes 3 expectations, the features have 2"),
+        (lambda: regularize(POSTERIOR, both, KL([0.2, 0.3, 0.5])), ValueError, "takes 3 expectations"),
+        (lambda: regularize(POSTERIOR, E(np.ones(39)) <= 1), ValueError, r"shape \(39,\)"),
+        (lambda: regularize(POSTERIOR, E(np.ones((40, 2, 2))) <= 1), ValueError, r"shape \(40, 2, 2\)"),
+        (lambda: regularize(POSTERIOR, E(lambda x: 1.0) <= 1), TypeError, "40"),
+        (lambda: regularize(POSTERIOR, E(lambda x: x[:3]) <= 1), ValueError, r"shape \(3, 2\)"),
+        (lambda: regularize(POSTERIOR, E(lambda x: np.log(x - 100)) <= 1), ValueError, "NaN or infinite"),
+        (lambda: regularize(POSTERIOR, E(np.full(40, np.inf)) <= 1), ValueError, "NaN or infinite"),
+        (lambda: regularize(Samples(DRAWS), E("nu") <= 1), ValueError, "'mu', 'theta'"),
+        (lambda: regularize(Samples(DRAWS), E("theta[7]") <= 1), ValueError, r"'theta\[0\]'"),
+        (lambda: regularize(Gaussian([0.0], [1.0]), E("w") <= 1), TypeError, "coefficients or affine functions"),
+        (lambda: Samples(np.empty(0)), ValueError, "empty"),
+        (lambda: Samples(np.array([0.0, np.nan])), ValueError, "NaN or infinite"),
+        (lambda: Samples({"a": np.ones(3), "b": np.ones(4)}), ValueError, "same for all variables"),
+        (lambda: Samples(np.ones(3), log_weights=np.ones(4)), ValueError, "log_weights must have one entry per atom"),
+        (lambda: Samples(np.ones(2), log_weights=[0.0, np.nan]), ValueError, "NaN or"),
+        (lambda: Samples(np.ones(2), log_weights=[-np.inf, -np.inf]), ValueError, "no atom any weight"),
+        (lambda: Finite(np.empty((0, 2))), ValueError, "empty"),
+        (lambda: Finite([]), ValueError, "empty"),
+        (lambda: Finite(np.ones(3), probabilities=[0.5, 0.6]), ValueError, "probabilities must have one entry"),
+        (lambda: Finite(np.ones(2), probabilities=[0.5, -0.1]), ValueError, "finite and non-negative"),
+        (lambda: Finite(np.ones(2), probabilities=[0.0, 0.0]), ValueError, "no atom any weight"),
+        (lambda: Finite(np.ones(1), probabilities=[1.0], log_weights=[0.0]), ValueError, "not both"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in log")
+def test_bad_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

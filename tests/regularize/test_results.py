@@ -1,0 +1,116 @@
+"""What a result can do: expectations, draws, a summary, diagnostics, and the way to disk and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import regbayes
+from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes.persistence import save
+from regbayes.regularizers import Equal
+from regularizer_cases import COMBINED, ELEMENTARY, SUMS
+
+RNG = np.random.default_rng(0)
+MODELS = RNG.normal(size=(30, 2))
+POSTERIOR = Finite(MODELS, probabilities=RNG.dirichlet(np.full(30, 3.0)))
+RESULT = regularize(POSTERIOR, [E(lambda x: x[:, 0]) == 0.3, E(lambda x: x[:, 1], name="cost") <= 5.0])
+
+
+def test_expectations_of_anything():
+    q = RESULT.posterior.probabilities
+    np.testing.assert_allclose(RESULT.expectation(lambda x: x**2), q @ MODELS**2, atol=1e-14)
+    np.testing.assert_allclose(RESULT.expectation(E(np.sin)), q @ np.sin(MODELS), atol=1e-14)
+    np.testing.assert_allclose(RESULT.expectation(MODELS[:, 0]), 0.3, atol=1e-8)
+    gaussian = regularize(Gaussian([0.0, 1.0], [1.0, 2.0]), E(np.array([1.0, 1.0])) == 3.0)
+    np.testing.assert_allclose(gaussian.expectation(np.eye(2)), gaussian.posterior.mean, atol=1e-14)
+
+
+def test_draws_follow_the_probabilities():
+    draws = RESULT.sample(np.random.default_rng(1), size=50_000)
+    assert draws.shape == (50_000, 2)
+    assert draws[:, 0].mean() == pytest.approx(0.3, abs=5 * draws[:, 0].std() / np.sqrt(50_000))
+    counts = np.array([np.sum(draws[:, 0] == x) for x in MODELS[:, 0]])
+    expected = 50_000 * RESULT.posterior.probabilities
+    assert np.sum((counts - expected) ** 2 / expected) < 75  # chi-squared with 29 degrees of freedom: 1e-5 beyond 71
+
+
+def test_draws_repeat_with_their_seed_and_keep_their_form():
+    assert np.array_equal(RESULT.sample(3, size=5), RESULT.sample(np.random.default_rng(3), size=5))
+    assert not np.array_equal(RESULT.sample(3, size=5), RESULT.sample(4, size=5))
+    named = regularize(Samples({"mu": RNG.normal(size=400)}), E("mu") >= 0.1)
+    assert set(named.sample(0, size=7)) == {"mu"}
+    assert named.sample(0, size=7)["mu"].shape == (7,)
+    flat = regularize(Finite(np.arange(6)), E(lambda x: x) == 3.0)
+    assert flat.sample(0, size=4).shape == (4,)
+
+
+def test_the_summary_has_a_row_for_every_constraint():
+    head, columns, *rows = RESULT.summary().splitlines()
+    assert str(RESULT) == RESULT.summary()
+    assert head.startswith("optimal: gap ")
+    assert f"moved {RESULT.kl:.4g} nats" in head
+    assert columns.split() == ["before", "after", "multiplier", "slack"]
+    assert [row.rsplit(maxsplit=4)[0].strip() for row in rows] == ["E(psi) == 0.3", "E(cost) <= 5"]
+    before, after, multiplier, slack = map(float, rows[1].rsplit(maxsplit=4)[1:])
+    assert before == pytest.approx(RESULT.before[1], rel=1e-4)
+    assert after == pytest.approx(RESULT.after[1], rel=1e-4)
+    assert multiplier == 0.0
+    assert slack == pytest.approx(5.0 - RESULT.after[1], rel=1e-2)
+
+
+def test_the_summary_of_draws_says_what_they_are_worth():
+    result = regularize(Samples(np.random.default_rng(0).normal(size=1000)), E(lambda x: x) >= 0.2)
+    assert (
+        f"effective draws {result.effective_sample_size:.0f} of 1000, k-hat {result.pareto_k:.2f}" in result.summary()
+    )
+    weights = result.posterior.weights
+    assert result.effective_sample_size == pytest.approx(1 / np.sum(weights**2), rel=1e-10)
+
+
+def test_slack_says_how_far_inside_each_constraint_is():
+    result = regularize(
+        POSTERIOR, [E(lambda x: x[:, 0]) >= -1.0, E(lambda x: x[:, 1]) <= 0.0, E(lambda x: x).within(2.0, of=0.0)]
+    )
+    np.testing.assert_allclose(result.slack[0], result.after[0] + 1.0, atol=1e-14)
+    np.testing.assert_allclose(result.slack[1], -result.after[1], atol=1e-14)
+    np.testing.assert_allclose(result.slack[2:], 2.0 - np.linalg.norm(result.after[2:]), atol=1e-14)
+    # Complementary slackness: a constraint that is not tight costs nothing.
+    assert np.all((np.abs(result.multipliers) < 1e-9) | (result.slack < 1e-7))
+
+
+def test_diagnostics_of_draws_are_for_draws():
+    for name in ("effective_sample_size", "pareto_k"):
+        with pytest.raises(AttributeError, match=f"{name} is for posteriors given as Samples"):
+            getattr(RESULT, name)
+    with pytest.raises(AttributeError, match="to_arviz is for posteriors given as Samples"):
+        RESULT.to_arviz()
+
+
+def test_a_tilted_posterior_has_no_evidence():
+    joint = Finite(MODELS, log_weights=RNG.normal(size=30))
+    assert joint.log_evidence is not None
+    assert regularize(joint, E(lambda x: x[:, 0]) == 0.1).posterior.log_evidence is None
+    gaussian = Gaussian([0.0], [1.0], log_evidence=-3.0)
+    assert regularize(gaussian, E(np.array([1.0])) == 1.0).posterior.log_evidence is None
+
+
+@pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED, *SUMS])
+def test_every_regularizer_comes_back_from_disk(name, tmp_path):
+    regularizer, size = (ELEMENTARY | COMBINED | SUMS)[name]
+    save(regularizer, tmp_path / "regularizer")
+    found = regbayes.load(tmp_path / "regularizer")
+    assert type(found) is type(regularizer)
+    x = np.random.default_rng(0).normal(size=size)
+    for point in (x, np.asarray(regularizer.prox(x))):
+        assert found.value(point) == regularizer.value(point)
+        assert np.array_equal(found.prox(point, 0.3), regularizer.prox(point, 0.3))
+
+
+def test_boundary_results_come_back_with_their_infinities(tmp_path):
+    result = regularize(Finite(np.array([0.0, 1.0, 2.0])), lambda x: x, Equal(0.0))
+    result.save(tmp_path / "result")
+    found = regbayes.load(tmp_path / "result")
+    assert found.status == "boundary"
+    assert found.multipliers.tolist() == [-np.inf]
+    assert found.posterior.probabilities.tolist() == [1.0, 0.0, 0.0]
