@@ -89,7 +89,7 @@ class ILSVMClassifier(
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
         Steps at most.
-    tol : float, default=1e-4
+    tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
@@ -177,7 +177,7 @@ class ILSVMClassifier(
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
         max_iter: int = 200,
-        tol: float = 1e-4,
+        tol: float = 1e-3,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,

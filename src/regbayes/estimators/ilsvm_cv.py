@@ -120,7 +120,7 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         max_iter: int = 200,
-        tol: float = 1e-4,
+        tol: float = 1e-3,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
