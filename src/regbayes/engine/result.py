@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from regbayes._registry import persistable
 from regbayes.engine.trace import Trace
 
 State = TypeVar("State")
 
 
+@persistable(name="regbayes.engine.Status")
 class Status(enum.Enum):
     """How a fit ended."""
 

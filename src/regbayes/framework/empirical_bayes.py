@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from regbayes._registry import Saveable, persistable
 from regbayes.engine import RelativeChange, Status, StepResult, Trace, run
 from regbayes.framework.posteriors import Posterior
 from regbayes.framework.regularize import RegularizedPosterior, regularize
@@ -28,8 +29,9 @@ class Model(Protocol[Theta]):
         """Return the parameters that maximise ``E_q[log p(M, D | theta)]``."""
 
 
-@dataclass(frozen=True)
-class EmpiricalBayesResult(Generic[Theta]):
+@persistable
+@dataclass(frozen=True, eq=False)
+class EmpiricalBayesResult(Saveable, Generic[Theta]):
     """Parameters, the regularized posterior at them, and the objective's course."""
 
     theta: Theta
