@@ -1,9 +1,10 @@
 """The large-margin step: dual form in, multipliers and expected weights out.
 
-Every model whose weights are Gaussian a priori meets its margins here, docs/math.md: the posterior mean of the weights
-is a sum of features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
+Every model whose weights are Gaussian a priori meets its margins here. The posterior mean of the weights is a sum of
+features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
 epsilon-insensitive regression, hard bounds; one task or several that share weights) or over one simplex per row
-(multi-class margins). Both are solved by dual coordinate ascent, warm-started, until the duality gap is small.
+(multi-class margins, docs/math.md eq. (26)). Both are solved by dual coordinate ascent, warm-started, until the duality
+gap is small.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def solve_simplex(
     """Solve a multi-class large-margin problem.
 
     ``min_w 1/2 sum_c |w_c|^2 + sum_n loss_n``, with margins ``<w_label(n) - w_c, x_n>``: its solution is the posterior
-    mean of weights that are standard normal a priori. An intercept is a constant column of ``features``.
+    mean of weights that are standard normal a priori, and its dual is docs/math.md eq. (26). An intercept is a constant
+    column of ``features``.
 
     Parameters
     ----------

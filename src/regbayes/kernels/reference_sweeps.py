@@ -26,7 +26,7 @@ def sweep_features(
     """Write the state after ``n_sweeps`` mean-field sweeps over the features of every row.
 
     A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
-    in force at that moment.
+    in force at that moment, docs/math.md eq. (31).
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def reverse_features(
     grad_theta: Reals,
     n_threads: int = 1,
 ) -> SweepGradient:
-    """Differentiate a function of the swept state with respect to everything the sweeps read.
+    """Differentiate a function of the swept state with respect to everything the sweeps read, docs/math.md eq. (33).
 
     Parameters
     ----------
