@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +13,8 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from threadpoolctl import ThreadpoolController
 
 Floats = NDArray[np.float64]
 
@@ -44,10 +47,54 @@ def n_threads(n_jobs: int | None) -> int:
     return int(effective_n_jobs(n_jobs))
 
 
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Keep BLAS to the thread that calls it, because ``n_jobs`` says how many threads there are.
+
+    The products are those of chunks of rows, which threads of our own share out. BLAS threads on top of them gain
+    little, and cost a great deal where other processes want the same cores.
+    """
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
+
+
+def check_listed(owner: Any, listed: str, constraints: list[Any]) -> None:
+    """Check every value of a list of values to try, before hours are spent on the others."""
+    for i, value in enumerate(getattr(owner, listed)):
+        name = f"{listed}[{i}]"
+        validate_parameter_constraints({name: constraints}, {name: value}, caller_name=type(owner).__name__)
+
+
+def labeled_rows(y: NDArray[Any], unlabeled: Any) -> NDArray[np.bool_]:
+    """Which rows have a label: all those whose label is not the value that stands for "none"."""
+    if unlabeled is None:
+        return np.ones(len(y), dtype=bool)
+    if isinstance(unlabeled, Real) and np.isnan(float(unlabeled)):
+        raise ValueError("unlabeled is nan, which y must not contain: mark rows without a label by another value")
+    labeled = np.asarray(y != unlabeled, dtype=bool)
+    if not labeled.any():
+        raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
+    return labeled
+
+
 def in_use(psi: Floats) -> NDArray[np.bool_]:
     """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
     highest, lowest = psi.max(axis=0), psi.min(axis=0)
     return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
+
+
+def warn_if_unused(n_used: int) -> None:
+    """Say when the features tell nothing about the rows."""
+    if n_used == 0:
+        warnings.warn(
+            "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
+            "below 0.01), and look whether X varies at all.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def warn_if_truncated(estimator: Any, n_used: int) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.estimators._common import in_use, n_threads
+from regbayes.estimators._common import in_use, n_threads, one_blas_thread
+from regbayes.models.ilsvm import predict
 from regbayes.models.ilsvm.init import PRIOR_RATIO, default_noise_variance
 from regbayes.models.ilsvm.state import Globals, Settings, State
 from regbayes.priors.indian_buffet import stick_weights
@@ -15,6 +16,7 @@ from regbayes.priors.indian_buffet import stick_weights
 Floats = NDArray[np.float64]
 
 DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
+UNSUPERVISED_TEMPERATURE = 0.05  # per input: at more heat, features that no label holds together fade away
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C
 INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
 
@@ -22,13 +24,14 @@ INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
 def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = True) -> Settings:
     """Turn parameters, "auto" among them, into numbers; supervised ones are absent in the unsupervised model."""
     D = X.shape[1]
-    temperature = DEFAULT_TEMPERATURE if estimator.temperature == "auto" else float(estimator.temperature)
-    noise = estimator.noise_variance
+    mean_square = _mean_square(X)
+    default = DEFAULT_TEMPERATURE if C > 0 else UNSUPERVISED_TEMPERATURE
+    temperature = default if estimator.temperature == "auto" else float(estimator.temperature)
+    noise, prior = estimator.noise_variance, estimator.prior_variance
+    _check_variances(noise, prior)
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
-    prior = estimator.prior_variance
     prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
     weight = getattr(estimator, "generative_weight", 1.0)
-    mean_square = float(np.vdot(X, X)) / len(X)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(estimator.n_components),
@@ -47,6 +50,30 @@ def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = Tr
         tol=float(estimator.tol),
         n_threads=n_threads(estimator.n_jobs),
     )
+
+
+def _mean_square(X: Floats) -> float:
+    """Mean squared norm of the rows; values whose squares leave the floating-point numbers are refused."""
+    with np.errstate(over="ignore", under="ignore"):
+        mean_square = float(np.vdot(X, X)) / len(X)
+    if not np.finfo(np.float64).tiny <= mean_square < np.finfo(np.float64).max and np.any(X):
+        raise ValueError(f"X is too {'large' if mean_square > 1 else 'small'} to square it: give it in other units")
+    return mean_square
+
+
+def _check_variances(noise: float | str, prior: float | str) -> None:
+    """Refuse to re-estimate a variance that was given as a number: the model re-estimates both or neither."""
+    if "estimate" in (noise, prior) and not (isinstance(noise, str) and isinstance(prior, str)):
+        raise ValueError(
+            'noise_variance and prior_variance are re-estimated together: "estimate" for one does not go with a number '
+            f"for the other, got noise_variance={noise!r} and prior_variance={prior!r}"
+        )
+
+
+def label_free(X: Floats, g: Globals, n_jobs: int | None) -> Floats:
+    """Features of centred rows as prediction infers them."""
+    with one_blas_thread():
+        return predict.features(X, g, n_threads(n_jobs))
 
 
 def resumed(previous: Globals, settings: Settings) -> Globals:

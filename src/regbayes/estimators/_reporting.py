@@ -16,7 +16,8 @@ from regbayes.engine import FitResult, Progress, Status
 class FitReporter:
     """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to a progress bar.
 
-    Used as a context around one run of the engine, and passed to it as a callback.
+    Used as a context around one run of the engine, and passed to it as a callback. The fitted attributes are set before
+    the context is left, so that the last hook sees a fitted estimator.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class FitReporter:
     def __call__(self, progress: Progress[Any]) -> bool:
         """Hear of one iteration; return whether a callback wants to stop."""
         if self.bar is not None:
-            self.bar.update(progress.iteration - self.bar.n)
+            self.bar.update()  # rounds of a transductive fit count on
             self.bar.set_postfix_str(f"objective {progress.objective:.6g}", refresh=False)
         if not getattr(self.estimator, "_skl_callbacks", None):
             return False

@@ -12,8 +12,16 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, generator, n_threads, warn_if_truncated
-from regbayes.estimators._latent import latent_attributes, resumed, settings_of
+from regbayes.estimators._common import (
+    LATENT_CONSTRAINTS,
+    POSITIVE,
+    generator,
+    n_threads,
+    one_blas_thread,
+    warn_if_truncated,
+    warn_if_unused,
+)
+from regbayes.estimators._latent import label_free, latent_attributes, resumed, settings_of
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
 from regbayes.models.ilsvm.state import UNLABELED, Data, State
@@ -38,13 +46,14 @@ class IBPFactorAnalysis(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input: 0.2 ("auto") gives graded features, 0.02 nearly on/off ones.
+        Heat of the features per input: 0.05 ("auto") gives graded features, 0.01 nearly on/off ones. Too much heat
+        melts them: all rows get about the same.
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate" starts there
-        and re-estimates them.
+        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate", for either,
+        starts there and re-estimates both.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
@@ -151,26 +160,28 @@ class IBPFactorAnalysis(
             start = init.initial_globals(centred, settings, generator(self.random_state))
         self.mean_ = mean
         with FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose) as reporter:
-            result = fit.fit(data, settings, start, callbacks=[reporter])
-        for name, value in latent_attributes(result.state).items():
-            setattr(self, name, value)
-        self.trace_, self.n_iter_ = result.trace, result.n_iter
+            with one_blas_thread():
+                result = fit.fit(data, settings, start, callbacks=[reporter])
+            for name, value in latent_attributes(result.state).items():
+                setattr(self, name, value)
+            self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
+        warn_if_unused(self.n_components_)
         warn_if_truncated(self, self.n_components_)
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         g = self._state.globals
         if self.transform_temperature is not None:
             g = replace(g, temperature=self.transform_temperature * X.shape[1])
-        return predict.features(X - self.mean_, g, n_threads(self.n_jobs))
+        return label_free(X - self.mean_, g, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = check_array(X, dtype=np.float64)
         if X.shape[1] != len(self.components_):
             raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
@@ -178,9 +189,10 @@ class IBPFactorAnalysis(
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        return predict.row_bounds(X - self.mean_, self._state.globals)
+        with one_blas_thread():
+            return predict.row_bounds(X - self.mean_, self._state.globals, n_threads(self.n_jobs))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

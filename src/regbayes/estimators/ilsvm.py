@@ -17,7 +17,7 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._common import (
@@ -25,10 +25,12 @@ from regbayes.estimators._common import (
     NOT_NEGATIVE,
     POSITIVE,
     generator,
-    n_threads,
+    labeled_rows,
+    one_blas_thread,
     warn_if_truncated,
+    warn_if_unused,
 )
-from regbayes.estimators._latent import classifier_attributes, latent_attributes, resumed, settings_of
+from regbayes.estimators._latent import classifier_attributes, label_free, latent_attributes, resumed, settings_of
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import fit, init, predict
@@ -83,8 +85,8 @@ class ILSVMClassifier(
     transductive : bool, default=False
         Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999).
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate" starts there
-        and re-estimates them.
+        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate", for either,
+        starts there and re-estimates both.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
@@ -233,16 +235,19 @@ class ILSVMClassifier(
         else:
             start = init.initial_globals(data.X, settings, generator(self.random_state))
         with FitReporter(self, self._max_steps(data), {"X": X, "y": y}, _attributes, self.verbose) as reporter:
-            if self.transductive:
-                result = fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
-            else:
-                result = fit.fit(
-                    data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter]
-                )
-        for name, value in _attributes(result.state).items():
-            setattr(self, name, value)
-        self.trace_, self.n_iter_ = result.trace, result.n_iter
+            with one_blas_thread():
+                if self.transductive:
+                    result = fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
+                else:
+                    result = fit.fit(
+                        data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter]
+                    )
+            for name, value in _attributes(result.state).items():
+                setattr(self, name, value)
+            self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
+        if not self.include_inputs:
+            warn_if_unused(self.n_components_)
         warn_if_truncated(self, self.n_components_)
         return self
 
@@ -253,7 +258,9 @@ class ILSVMClassifier(
     def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
         """Validate labels, weights and costs; remember classes and mean."""
         check_classification_targets(y)
-        labeled = np.ones(len(y), dtype=bool) if self.unlabeled is None else y != self.unlabeled
+        if self.margins == "posterior" and self.generative_weight == 0:
+            raise ValueError('generative_weight must be positive with margins="posterior", got 0')
+        labeled = labeled_rows(y, self.unlabeled)
         self.classes_, codes = np.unique(y[labeled], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
@@ -262,6 +269,8 @@ class ILSVMClassifier(
         labels = np.full(len(y), UNLABELED, dtype=np.int64)
         labels[labeled] = codes
         by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y[labeled])
+        if np.any(by_class < 0):
+            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
         weights = np.ones(len(y))
         weights[labeled] = by_class[codes]
         self.mean_ = X.mean(axis=0)
@@ -271,11 +280,11 @@ class ILSVMClassifier(
         n = len(self.classes_)
         if self.cost is None:
             return zero_one_cost(n)
-        cost = np.asarray(self.cost, dtype=np.float64)
+        cost = check_array(self.cost, dtype=np.float64, input_name="cost")
         if cost.shape != (n, n):
             raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")
-        if np.any(np.diag(cost) != 0) or np.any(cost < 0) or not np.all(np.isfinite(cost)):
-            raise ValueError("cost must be finite and non-negative, with a zero diagonal")
+        if np.any(np.diag(cost) != 0) or np.any(cost < 0):
+            raise ValueError(f"cost must be non-negative with a zero diagonal, got {cost.tolist()}")
         return cost
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -295,10 +304,10 @@ class ILSVMClassifier(
         return np.asarray(self.classes_[best])
 
     def _infer(self, X: ArrayLike) -> tuple[Floats, Floats]:
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         centred = X - self.mean_
-        return centred, predict.features(centred, self._state.globals, n_threads(self.n_jobs))
+        return centred, label_free(centred, self._state.globals, self.n_jobs)
 
     @property
     def _n_features_out(self) -> int:

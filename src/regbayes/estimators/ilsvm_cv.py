@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._common import LATENT_CONSTRAINTS
+from regbayes.estimators._common import LATENT_CONSTRAINTS, check_listed, labeled_rows
 from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
 from regbayes.estimators.ilsvm import ILSVMClassifier
 
@@ -37,7 +37,7 @@ GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes up al
 FORWARDED = ("loss", "cost", "class_weight", "fit_intercept", "margins", "unlabeled", "max_iter", "tol")
 
 
-@persistable(skip=("scoring",))
+@persistable(skip=("cv", "scoring"))  # either may be an object of any class
 class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """iLSVM whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
@@ -160,6 +160,8 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
+        for name, listed in GRID.items():
+            check_listed(self, listed, ILSVMClassifier._parameter_constraints[name])
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         base = ILSVMClassifier(
             self.n_components, random_state=seed, **{name: getattr(self, name) for name in FORWARDED}
@@ -172,7 +174,7 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[Fold]:
         """Folds over the labelled rows; the others join every training part."""
-        labeled = np.ones(len(y), dtype=bool) if self.unlabeled is None else y != self.unlabeled
+        labeled = labeled_rows(y, self.unlabeled)
         rows, rest = np.flatnonzero(labeled), np.flatnonzero(~labeled)
         splitter = check_cv(self.cv, y[rows], classifier=True)
         for train, test in splitter.split(X[rows], y[rows]):
