@@ -375,6 +375,14 @@ def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
     assert overlapping.status is Status.ITERATION_LIMIT
 
 
+def test_missing_values_do_not_pass_for_a_solution(rng):
+    X, labels = multi_class_data(rng)
+    X[7, 2] = np.nan
+    for make in MULTI_CLASS.values():
+        assert solve_simplex(X, make(labels, zero_one_cost(4), 0.3)).status is Status.DIVERGED
+    assert solve_box(X, hinge_form(len(X), 0.3)).status is Status.DIVERGED
+
+
 def test_the_same_seed_gives_the_same_numbers(rng):
     X, labels = multi_class_data(rng)
     dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)

@@ -3,6 +3,9 @@
 Numba is asked to cache on disk, to release the interpreter lock (callers run fixed chunks of rows in threads) and to
 divide as NumPy does, because a check for zero before every division stops a loop from being vectorised. Full
 ``fastmath`` would assume that NaN and infinity do not occur; both do, so only the harmless flags are set.
+
+The cache on disk is renewed when the file of a kernel changes, not when a helper in another file does: after editing
+this module or ``_prefetch``, delete ``__pycache__``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ AHEAD = 6
 """How many rows ahead to ask: far enough to hide the memory's latency, near enough to stay in the first cache."""
 
 _LINE_BYTES = 64
+_MOST_LINES = 16  # of a longer row the rest follows by itself: the hardware sees a stream
 
 
 @intrinsic
@@ -42,6 +43,7 @@ def _prefetch(_context: Any, array: Any, row: Any, column: Any) -> Any:  # noqa:
 
 @compiled_inline
 def prefetch_row(array: NDArray[Any], row: int) -> None:
-    """Ask for every cache line of ``array[row]``."""
-    for column in range(0, array.shape[1], _LINE_BYTES // array.itemsize):
+    """Ask for the first cache lines of ``array[row]``."""
+    per_line = _LINE_BYTES // array.itemsize
+    for column in range(0, min(array.shape[1], _MOST_LINES * per_line), per_line):
         _prefetch(array, row, column)  # type: ignore[call-arg]
