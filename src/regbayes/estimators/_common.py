@@ -72,8 +72,6 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> NDArray[np.bool_]:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
-    if isinstance(unlabeled, Real) and np.isnan(float(unlabeled)):
-        raise ValueError("unlabeled is nan, which y must not contain: mark rows without a label by another value")
     labeled = np.asarray(y != unlabeled, dtype=bool)
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")

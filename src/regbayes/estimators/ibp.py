@@ -154,14 +154,14 @@ class IBPFactorAnalysis(
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         data = Data(centred, labels, np.ones(len(X)), np.zeros((1, 1)))
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
-            start = resumed(previous.globals, settings)
-        else:
-            start = init.initial_globals(centred, settings, generator(self.random_state))
         self.mean_ = mean
-        with FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose) as reporter:
-            with one_blas_thread():
-                result = fit.fit(data, settings, start, callbacks=[reporter])
+        reporter = FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose)
+        with one_blas_thread(), reporter:
+            if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
+                start = resumed(previous.globals, settings)
+            else:
+                start = init.initial_globals(centred, settings, generator(self.random_state))
+            result = fit.fit(data, settings, start, callbacks=[reporter])
             for name, value in latent_attributes(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter

@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes.engine import FitResult
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -34,7 +35,7 @@ from regbayes.estimators._latent import classifier_attributes, label_free, laten
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import fit, init, predict
-from regbayes.models.ilsvm.state import UNLABELED, Data, State
+from regbayes.models.ilsvm.state import UNLABELED, Data, Settings, State
 
 Floats = NDArray[np.float64]
 
@@ -226,22 +227,9 @@ class ILSVMClassifier(
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         data = self._prepare(X, y)
         settings = settings_of(self, data.X, C=float(self.C), squared=self.loss == "squared_hinge")
-        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        multipliers = None
-        if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
-            start = resumed(previous.globals, settings)
-            if previous.multipliers is not None and previous.multipliers.shape == (len(data.labeled), len(data.cost)):
-                multipliers = previous.multipliers
-        else:
-            start = init.initial_globals(data.X, settings, generator(self.random_state))
-        with FitReporter(self, self._max_steps(data), {"X": X, "y": y}, _attributes, self.verbose) as reporter:
-            with one_blas_thread():
-                if self.transductive:
-                    result = fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
-                else:
-                    result = fit.fit(
-                        data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter]
-                    )
+        reporter = FitReporter(self, self._max_steps(data), {"X": X, "y": y}, _attributes, self.verbose)
+        with one_blas_thread(), reporter:
+            result = self._run(data, settings, reporter)
             for name, value in _attributes(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
@@ -250,6 +238,20 @@ class ILSVMClassifier(
             warn_if_unused(self.n_components_)
         warn_if_truncated(self, self.n_components_)
         return self
+
+    def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
+        """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
+        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
+        multipliers = None
+        if previous is not None and previous.globals.loadings.shape == (settings.n_components, data.X.shape[1]):
+            start = resumed(previous.globals, settings)
+            if previous.multipliers is not None and previous.multipliers.shape == (len(data.labeled), len(data.cost)):
+                multipliers = previous.multipliers
+        else:
+            start = init.initial_globals(data.X, settings, generator(self.random_state))
+        if self.transductive:
+            return fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
+        return fit.fit(data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter])
 
     def _max_steps(self, data: Data) -> int:
         rounds = 1 + len(fit.TRANSDUCTIVE_WEIGHTS) if self.transductive and np.any(data.labels == UNLABELED) else 1
