@@ -7,7 +7,16 @@ the multipliers that say what each constraint cost.
 from __future__ import annotations
 
 from regbayes import regularizers
-from regbayes.estimators import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, TruncationWarning
+from regbayes.estimators import (
+    IBPFactorAnalysis,
+    ILSVMClassifier,
+    ILSVMClassifierCV,
+    MultiTaskILSVMClassifier,
+    MultiTaskILSVMClassifierCV,
+    MultiTaskILSVMRegressor,
+    MultiTaskILSVMRegressorCV,
+    TruncationWarning,
+)
 from regbayes.framework.constraints import E
 from regbayes.framework.empirical_bayes import empirical_bayes
 from regbayes.framework.posteriors import Finite, Gaussian, Samples
@@ -30,6 +39,10 @@ __all__ = [
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "InfeasibleError",
+    "MultiTaskILSVMClassifier",
+    "MultiTaskILSVMClassifierCV",
+    "MultiTaskILSVMRegressor",
+    "MultiTaskILSVMRegressorCV",
     "NotConvergedWarning",
     "RegularizedPosterior",
     "Samples",

@@ -6,5 +6,17 @@ from regbayes.estimators._common import TruncationWarning
 from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
+from regbayes.estimators.multitask import MultiTaskILSVMClassifier
+from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
+from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
 
-__all__ = ["IBPFactorAnalysis", "ILSVMClassifier", "ILSVMClassifierCV", "TruncationWarning"]
+__all__ = [
+    "IBPFactorAnalysis",
+    "ILSVMClassifier",
+    "ILSVMClassifierCV",
+    "MultiTaskILSVMClassifier",
+    "MultiTaskILSVMClassifierCV",
+    "MultiTaskILSVMRegressor",
+    "MultiTaskILSVMRegressorCV",
+    "TruncationWarning",
+]

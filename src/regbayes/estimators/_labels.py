@@ -1,0 +1,176 @@
+"""Labels of several tasks: classes, prices, and the model's outputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
+
+from regbayes.estimators._tasks import Floats, Integers, Targets, listed, natural
+from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Observed labels as codes into the classes of their task."""
+
+    classes: list[NDArray[Any]]  # of each task
+    codes: Integers  # (n,)
+
+    @property
+    def widths(self) -> Integers:
+        """Number of classes of each task."""
+        return np.array([len(classes) for classes in self.classes])
+
+    @property
+    def alike(self) -> bool:
+        """Whether all tasks have the same classes."""
+        return all(np.array_equal(classes, self.classes[0]) for classes in self.classes)
+
+    @property
+    def common_classes(self) -> NDArray[Any] | list[NDArray[Any]]:
+        """The classes of all tasks, or those of each if they differ."""
+        return self.classes[0] if self.alike else self.classes
+
+
+def read_labels(targets: Targets) -> Labels:
+    """Return the classes of each task and the labels as codes.
+
+    Ragged tasks ask one question of many groups, so all of them have all the classes. The columns of a matrix may ask
+    different ones: each has the classes seen in it. If there are but two classes in the whole matrix, as in an
+    indicator matrix, each column has both, also if only one was seen.
+    """
+    if targets.layout != "matrix":
+        values = natural(targets.values, "y")
+        check_classification_targets(values)
+        classes, codes = np.unique(values, return_inverse=True)
+        _check_two(len(classes))
+        return Labels([classes] * len(targets.ids), codes.astype(np.int64))
+    starts = np.searchsorted(targets.tasks, np.arange(len(targets.ids) + 1))
+    columns = [natural(targets.values[a:b], "a column of y") for a, b in pairwise(starts)]
+    for column in columns:
+        check_classification_targets(column)
+    found = _complete([np.unique(column) for column in columns], targets)
+    codes = [np.searchsorted(classes, column) for classes, column in zip(found, columns, strict=True)]
+    return Labels(found, np.concatenate(codes).astype(np.int64))
+
+
+def _complete(found: list[NDArray[Any]], targets: Targets) -> list[NDArray[Any]]:
+    """Give tasks in which one class or none was seen the classes of the others, where there is no doubt."""
+    observed = [classes for classes in found if len(classes)]
+    distinct = {tuple(classes.tolist()) for classes in observed}
+    union = {label for labels in distinct for label in labels}
+    if len(union) < 2:
+        _check_two(len(union))
+    one_type = len({classes.dtype.kind in "US" for classes in observed}) == 1
+    if len(union) == 2 and one_type:
+        both = np.unique(np.concatenate(observed))
+        return [both] * len(found)
+    if len(distinct) == 1:
+        return [classes if len(classes) else observed[0] for classes in found]
+    short = np.array([len(classes) < 2 for classes in found])
+    if np.any(short):
+        raise ValueError(
+            f"fewer than 2 classes are observed for task {listed(targets.ids[short])}, so there is nothing to tell "
+            "apart. Leave it out."
+        )
+    return found
+
+
+def _check_two(n_classes: int) -> None:
+    if n_classes < 2:
+        raise ValueError(f"labels of at least 2 classes are needed, got {n_classes} class(es)")
+
+
+def labelled_cells(
+    targets: Targets, labels: Labels, class_weight: Any = None, cost: ArrayLike | None = None
+) -> tuple[Cells, Outputs]:
+    """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes."""
+    weights = class_weights(class_weight, targets, labels)
+    cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights)
+    kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
+    kind = np.array([kinds[tuple(classes.tolist())] for classes in labels.classes])
+    pairs = np.stack([kind[outputs.tasks], outputs.classes], axis=1)
+    outputs = replace(outputs, groups=np.unique(pairs, axis=0, return_inverse=True)[1].ravel().astype(np.int64))
+    return (cells if cost is None else _with_costs(cells, outputs, targets, labels, cost)), outputs
+
+
+def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats | None:
+    """Return the factor on C of each observed label.
+
+    Parameters
+    ----------
+    class_weight : dict, list of dict, "balanced" or None
+        A factor by class, for all tasks or for each; "balanced" gives the classes of a task equal weight in sum.
+    """
+    if class_weight is None:
+        return None
+    widths, n_tasks = labels.widths, len(targets.ids)
+    first = np.concatenate([[0], np.cumsum(widths)])[:-1]
+    place = first[targets.tasks] + labels.codes
+    if isinstance(class_weight, str):
+        counts = np.bincount(place, minlength=int(widths.sum()))
+        seen = np.add.reduceat((counts > 0).astype(float), first)
+        factors = np.repeat(targets.counts / np.maximum(seen, 1.0), widths) / np.maximum(counts, 1)
+        return np.asarray(factors[place])
+    per_task = [class_weight] * n_tasks if isinstance(class_weight, Mapping) else list(class_weight)
+    if len(per_task) != n_tasks:
+        raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")
+    _check_known(per_task, labels.classes)
+    factors = [
+        float(given.get(label, 1.0))
+        for given, classes in zip(per_task, labels.classes, strict=True)
+        for label in classes.tolist()
+    ]
+    if min(factors) < 0:
+        raise ValueError(f"class_weight must not be negative, got {min(factors)}")
+    return np.array(factors)[place]
+
+
+def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:
+    known = {label for these in classes for label in these.tolist()}
+    unknown = [label for given in per_task for label in given if label not in known]
+    if unknown:
+        raise ValueError(f"class_weight has {unknown[0]!r}, which is a class of no task; classes are {sorted(known)}")
+
+
+def _with_costs(cells: Cells, outputs: Outputs, targets: Targets, labels: Labels, cost: ArrayLike) -> Cells:
+    """Multiply the price of each cell by what the mistake that it guards against costs.
+
+    A row of class t that scores another class a too high pays ``cost[t, a]``; one that scores its own class too low
+    pays the mean cost of its mistakes.
+    """
+    n_classes = labels.widths[0]
+    if not labels.alike:
+        raise ValueError("cost needs tasks with the same classes; use class_weight for tasks with different ones")
+    prices = checked_cost(cost, n_classes)
+    prices = prices + np.diag(prices.sum(axis=1) / (n_classes - 1))
+    n_rows = int(targets.rows.max()) + 1
+    keys = targets.tasks * n_rows + targets.rows
+    order = np.argsort(keys)
+    asked = outputs.tasks[cells.outputs] * n_rows + cells.rows
+    truth = labels.codes[order[np.searchsorted(keys[order], asked)]]
+    weights = cells.weights * prices[truth, outputs.classes[cells.outputs]]
+    kept = weights > 0
+    return Cells(cells.rows[kept], cells.outputs[kept], cells.targets[kept], weights[kept])
+
+
+def checked_cost(cost: ArrayLike, n_classes: int) -> Floats:
+    """Return a matrix of costs, a row per true class."""
+    matrix = np.asarray(cost, dtype=np.float64)
+    if matrix.shape != (n_classes, n_classes):
+        raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
+    if np.any(np.diag(matrix) != 0) or np.any(matrix < 0) or not np.all(np.isfinite(matrix)):
+        raise ValueError("cost must be finite and non-negative, with a zero diagonal")
+    return matrix
+
+
+def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+    """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
+    best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+    return np.asarray(classes[best])

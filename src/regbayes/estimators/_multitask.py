@@ -1,0 +1,191 @@
+"""From a multi-task estimator's parameters to the MT-iLSVM model's settings, and back to fitted attributes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import StrOptions
+
+from regbayes.engine import FitResult
+from regbayes.estimators._common import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    generator,
+    in_use,
+    n_threads,
+    one_blas_thread,
+    warn_if_truncated,
+)
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._tasks import Floats, Layout, Targets, check_no_empty_task
+from regbayes.models.mt_ilsvm.cells import Cells, Outputs
+from regbayes.models.mt_ilsvm.fit import fit
+from regbayes.models.mt_ilsvm.state import Settings, State
+from regbayes.priors.indian_buffet import stick_weights
+
+RAGGED_SHARING = 1.0
+"""Default of rho for ragged tasks, one question asked of many groups: half of a weight's prior variance is common."""
+
+MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
+    **{name: LATENT_CONSTRAINTS[name] for name in LATENT_CONSTRAINTS if name != "n_sweeps"},
+    "C": [POSITIVE],
+    "fit_intercept": ["boolean"],
+    "include_inputs": ["boolean"],
+    "task_sharing": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "unseen_tasks": [StrOptions({"error", "shared"})],
+    "temperature": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "margins": [StrOptions({"consistent", "posterior", "decoupled"})],
+    "scale_inputs": ["boolean"],
+}
+
+
+def standardized(X: Floats, scaled: bool) -> tuple[Floats, Floats, Floats]:
+    """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
+
+    A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
+    """
+    peak = np.abs(X).max(axis=0)
+    unit = np.where(peak > 0, peak, 1.0)
+    small = X / unit
+    fixed = np.ptp(small, axis=0) == 0
+    mean = np.where(fixed, X[0], small.mean(axis=0) * unit)
+    spread = small.std(axis=0)
+    scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
+    scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
+    centred = np.asarray((X - mean) / scale)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.vdot(centred, centred)):
+            raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
+    return centred, mean, scale
+
+
+def sharing_of(estimator: Any, layout: Layout) -> float:
+    """Return rho."""
+    if estimator.task_sharing == "auto":
+        return RAGGED_SHARING if layout == "ragged" else 0.0
+    return float(estimator.task_sharing)
+
+
+def check_tasks(estimator: Any, targets: Targets) -> None:
+    """Check that there is something that serves every task."""
+    if estimator.unseen_tasks == "error":
+        check_no_empty_task(targets)
+    elif sharing_of(estimator, targets.layout) == 0:
+        raise ValueError(
+            "unseen_tasks='shared' needs weights that tasks share: set task_sharing to a number above 0, 1 for instance"
+        )
+
+
+def settings_of(estimator: Any, sharing: float, epsilon: float = 0.0) -> Settings:
+    """Turn parameters into the model's settings."""
+    noise, prior = estimator.noise_variance, estimator.prior_variance
+    max_iter = int(estimator.max_iter)
+    # A decoupled fit is the factor analysis that starts a joint one; there max_iter is about it.
+    steps = {"start_iter": max_iter} if estimator.margins == "decoupled" else {}
+    return Settings(
+        n_components=int(estimator.n_components),
+        alpha=float(estimator.alpha),
+        loss=estimator.loss,
+        C=float(estimator.C),
+        epsilon=epsilon,
+        task_sharing=sharing,
+        temperature=estimator.temperature,
+        generative_weight=estimator.generative_weight,
+        margins=estimator.margins,
+        fit_intercept=bool(estimator.fit_intercept),
+        include_inputs=bool(estimator.include_inputs),
+        noise_variance=None if isinstance(noise, str) else float(noise),
+        weight_variance=None if isinstance(prior, str) else float(prior),
+        variances="always" if "estimate" in (noise, prior) else "start",
+        max_iter=max_iter,
+        tol=float(estimator.tol),
+        n_threads=n_threads(estimator.n_jobs),
+        **steps,
+    )
+
+
+def resumed(estimator: Any, settings: Settings, n_columns: int) -> State | None:
+    """Return the state of an earlier fit to go on from, None if there is none that fits.
+
+    A decoupled fit always starts anew: its q(Z) is found without the targets, so there is nothing to go on from.
+    """
+    previous: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
+    if previous is None or settings.margins == "decoupled":
+        return None
+    latent = previous.latent
+    if latent.logits.shape != (n_columns, settings.n_components):
+        return None
+    if settings.noise_variance is not None:
+        latent = replace(latent, noise_variance=settings.noise_variance)
+    if settings.weight_variance is not None:
+        latent = replace(latent, weight_variance=settings.weight_variance)
+    return replace(previous, latent=latent)
+
+
+def run_fit(
+    estimator: Any,
+    X: Floats,
+    problem: tuple[Cells, Outputs],
+    settings: Settings,
+    data: Mapping[str, Any],
+    attributes: Callable[[State], dict[str, Any]],
+) -> None:
+    """Fit the model to standardised rows and give the estimator its fitted attributes."""
+    start = resumed(estimator, settings, X.shape[1])
+    noise = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
+    with FitReporter(estimator, settings.max_iter, data, attributes, estimator.verbose) as reporter:
+        with one_blas_thread():
+            result: FitResult[State] = fit(X, *problem, settings, noise, start=start, callbacks=[reporter])
+        for name, value in attributes(result.state).items():
+            setattr(estimator, name, value)
+        estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
+    warn_of_status(estimator, result)
+    if settings.temperature == 0.0:  # tempered features are never switched off, whatever their number
+        warn_if_truncated(estimator, estimator.n_components_)
+    if estimator.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
+        warnings.warn(
+            "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look whether "
+            "X varies at all.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def latent_attributes(state: State) -> dict[str, Any]:
+    """Fitted attributes that describe the features and the tasks' weights for them, in the model's units."""
+    latent, weights = state.latent, state.tasks.weights
+    n_columns, n_features = latent.logits.shape
+    attributes = {
+        "components_": latent.psi.T,
+        "n_components_": int(in_use(latent.psi).sum()),
+        "stick_weights_": stick_weights(latent.sticks),
+        "noise_variance_": latent.noise_variance,
+        "prior_variance_": latent.weight_variance,
+        "coef_": weights[:, :n_features],
+        "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
+        "_state": state,
+    }
+    if state.include_inputs:
+        inputs = weights[:, n_features : n_features + n_columns]
+        attributes["coef_inputs_"] = inputs / (state.input_scale * np.sqrt(n_columns))
+    return attributes
+
+
+def check_task_given(estimator: Any, task: Any) -> None:
+    """Check that tasks are named when predicting if they were when fitting, and only then."""
+    if estimator._layout == "ragged" and task is None:
+        raise ValueError(
+            f"{type(estimator).__name__} was fitted with task=, the task of each row; prediction needs task= too"
+        )
+    if estimator._layout != "ragged" and task is not None:
+        raise ValueError(
+            f"{type(estimator).__name__} was fitted without task=, so it predicts every task of every row; "
+            "leave task out"
+        )

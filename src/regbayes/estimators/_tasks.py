@@ -1,0 +1,168 @@
+"""Targets of several tasks: from what a user gives to a list of observed targets, and which task is which.
+
+There are two ways in. A matrix has a row per example and a column per task, with holes. Ragged tasks have one target
+per row and say beside it which task it belongs to. One vector is one task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils._missing import is_scalar_nan
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Layout = Literal["single", "matrix", "ragged"]
+
+NAMED_IN_MESSAGES = 5
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The observed targets of all tasks."""
+
+    layout: Layout
+    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
+    rows: Integers  # (n,): where each observed target belongs
+    tasks: Integers  # (n,): index into ids
+    values: NDArray[Any]  # (n,)
+
+    @property
+    def counts(self) -> Integers:
+        """Observed targets of each task, (n_tasks,)."""
+        return np.bincount(self.tasks, minlength=len(self.ids))
+
+
+def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> Targets:
+    """Return the observed targets.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or (n_samples, n_tasks)
+        NaN and None mark a missing target.
+    task : array-like of shape (n_samples,) or None
+        The task of each row, where there is one target per row.
+    X : (n_samples, d)
+        The rows, for their number.
+    numeric : bool
+        Whether targets are numbers; labels may be anything that can be sorted.
+    unlabeled : object
+        A further value that marks a missing target.
+    """
+    values = _checked_targets(y, X, numeric)
+    observed = ~_missing(values)
+    if unlabeled is not None:
+        observed &= np.asarray(values != unlabeled, dtype=bool)
+    if not observed.any():
+        raise ValueError("y has no observed target: every value is missing")
+    if task is not None:
+        return _ragged(values, task, observed)
+    if values.ndim == 1:
+        rows = np.flatnonzero(observed)
+        return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
+    tasks, rows = np.nonzero(observed.T)
+    return Targets("matrix", _column_names(y, values.shape[1]), rows, tasks, values[rows, tasks])
+
+
+def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
+    if y is None:
+        raise ValueError("this estimator requires y to be passed, but the target y is None")
+    values = check_array(
+        y,
+        dtype=np.float64 if numeric else None,
+        ensure_2d=False,
+        ensure_min_samples=0,
+        ensure_min_features=0,
+        ensure_all_finite="allow-nan",
+        input_name="y",
+    )
+    if values.ndim == 0 or (values.ndim == 2 and values.shape[1] == 0):
+        raise ValueError(f"y must be of shape (n_samples,) or (n_samples, n_tasks), got {values.shape}")
+    check_consistent_length(X, values)
+    return values
+
+
+def _ragged(values: NDArray[Any], task: Any, observed: NDArray[np.bool_]) -> Targets:
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise ValueError(
+            f"y has shape {values.shape}, a column per task; with task= it must have one target per row. "
+            "Give either a matrix, or one target per row and its task."
+        )
+    values, observed = values.ravel(), observed.ravel()
+    named = checked_ids(task, len(values))
+    ids, codes = np.unique(named, return_inverse=True)
+    rows = np.flatnonzero(observed)
+    return Targets("ragged", ids, rows, codes[rows].astype(np.int64), values[rows])
+
+
+def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
+    """Return the tasks of rows as a sortable array of one type."""
+    ids = column_or_1d(task)
+    if len(ids) != n_rows:
+        raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")
+    if np.any(_missing(ids)):
+        raise ValueError("task contains NaN or None; every row must say which task it belongs to")
+    return natural(ids, "task")
+
+
+def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool) -> Integers:
+    """Return the index of each row's task, -1 where it was not seen in training and that is allowed."""
+    asked = checked_ids(task, n_rows)
+    if (asked.dtype.kind in "US") != (ids.dtype.kind in "US"):
+        raise ValueError(f"task has dtype {asked.dtype}, but in training it had {ids.dtype}")
+    place = np.minimum(np.searchsorted(ids, asked), len(ids) - 1)
+    seen = ids[place] == asked
+    if not allow_unseen and not np.all(seen):
+        raise ValueError(
+            f"task contains {listed(np.unique(asked[~seen]))}, which had no target in training. Set task_sharing and "
+            "unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
+        )
+    return np.where(seen, place, -1).astype(np.int64)
+
+
+def check_no_empty_task(targets: Targets) -> None:
+    """Refuse tasks that have no observed target."""
+    empty = targets.counts == 0
+    if np.any(empty):
+        raise ValueError(
+            f"no target is observed for task {listed(targets.ids[empty])}. Leave it out, or set task_sharing and "
+            "unseen_tasks='shared' to serve it with the weights that all tasks share."
+        )
+
+
+def listed(ids: NDArray[Any]) -> str:
+    """Name tasks in a message, not too many of them."""
+    shown = ", ".join(repr(name) for name in ids[:NAMED_IN_MESSAGES].tolist())
+    more = len(ids) - NAMED_IN_MESSAGES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return an object array as the array of strings, numbers or booleans that it holds."""
+    if values.dtype.kind != "O":
+        return values
+    kinds = {"text" if isinstance(value, str | bytes) else "other" for value in values.tolist()}
+    if len(kinds) > 1:
+        raise ValueError(f"{name} mixes text with other types; use one type")
+    return np.array(values.tolist()) if len(values) else np.zeros(0)
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, dtype=bool)
+    flat = [value is None or is_scalar_nan(value) or type(value).__name__ == "NAType" for value in values.ravel()]
+    return np.array(flat, dtype=bool).reshape(values.shape)
+
+
+def _column_names(y: Any, n_tasks: int) -> NDArray[Any]:
+    """Return the names of the columns of a data frame, if they are names, and numbers otherwise."""
+    names = list(getattr(y, "columns", ()))
+    if len(names) == n_tasks and all(isinstance(name, str) for name in names):
+        return np.array(names)
+    return np.arange(n_tasks)

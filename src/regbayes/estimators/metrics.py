@@ -1,0 +1,97 @@
+"""Metrics for targets of several tasks, missing ones among them.
+
+Targets are given as to the estimators: a matrix with a column per task and NaN where a target is missing, or one
+target per row with the task of each row beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_consistent_length
+
+from regbayes.estimators._tasks import Targets, read_targets
+
+Floats = NDArray[np.float64]
+
+__all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "task_accuracy"]
+
+
+def task_accuracy(y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None) -> float:
+    """Return the share of observed labels that are predicted; of an indicator matrix, 1 less the Hamming loss.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_tasks)
+        Labels, NaN or None where missing.
+    y_pred : array-like of the same shape
+    unlabeled : object, default=None
+        A further value of ``y_true`` that marks a missing label.
+    """
+    targets, predicted = _observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
+    return float(np.mean(targets.values == predicted))
+
+
+def explained_variance_pooled(y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None) -> float:
+    """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets, whatever their task.
+
+    What sets one task apart from another counts as variance to explain, so predicting every task's mean already
+    explains some. Not to be confused with scikit-learn's ``explained_variance_score``, which forgives a bias.
+
+    Parameters
+    ----------
+    y_true, y_pred : array-like of shape (n_samples,) or (n_samples, n_tasks)
+        Targets, NaN where missing, and predictions.
+    task : array-like of shape (n_samples,), default=None
+        Not needed; accepted so that both readings are called alike.
+
+    See Also
+    --------
+    explained_variance_within_tasks : What is explained beyond the tasks' means.
+    """
+    targets, predicted = _observed(y_true, y_pred, task)
+    return _explained(targets.values, predicted, np.full(len(predicted), targets.values.mean()))
+
+
+def explained_variance_within_tasks(y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None) -> float:
+    """Return ``1 - SSE / sum (y - mean of its task's y)^2`` over all observed targets.
+
+    Predicting every task's mean explains nothing. This is never above `explained_variance_pooled`.
+
+    Parameters
+    ----------
+    y_true, y_pred : array-like of shape (n_samples,) or (n_samples, n_tasks)
+        Targets, NaN where missing, and predictions.
+    task : array-like of shape (n_samples,), default=None
+        The task of each row, where there is one target per row. Columns of a matrix are tasks.
+
+    See Also
+    --------
+    explained_variance_pooled : What is explained beyond one mean for all.
+    """
+    targets, predicted = _observed(y_true, y_pred, task)
+    sums = np.bincount(targets.tasks, weights=targets.values, minlength=len(targets.ids))
+    means = sums / np.maximum(targets.counts, 1)
+    return _explained(targets.values, predicted, means[targets.tasks])
+
+
+def _explained(values: Floats, predicted: Floats, centres: Floats) -> float:
+    error, spread = np.sum((values - predicted) ** 2), np.sum((values - centres) ** 2)
+    if spread == 0:  # as scikit-learn's r2_score: nothing to explain
+        return 1.0 if error == 0 else 0.0
+    return float(1.0 - error / spread)
+
+
+def _observed(
+    y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None, *, numeric: bool = True, unlabeled: Any = None
+) -> tuple[Targets, NDArray[Any]]:
+    """Return the observed targets and the predictions of them."""
+    predicted = np.asarray(y_pred)
+    check_consistent_length(y_true, predicted)
+    targets = read_targets(y_true, task, predicted, numeric=numeric, unlabeled=unlabeled)
+    wanted, given = np.shape(y_true)[1:] or (1,), predicted.shape[1:] or (1,)
+    if wanted != given:
+        raise ValueError(f"y_pred has shape {predicted.shape}, but y_true has {np.shape(y_true)}")
+    return targets, predicted.reshape(-1, *given)[targets.rows, targets.tasks if wanted != (1,) else 0]

@@ -1,0 +1,370 @@
+"""`MultiTaskILSVMClassifierCV` and `MultiTaskILSVMRegressorCV`: MT-iLSVM with parameters chosen by cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+    _fit_context,
+)
+from sklearn.utils.validation import validate_data
+
+from regbayes._registry import Saveable, persistable
+from regbayes.estimators._common import LATENT_CONSTRAINTS
+from regbayes.estimators._labels import read_labels
+from regbayes.estimators._multitask_search import GRID, search_multitask
+from regbayes.estimators._search import fitted_best
+from regbayes.estimators._tasks import read_targets
+from regbayes.estimators.multitask import MultiTaskILSVMClassifier
+from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+
+Floats = NDArray[np.float64]
+
+COMMON = (
+    "alpha",
+    "loss",
+    "fit_intercept",
+    "unseen_tasks",
+    "margins",
+    "scale_inputs",
+    "noise_variance",
+    "prior_variance",
+    "max_iter",
+    "tol",
+)
+CLASSIFIER_PARAMETERS = (*COMMON, "cost", "class_weight", "unlabeled")
+REGRESSOR_PARAMETERS = (*COMMON, "epsilon", "scale_targets")
+SEARCH_CONSTRAINTS: dict[str, Any] = {
+    "n_components": LATENT_CONSTRAINTS["n_components"],
+    **{listed: ["array-like"] for listed in GRID.values()},
+    "cv": ["cv_object"],
+    "scoring": "no_validation",
+    "random_state": ["random_state"],
+    "n_jobs": LATENT_CONSTRAINTS["n_jobs"],
+    "verbose": ["verbose"],
+}
+
+
+@persistable(skip=("scoring",))
+class MultiTaskILSVMClassifierCV(
+    Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
+):
+    """MT-iLSVM for labels whose parameters are chosen by cross-validation, with warm starts along the path of C.
+
+    Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
+    smallest value up, each fit starting where the last one ended. The best combination is refitted on all rows.
+
+    Parameters
+    ----------
+    n_components : int, default=20
+        Truncation: the most features there can be.
+    Cs : sequence of float, default=(0.01, 0.03, 0.1, 0.3)
+        Values of C.
+    temperatures : sequence of float or "auto", default=("auto",)
+        Values of temperature.
+    generative_weights : sequence of float or "auto", default=("auto",)
+        Values of generative_weight.
+    task_sharings : sequence of float or "auto", default=("auto",)
+        Values of task_sharing.
+    include_inputs : sequence of bool, default=(False, True)
+        Values of include_inputs.
+    cv : int, splitter or iterable, default=None
+        Folds. None and a number (5 by default) make random folds that divide every task evenly, and its classes too
+        where there is one label per row. Whatever the folds, rows without a label are in every training part, and so
+        are rows without which a task, or a class of it, would not be seen.
+    scoring : str, callable or None, default=None
+        As in scikit-learn; the accuracy over observed labels by default. A name needs every label observed. With
+        ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
+    alpha, loss, cost, class_weight, fit_intercept, unseen_tasks, margins, unlabeled, scale_inputs, noise_variance, \
+prior_variance, max_iter, tol
+        As in `MultiTaskILSVMClassifier`.
+    random_state : int, RandomState instance or None, default=None
+        For the starts and the folds.
+    n_jobs : int or None, default=None
+        Processes over folds and paths.
+    verbose : int, default=0
+        Whether to show a progress bar with the time left.
+
+    Attributes
+    ----------
+    best_estimator_ : MultiTaskILSVMClassifier
+        Fitted to all rows; its fitted attributes are here too.
+    C_, temperature_, generative_weight_, task_sharing_, include_inputs_
+        The values chosen.
+    best_score_ : float
+        Mean score of the best combination over the folds.
+    cv_results_ : dict of arrays
+        One entry per combination: the parameters, ``split0_test_score`` ..., ``mean_test_score``,
+        ``std_test_score``, ``rank_test_score``.
+
+    See Also
+    --------
+    MultiTaskILSVMClassifier : One setting.
+    MultiLabelThresholdCV : Chooses thresholds for rare labels.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{name: MultiTaskILSVMClassifier._parameter_constraints[name] for name in CLASSIFIER_PARAMETERS},
+        **SEARCH_CONSTRAINTS,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 20,
+        *,
+        Cs: Sequence[float] = (0.01, 0.03, 0.1, 0.3),
+        temperatures: Sequence[Any] = ("auto",),
+        generative_weights: Sequence[Any] = ("auto",),
+        task_sharings: Sequence[Any] = ("auto",),
+        include_inputs: Sequence[bool] = (False, True),
+        cv: Any = None,
+        scoring: Any = None,
+        alpha: float = 2.0,
+        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        cost: ArrayLike | None = None,
+        class_weight: Any = None,
+        fit_intercept: bool = True,
+        unseen_tasks: Literal["error", "shared"] = "error",
+        margins: Literal["consistent", "posterior", "decoupled"] = "consistent",
+        unlabeled: Any = None,
+        scale_inputs: bool = True,
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.Cs = Cs
+        self.temperatures = temperatures
+        self.generative_weights = generative_weights
+        self.task_sharings = task_sharings
+        self.include_inputs = include_inputs
+        self.cv = cv
+        self.scoring = scoring
+        self.alpha = alpha
+        self.loss = loss
+        self.cost = cost
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.unseen_tasks = unseen_tasks
+        self.margins = margins
+        self.unlabeled = unlabeled
+        self.scale_inputs = scale_inputs
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
+        """Try every combination on every fold, and refit the best.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
+            Labels, NaN or None where missing.
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, where there is one label per row.
+
+        Returns
+        -------
+        self
+        """
+        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
+        labels = read_labels(targets)
+        first = np.concatenate([[0], np.cumsum(labels.widths)])
+        base = MultiTaskILSVMClassifier(
+            self.n_components, **{name: getattr(self, name) for name in CLASSIFIER_PARAMETERS}
+        )
+        search_multitask(self, base, X, y, task, targets, first[targets.tasks] + labels.codes)
+        return self
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the latent features of rows, shape (n_samples, n_components)."""
+        return fitted_best(self, X).transform(X)
+
+    def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
+        """Return scores, as `MultiTaskILSVMClassifier.decision_function` does."""
+        return fitted_best(self, X).decision_function(X, task)
+
+    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
+        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
+        return fitted_best(self, X).predict(X, task)
+
+    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+        """Return the accuracy over all observed labels, whatever ``scoring`` is."""
+        return fitted_best(self, X).score(X, y, task)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.best_estimator_.components_)
+
+
+@persistable(skip=("scoring",))
+class MultiTaskILSVMRegressorCV(
+    Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
+):
+    """MT-iLSVM for numbers whose parameters are chosen by cross-validation, with warm starts along the path of C.
+
+    Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
+    smallest value up, each fit starting where the last one ended. The best combination is refitted on all rows.
+
+    Parameters
+    ----------
+    n_components : int, default=20
+        Truncation: the most features there can be.
+    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1)
+        Values of C.
+    temperatures, generative_weights, task_sharings : sequence of float or "auto", default=("auto",)
+        Values of temperature, generative_weight and task_sharing.
+    include_inputs : sequence of bool, default=(False, True)
+        Values of include_inputs.
+    cv : int, splitter or iterable, default=None
+        Folds, as in `MultiTaskILSVMClassifierCV`.
+    scoring : str, callable or None, default=None
+        As in scikit-learn; pooled R² over observed targets by default. A name needs every target observed. With
+        ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
+    alpha, loss, epsilon, fit_intercept, unseen_tasks, margins, scale_inputs, scale_targets, noise_variance, \
+prior_variance, max_iter, tol
+        As in `MultiTaskILSVMRegressor`.
+    random_state : int, RandomState instance or None, default=None
+        For the starts and the folds.
+    n_jobs : int or None, default=None
+        Processes over folds and paths.
+    verbose : int, default=0
+        Whether to show a progress bar with the time left.
+
+    Attributes
+    ----------
+    best_estimator_ : MultiTaskILSVMRegressor
+        Fitted to all rows; its fitted attributes are here too.
+    C_, temperature_, generative_weight_, task_sharing_, include_inputs_, best_score_, cv_results_
+        As in `MultiTaskILSVMClassifierCV`.
+
+    See Also
+    --------
+    MultiTaskILSVMRegressor : One setting.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{name: MultiTaskILSVMRegressor._parameter_constraints[name] for name in REGRESSOR_PARAMETERS},
+        **SEARCH_CONSTRAINTS,
+    }
+
+    def __init__(
+        self,
+        n_components: int = 20,
+        *,
+        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1),
+        temperatures: Sequence[Any] = ("auto",),
+        generative_weights: Sequence[Any] = ("auto",),
+        task_sharings: Sequence[Any] = ("auto",),
+        include_inputs: Sequence[bool] = (False, True),
+        cv: Any = None,
+        scoring: Any = None,
+        alpha: float = 2.0,
+        loss: Literal["squared_epsilon_insensitive", "epsilon_insensitive"] = "squared_epsilon_insensitive",
+        epsilon: float = 0.0,
+        fit_intercept: bool = True,
+        unseen_tasks: Literal["error", "shared"] = "error",
+        margins: Literal["consistent", "posterior", "decoupled"] = "consistent",
+        scale_inputs: bool = True,
+        scale_targets: Literal["auto", "task", "pooled", False] = "auto",
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.Cs = Cs
+        self.temperatures = temperatures
+        self.generative_weights = generative_weights
+        self.task_sharings = task_sharings
+        self.include_inputs = include_inputs
+        self.cv = cv
+        self.scoring = scoring
+        self.alpha = alpha
+        self.loss = loss
+        self.epsilon = epsilon
+        self.fit_intercept = fit_intercept
+        self.unseen_tasks = unseen_tasks
+        self.margins = margins
+        self.scale_inputs = scale_inputs
+        self.scale_targets = scale_targets
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
+        """Try every combination on every fold, and refit the best.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
+            Numbers, NaN where missing.
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, where there is one target per row.
+
+        Returns
+        -------
+        self
+        """
+        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        targets = read_targets(y, task, X, numeric=True)
+        base = MultiTaskILSVMRegressor(
+            self.n_components, **{name: getattr(self, name) for name in REGRESSOR_PARAMETERS}
+        )
+        search_multitask(self, base, X, y, task, targets, targets.tasks)
+        return self
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the latent features of rows, shape (n_samples, n_components)."""
+        return fitted_best(self, X).transform(X)
+
+    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
+        """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
+        return fitted_best(self, X).predict(X, task)
+
+    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+        """Return R² over all observed targets, pooled, whatever ``scoring`` is."""
+        return fitted_best(self, X).score(X, y, task)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.best_estimator_.components_)
