@@ -286,6 +286,9 @@ def test_compiled_box_passes_match_the_reference(n, d, n_tasks, seed):
         np.testing.assert_allclose(actual.common, expected.common, atol=1e-9)
     np.testing.assert_allclose(cpu.box_check(rows, actual), reference.box_check(rows, actual), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(cpu.box_weights(rows, actual.dual), actual.weights, atol=1e-9)
+    np.testing.assert_allclose(
+        cpu.box_scores(rows, actual.weights), reference.box_scores(rows, actual.weights), atol=1e-9
+    )
 
 
 def box_objective(rows, dual):

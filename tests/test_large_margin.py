@@ -8,6 +8,7 @@ import pytest
 from sklearn.svm import LinearSVC, LinearSVR
 
 from regbayes.engine.result import Status
+from regbayes.framework import margin_problems
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import (
     MultiClassDual,
@@ -198,6 +199,30 @@ def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
     assert margins.min() > 1.0 - 1e-6
 
 
+@pytest.mark.parametrize("sharing", [0.0, 2.0])
+@pytest.mark.parametrize("loss", ["squared_hinge", "squared_tube"])
+def test_smooth_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
+    n, d, group, C = 200, 4, np.array([0, 1, 0]), 20.0  # a large C is where Newton's method takes over
+    X, _ = binary_data(rng, n=n, d=d)
+    feature_row, task = rng.integers(n, size=n), rng.integers(3, size=n)
+    targets = np.where(rng.random(n) > 0.4, 1.0, -1.0) if loss == "squared_hinge" else rng.normal(size=n)
+    own, common = cp.Variable((3, d)), cp.Variable((2, d))
+    scores = cp.sum(cp.multiply(X[feature_row], own[task] + sharing * common[group[task]]), axis=1)
+    slack = 1 - cp.multiply(targets, scores) if loss == "squared_hinge" else cp.abs(targets - scores) - 0.1
+    objective = 0.5 * cp.sum_squares(own) + 0.5 * cp.sum_squares(common) + C * cp.sum(cp.square(cp.pos(slack)))
+    problem = cp.Problem(cp.Minimize(objective))
+    problem.solve(solver=cp.CLARABEL)
+    form = squared_tube_form(targets, 0.1, C)
+    if loss == "squared_hinge":
+        bound = np.full(n, np.inf)
+        lower, upper = np.where(targets > 0, 0.0, -bound), np.where(targets > 0, bound, 0.0)
+        form = BoxDual(-targets, np.zeros(n), np.full(n, 0.5 / C), lower, upper)
+    solution = solve_box(X, form, TaskLayout(feature_row, task, group, sharing), tol=1e-10)
+    assert solution.status is Status.CONVERGED
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
+
+
 # --- theory ---------------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +328,29 @@ def test_small_C_puts_every_multiplier_at_its_bound(rng):
     box = solve_box(X * signs[:, None], hinge_form(len(X), C))
     np.testing.assert_array_equal(box.dual, C)
     np.testing.assert_allclose(box.weights[0], C * (signs @ X), rtol=1e-9)
+
+
+def test_newton_and_coordinate_ascent_agree(rng, monkeypatch):
+    X, signs = binary_data(rng, n=300)
+    layout = TaskLayout(np.arange(300), rng.integers(4, size=300), np.array([0, 0, 1, 1]), 0.8)
+    problem = (X * signs[:, None], squared_hinge_form(300, 1.0), layout)
+    newton = solve_box(*problem, tol=1e-11)
+    monkeypatch.setattr(margin_problems, "MAX_NEWTON_SIZE", 0)
+    ascent = solve_box(*problem, tol=1e-11, max_epochs=1e5)
+    assert newton.status is ascent.status is Status.CONVERGED
+    assert newton.n_epochs < 0.2 * ascent.n_epochs
+    np.testing.assert_allclose(newton.weights, ascent.weights, atol=1e-5)
+    np.testing.assert_allclose(newton.dual, ascent.dual, atol=1e-4)
+
+
+def test_one_newton_step_solves_least_squares(rng):
+    # A tube of width zero is the squared loss: the weights are those of ridge regression.
+    X, _ = binary_data(rng)
+    targets, C = rng.normal(size=len(X)), 100.0
+    solution = solve_box(X, squared_tube_form(targets, 0.0, C), tol=1e-10)
+    expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
+    np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
+    assert solution.n_epochs <= margin_problems.MIN_PATIENCE + 2.0
 
 
 # --- starts, limits, inputs -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Every model whose weights are Gaussian a priori meets its margins here. The post
 features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
 epsilon-insensitive regression, hard bounds; one task or several that share weights) or over one simplex per row
 (multi-class margins, docs/math.md eq. (26)). Both are solved by dual coordinate ascent, warm-started, until the duality
-gap is small.
+gap is small; for smooth losses over a box Newton's method helps out.
 """
 
 from __future__ import annotations
@@ -17,24 +17,12 @@ from numpy.typing import ArrayLike
 from regbayes.engine.result import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.kernels.dispatch import Backend, BackendName, get_backend
-from regbayes.kernels.types import (
-    BoxRows,
-    BoxState,
-    Floats,
-    Indices,
-    Progress,
-    Reals,
-    SimplexRows,
-    SimplexState,
-    read_only,
-)
+from regbayes.framework.margin_problems import BoxAscent, SimplexAscent, solve_box_dual
+from regbayes.kernels.dispatch import BackendName, get_backend
+from regbayes.kernels.types import BoxRows, Floats, Indices, Reals, SimplexRows, read_only
 
 DEFAULT_TOL = 1e-4
 DEFAULT_MAX_EPOCHS = 1000.0
-# A hard margin's loss is infinite until it is met. Its gap is measured with a price per unit of violation that is
-# this many times the largest multiplier: any price above the largest has the same solution.
-PENALTY_FACTOR = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class MarginSolution:
     primal, dual_value, gap : float
         The two objectives and their difference; the primal one is the squared norm of the weights, halved, plus loss.
     n_epochs : float
-        Row visits divided by rows.
+        Row visits divided by rows; a Newton step visits all rows once.
     status : Status
         ``CONVERGED``, ``ITERATION_LIMIT``, or ``DIVERGED`` when hard margins cannot be met and the dual is unbounded.
     """
@@ -178,7 +166,7 @@ def solve_simplex(
         ridge=read_only(dual.ridge),
         penalty=0.0,
     )
-    problem = _SimplexAscent(rows, _feasible_simplexes(dual, warm_start), get_backend(backend))
+    problem = SimplexAscent(rows, _feasible_simplexes(dual, warm_start), get_backend(backend))
     outcome = ascend(problem, tol, max_epochs, seed)
     return _solution(problem.state.omega, problem.state.weights, np.zeros((0, features.shape[1])), outcome)
 
@@ -260,84 +248,10 @@ def solve_box(
         penalty=0.0,
     )
     start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
-    problem = _BoxAscent(rows, np.clip(start, rows.lower, rows.upper), get_backend(backend))
-    outcome = ascend(problem, tol, max_epochs, seed)
+    problem = BoxAscent(rows, np.clip(start, rows.lower, rows.upper), get_backend(backend))
+    outcome = solve_box_dual(problem, tol, max_epochs, seed)
     shared = rows.sharing * problem.common()
     return _solution(problem.state.dual, problem.state.weights + shared[group], shared, outcome)
-
-
-class _SimplexAscent:
-    """Passes over rows that each hold a simplex of multipliers."""
-
-    def __init__(self, rows: SimplexRows, omega: Floats, kernels: Backend) -> None:
-        n_rows, n_answers = omega.shape
-        answers = np.tile(np.arange(n_answers, dtype=np.int16), (n_rows, 1))
-        in_play = np.full(n_rows, n_answers, dtype=np.int16)
-        self.rows, self.kernels = rows, kernels
-        self.state = SimplexState(omega, kernels.simplex_weights(rows, omega), answers, in_play)
-        self.has_hard_rows = bool(np.any(np.isinf(rows.total) & (rows.ridge == 0.0)))
-
-    @property
-    def n_rows(self) -> int:
-        return int(self.rows.labels.size)
-
-    def visit(self, order: Indices, restart: bool) -> Progress:
-        return self.kernels.simplex_epoch(self.rows, order, restart, self.state)
-
-    def in_play(self, rows: Indices) -> Indices:
-        return rows[self.state.n_answers[rows] > 0]
-
-    def squared_norm(self) -> float:
-        return float(np.vdot(self.state.weights, self.state.weights))
-
-    def certificate(self) -> tuple[float, float]:
-        if self.has_hard_rows:
-            largest = float(self.state.omega.sum(axis=1).max(initial=0.0))
-            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = self.kernels.simplex_check(self.rows, self.state)
-        return 0.5 * self.squared_norm() + loss, gap
-
-
-class _BoxAscent:
-    """Passes over rows with one multiplier each."""
-
-    def __init__(self, rows: BoxRows, dual: Floats, kernels: Backend) -> None:
-        weights = kernels.box_weights(rows, dual)
-        self.rows, self.kernels = rows, kernels
-        common = _sum_by_group(weights, rows.group)
-        self.state = BoxState(dual, weights, common, np.ones(dual.size, dtype=np.bool_))
-        unbounded = np.isinf(rows.lower) | np.isinf(rows.upper)
-        self.has_hard_rows = bool(np.any(unbounded & (rows.ridge == 0.0)))
-
-    @property
-    def n_rows(self) -> int:
-        return int(self.rows.task.size)
-
-    def visit(self, order: Indices, restart: bool) -> Progress:
-        return self.kernels.box_epoch(self.rows, order, restart, self.state)
-
-    def in_play(self, rows: Indices) -> Indices:
-        return rows[self.state.active[rows]]
-
-    def common(self) -> Floats:
-        return _sum_by_group(self.state.weights, self.rows.group)
-
-    def squared_norm(self) -> float:
-        weights, common = self.state.weights, self.common()
-        return float(np.vdot(weights, weights) + self.rows.sharing * np.vdot(common, common))
-
-    def certificate(self) -> tuple[float, float]:
-        if self.has_hard_rows:
-            largest = float(np.abs(self.state.dual).max(initial=0.0))
-            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = self.kernels.box_check(self.rows, self.state)
-        return 0.5 * self.squared_norm() + loss, gap
-
-
-def _sum_by_group(weights: Floats, group: Indices) -> Floats:
-    common = np.zeros((int(group.max(initial=-1)) + 1, weights.shape[1]))
-    np.add.at(common, group, weights)
-    return common
 
 
 def _solution(dual: Floats, weights: Floats, shared: Floats, outcome: Outcome) -> MarginSolution:

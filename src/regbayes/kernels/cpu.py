@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from regbayes.kernels.cpu_box import box_check, box_epoch, box_weights
+from regbayes.kernels.cpu_box import box_check, box_epoch, box_scores, box_weights
 from regbayes.kernels.cpu_simplex import simplex_check, simplex_epoch, simplex_weights
 from regbayes.kernels.cpu_sweeps import reverse_features, sweep_features
 
 __all__ = [
     "box_check",
     "box_epoch",
+    "box_scores",
     "box_weights",
     "reverse_features",
     "simplex_check",

@@ -54,6 +54,9 @@ class Backend(Protocol):
     def box_weights(self, rows: BoxRows, dual: Floats) -> Floats:
         """Sum the weights that belong to given multipliers."""
 
+    def box_scores(self, rows: BoxRows, weights: Floats) -> Floats:
+        """Evaluate the score of every row of the box dual."""
+
     def simplex_epoch(self, rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
         """Maximise the multi-class dual over one row after another."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regbayes.kernels.reference_margins import (
     box_check,
     box_epoch,
+    box_scores,
     box_weights,
     simplex_check,
     simplex_epoch,
@@ -15,6 +16,7 @@ from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
 __all__ = [
     "box_check",
     "box_epoch",
+    "box_scores",
     "box_weights",
     "reverse_features",
     "simplex_check",

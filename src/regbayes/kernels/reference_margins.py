@@ -256,3 +256,8 @@ def box_weights(rows: BoxRows, dual: Floats) -> Floats:
     weights = np.zeros((rows.group.size, rows.features.shape[1]))
     np.add.at(weights, rows.task, dual[:, None] * rows.features[rows.feature_row])
     return weights
+
+
+def box_scores(rows: BoxRows, weights: Floats) -> Floats:
+    """Return ``<x_i, weights[task_i]>`` for every row, (n,)."""
+    return np.asarray(np.einsum("ij,ij->i", rows.features[rows.feature_row], weights[rows.task]))
