@@ -12,7 +12,7 @@ from mt_ilsvm_tools import LOSSES, cells_of, is_regression, noise_for, small_set
 from regbayes.engine import Status
 from regbayes.models.mt_ilsvm.cells import classification_cells, regression_cells
 from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare
-from regbayes.models.mt_ilsvm.init import resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.init import TEMPERATURES, have_melted, resolve_scales, start_latent
 from regbayes.models.mt_ilsvm.margins import margin_pull, no_weights, solve_margins
 from regbayes.models.mt_ilsvm.predict import decision, features
 from regbayes.models.mt_ilsvm.rows import collect, local_step
@@ -281,13 +281,33 @@ def test_statistics_add_up_and_do_not_depend_on_threads():
 
 
 def test_scales_of_the_objective():
-    settings = Settings(C=0.2, temperature=0.1, generative_weight=3.0)
-    complete = resolve_scales(settings, 100.0, 400.0)
+    settings = Settings(C=0.2, generative_weight=3.0)
+    complete = resolve_scales(settings, 0.1, 100.0, 400.0)
     assert (complete.multiplicity, complete.temperature) == (4.0, pytest.approx(40.0))
     assert complete.generative == pytest.approx(0.2 * 3.0 / 4.0)
-    mostly_unlabelled = resolve_scales(settings, 100.0, 5.0)
+    mostly_unlabelled = resolve_scales(settings, 0.1, 100.0, 5.0)
     assert (mostly_unlabelled.multiplicity, mostly_unlabelled.temperature) == (1.0, pytest.approx(10.0))
-    assert resolve_scales(replace(settings, temperature=0.0), 100.0, 400.0).temperature == 1.0
+    assert resolve_scales(settings, 0.0, 100.0, 400.0).temperature == 1.0
+    automatic = resolve_scales(replace(settings, generative_weight="auto"), 0.1, 100.0, 400.0)
+    explicit = replace(settings, generative_weight=automatic.generative_weight)
+    assert resolve_scales(explicit, 0.1, 100.0, 400.0).generative == pytest.approx(automatic.generative)
+
+
+def test_an_automatic_temperature_is_the_highest_at_which_features_do_not_melt():
+    X, Y = toy(53, n_rows=200, n_columns=8)
+    settings, noise = small_settings(temperature="auto", start_iter=50), noise_for(X)
+    cells, outputs = cells_of(Y, settings.loss)
+    result = fit(X, cells, outputs, settings, noise)
+    tau = result.state.scales.tau
+    position = TEMPERATURES.index(tau)
+    assert 0 < position < len(TEMPERATURES) - 1
+    for candidate in TEMPERATURES[: position + 1]:
+        problem = prepare(X, cells, outputs, replace(settings, temperature=candidate))
+        assert have_melted(factor_analysis(problem, noise).state.latent) == (candidate > tau)
+    explicit = fit(X, cells, outputs, replace(settings, temperature=tau), noise)
+    assert np.array_equal(explicit.state.latent.logits, result.state.latent.logits)
+    again = fit(X, cells, outputs, settings, noise, start=result.state)
+    assert again.state.scales == result.state.scales
 
 
 def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():

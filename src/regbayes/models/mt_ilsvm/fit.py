@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes.engine import FitResult, Progress, Status, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
-from regbayes.models.mt_ilsvm.init import resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.init import TEMPERATURES, have_melted, resolve_scales, start_latent
 from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
 from regbayes.models.mt_ilsvm.rows import collect
 from regbayes.models.mt_ilsvm.state import Floats, Settings, State
@@ -54,15 +54,16 @@ def fit(
         The trace is that of the joint fit, or of the factor analysis where the margins are decoupled.
     """
     problem = prepare(X, cells, outputs, settings, row_weights)
-    watchers = [_watching(callback, problem) for callback in callbacks]
     decoupled = settings.margins == "decoupled"
     tasks = no_weights(problem.margins, _n_seen(problem))
     if start is None:
-        found = factor_analysis(problem, noise, watchers if decoupled else ())
+        problem, found = find_start(problem, noise, callbacks if decoupled else ())
         point = evaluate(found.state.latent, tasks, problem)
         if decoupled:
             return _finished(replace(found, state=point), problem)
     else:
+        if settings.temperature == "auto":
+            problem = at_temperature(problem, start.scales.tau)
         known = start.tasks.duals if len(start.tasks.duals) == len(tasks.duals) else tasks.duals
         point = evaluate(start.latent, replace(tasks, duals=known), problem)
     step = alternate if settings.margins == "posterior" else descend
@@ -72,7 +73,7 @@ def fit(
         max_iter=0 if decoupled else settings.max_iter,
         objective=lambda at: at.terms,
         stop=_small_changes(settings.tol * settings.C * max(len(cells), 1)),
-        callbacks=watchers,
+        callbacks=[_watching(callback, problem) for callback in callbacks],
     )
     return _finished(result, problem)
 
@@ -83,7 +84,8 @@ def prepare(
     """Gather what the steps need: statistics of all rows, and the rows that have targets."""
     stats = collect(X, row_weights, settings.n_threads)
     n_targets = float(len(cells)) if row_weights is None else float(row_weights[cells.rows].sum())
-    scales = resolve_scales(settings, stats.n_rows, n_targets)
+    tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
+    scales = resolve_scales(settings, tau, stats.n_rows, n_targets)
     labelled, rows = np.unique(cells.rows, return_inverse=True)
     if len(labelled) == len(X):
         kept = X
@@ -99,12 +101,30 @@ def prepare(
         include_inputs=settings.include_inputs,
         fit_intercept=settings.fit_intercept,
     )
-    return Problem(stats.scaled(scales.multiplicity), scales, margins, settings, settings.variances == "always")
+    return Problem(
+        stats.scaled(scales.multiplicity), n_targets, scales, margins, settings, settings.variances == "always"
+    )
 
 
-def factor_analysis(
-    problem: Problem, noise: Floats, callbacks: Sequence[Callable[[Progress[Point]], bool | None]] = ()
-) -> FitResult[Point]:
+def at_temperature(problem: Problem, tau: float) -> Problem:
+    """Return the same problem at another temperature."""
+    n_rows = problem.stats.n_rows / problem.scales.multiplicity
+    return replace(problem, scales=resolve_scales(problem.settings, tau, n_rows, problem.n_targets))
+
+
+def find_start(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> tuple[Problem, FitResult[Point]]:
+    """Run the factor analysis, at the given temperature or at the highest at which features do not melt."""
+    if problem.settings.temperature != "auto":
+        return problem, factor_analysis(problem, noise, callbacks)
+    for tau in TEMPERATURES:
+        problem = at_temperature(problem, tau)
+        found = factor_analysis(problem, noise, callbacks)
+        if not have_melted(found.state.latent):
+            break
+    return problem, found
+
+
+def factor_analysis(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> FitResult[Point]:
     """Minimise the free energy at the problem's temperature, variances included, as if there were no targets."""
     alone = replace(
         problem,
@@ -119,7 +139,7 @@ def factor_analysis(
         max_iter=problem.settings.start_iter,
         objective=lambda at: at.terms,
         stop=_small_changes(problem.settings.tol * latent.logits.size),
-        callbacks=callbacks,
+        callbacks=[_watching(callback, problem) for callback in callbacks],
     )
 
 
@@ -134,7 +154,14 @@ def _finished(result: FitResult[Point], problem: Problem) -> FitResult[State]:
 
 def _state(point: Point, problem: Problem) -> State:
     margins = problem.margins
-    return State(point.latent, point.margin.tasks, margins.input_scale, margins.include_inputs, margins.fit_intercept)
+    return State(
+        point.latent,
+        point.margin.tasks,
+        problem.scales,
+        margins.input_scale,
+        margins.include_inputs,
+        margins.fit_intercept,
+    )
 
 
 def _watching(callback: Callback, problem: Problem) -> Callable[[Progress[Point]], bool | None]:

@@ -13,21 +13,33 @@ START_LOGIT = 2.0
 """Root mean square of the logits that the principal directions start from."""
 NOISE_LOGIT = 0.1
 """Size of the noise that tells apart features which would start alike."""
-AUTO_TEMPERATURE = 0.01
-AUTO_GENERATIVE = 1.0
+TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
+"""What "auto" tries, from hot to cold."""
+GRADED = 0.15
+"""Mean of psi (1 - psi) above which the features have melted; it is 0.25 where all are 1/2."""
+AUTO_GENERATIVE = 1000.0
+"""r / (tau C^2) of an automatic generative weight. At small C the weights are proportional to C, so what the margins
+add to the logits is proportional to C^2 / r; and it is r / tau that multiplies the likelihood. docs/notes/mt_ilsvm.md
+has the measurements."""
 
 
-def resolve_scales(settings: Settings, n_rows: float, n_targets: float) -> Scales:
+def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: float) -> Scales:
     """Turn temperature and generative weight into the numbers that the objective has; see `Scales`."""
     counted = max(n_rows, n_targets)
-    tau = AUTO_TEMPERATURE if settings.temperature == "auto" else settings.temperature
-    if n_targets == 0:
-        relative = 1.0
-    elif settings.generative_weight == "auto":
-        relative = AUTO_GENERATIVE
+    temperature = max(1.0, tau * counted)
+    per_row = n_targets / n_rows
+    if settings.generative_weight == "auto":
+        weight = AUTO_GENERATIVE * (temperature / counted) * settings.C * per_row
     else:
-        relative = settings.generative_weight * n_rows / n_targets
-    return Scales(counted / n_rows, max(1.0, tau * counted), settings.C * relative)
+        weight = settings.generative_weight
+    generative = settings.C * weight / per_row if n_targets > 0 else 1.0
+    return Scales(counted / n_rows, tau, temperature, weight, generative)
+
+
+def have_melted(latent: Latent) -> bool:
+    """Whether a factor analysis was too hot to find features."""
+    psi = latent.psi
+    return float(np.mean(psi * (1.0 - psi))) > GRADED
 
 
 def start_latent(stats: RowStats, settings: Settings, noise: Floats) -> Latent:

@@ -39,8 +39,10 @@ class Settings:
         rho: the weights of a task are ``own + rho common``. 0 is the paper's model, in which tasks share Z alone.
     temperature : float or "auto"
         tau: the entropy of Z counts ``T = max(1, tau max(rows, targets))`` times. 0 is the untempered posterior.
+        "auto" takes the highest of a few at which the factor analysis still finds features.
     generative_weight : float or "auto"
-        The weight of one row's share of the generative part against one target's loss; see `Scales`.
+        g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
+        ``r = 1000 tau C^2``.
     margins : {"consistent", "posterior", "decoupled"}
         Descent on the objective by natural gradients; the paper's alternation, corrected; or factor analysis
         followed by one large-margin step.
@@ -63,7 +65,7 @@ class Settings:
         Change of the objective that ends either: per entry of Z in the factor analysis, where the objective is in
         nats; per target, in units of loss, in the joint fit.
     gap_tol : float
-        Duality gap of the last large-margin step, relative to its value.
+        Duality gap of the large-margin steps, relative to their value.
     n_threads : int
         Threads for sums over rows. The result does not depend on it.
     """
@@ -71,7 +73,7 @@ class Settings:
     n_components: int = 20
     alpha: float = 2.0
     loss: Loss = "squared_hinge"
-    C: float = 0.1
+    C: float = 0.01
     epsilon: float = 0.0
     task_sharing: float = 0.0
     temperature: float | Literal["auto"] = "auto"
@@ -84,24 +86,27 @@ class Settings:
     weight_variance: float | None = None
     variances: Literal["start", "always"] = "start"
     start_iter: int = 50
-    max_iter: int = 100
+    max_iter: int = 60
     tol: float = 1e-4
-    gap_tol: float = 1e-4
+    gap_tol: float = 1e-3
     n_threads: int = 1
 
 
+@persistable(name="regbayes.MultiTaskScales")
 @dataclass(frozen=True)
 class Scales:
     """How the parts of the objective are weighed against each other.
 
-    With N rows and n targets the generative part counts every row ``s = max(N, n) / N`` times, that is once for
-    every target it has, as the paper does, and at least once; ``T = max(1, tau s N)``; and the objective is
-    ``J = r F_T / T + margin part``, ``r = C g N / n`` for the generative weight g. Rows that are repeated, one copy
-    for each of their M targets, change n not at all and N by the factor M: the same J at generative weight g / M.
+    With N rows and n targets the generative part counts every row ``s = max(N, n) / N`` times: once for every target
+    it has, as the paper does, and at least once. ``T = max(1, tau s N)``, and the objective is
+    ``J = r F_T / T + margin part`` with ``r = C g N / n`` for the generative weight g. Copying the rows, one copy for
+    each of their M targets, multiplies N by M and leaves n as it is: the same J at generative weight g / M.
     """
 
     multiplicity: float  # s
+    tau: float
     temperature: float  # T
+    generative_weight: float  # g
     generative: float  # r
 
 
@@ -153,6 +158,7 @@ class State:
 
     latent: Latent
     tasks: TaskWeights
+    scales: Scales
     input_scale: float  # root mean square of the inputs; features are measured in it
     include_inputs: bool
     fit_intercept: bool

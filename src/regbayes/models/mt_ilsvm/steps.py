@@ -36,6 +36,7 @@ class Problem:
     """All that a step needs beside the point."""
 
     stats: RowStats  # every row counted ``scales.multiplicity`` times
+    n_targets: float
     scales: Scales
     margins: MarginProblem
     settings: Settings
