@@ -5,8 +5,8 @@ Where every multiplier has a ridge the loss is piecewise quadratic in the weight
 features, large C. The multipliers are the slopes of the losses, so the dual and its certificate come for free.
 
 Written in the weights of the tasks, ``w_t = own_t + rho common``, the penalty of a group is
-``1/2 sum_t |w_t|^2 - c/2 |sum_t w_t|^2`` with ``c = rho^2 / (1 + rho^2 tasks)``: the Newton system has one block per task
-plus a term that only their sum sees.
+``1/2 sum_t |w_t|^2 - c/2 |sum_t w_t|^2`` with ``c = rho^2 / (1 + rho^2 tasks)``: the Newton system has one block per
+task plus a term that only their sum sees.
 """
 
 from __future__ import annotations
