@@ -118,7 +118,7 @@ def _ordered(rows: Integers, outputs: Integers, targets: Floats, weights: Floats
 
 
 def box_dual(cells: Cells, loss: Loss, C: float, epsilon: float = 0.0) -> BoxDual:
-    """Write the losses of all cells in dual form, for *signed* multipliers.
+    """Write the losses of all cells in dual form, docs/math.md eq. (44), for *signed* multipliers.
 
     A hinge is the loss of a number, -1 or 1, that may not be missed on one side: no tube, and a box that ends at
     zero on the other side. So all four losses differ in their numbers only, and the weights are always the sum of

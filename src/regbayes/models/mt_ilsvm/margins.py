@@ -1,4 +1,4 @@
-"""The large-margin part: ``min over eta of |own|^2 / 2 + |common|^2 / 2 + losses`` for given features.
+"""The large-margin part, docs/math.md eq. (43): weights, multipliers and their certificate for given features.
 
 This is the one place that needs the rows. What comes back carries its certificate, the duality gap, and its value is
 that of the primal at the weights returned: an upper bound, never an estimate.
@@ -93,7 +93,7 @@ def margin_bound(problem: MarginProblem, seen: Floats, duals: Floats) -> float:
 def margin_pull(problem: MarginProblem, tasks: TaskWeights, n_features: int) -> Floats:
     """Return minus the derivative of the margin part with respect to psi, (D, K).
 
-    By Danskin's theorem it is that of the Lagrangian at the solution: ``X^T duals E[eta]``, in the units of features.
+    Delta of docs/math.md eq. (46). By Danskin's theorem the derivative is that of the Lagrangian at the solution.
     """
     n_rows, n_columns = problem.X.shape
     per_output = problem.cells.matrix(tasks.duals, problem.n_outputs, n_rows) @ problem.X  # (M, D)

@@ -1,4 +1,4 @@
-"""The objective of MT-iLSVM as a sum of named terms, constants kept: docs/math.md, section on MT-iLSVM.
+"""The generative part of the objective as a sum of named terms, constants kept: docs/math.md eq. (45).
 
 Every function takes q(Z), q(w) and the sticks as they are, optimal for each other or not, so that an update can be
 tested against perturbations of its own block.
@@ -14,7 +14,7 @@ from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, sti
 
 
 def feature_products(psi: Floats) -> Floats:
-    """Return ``U = E[Z^T Z]``, (K, K)."""
+    """Return ``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40)."""
     products = psi.T @ psi
     np.fill_diagonal(products, psi.sum(axis=0))
     return np.asarray(products)
@@ -28,7 +28,7 @@ def feature_entropy(logits: Floats) -> float:
 
 
 def expected_residual(psi: Floats, factors: Factors, stats: RowStats) -> float:
-    """Return ``sum_n E||x_n - Z w_n||^2``."""
+    """Return ``sum_n E||x_n - Z w_n||^2``, docs/math.md eq. (40)."""
     fitted = float(np.sum(psi * factors.cross))
     return stats.squared_norm - 2.0 * fitted + float(np.sum(feature_products(psi) * factors.second_moment))
 

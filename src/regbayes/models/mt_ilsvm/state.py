@@ -95,7 +95,7 @@ class Settings:
 @persistable(name="regbayes.MultiTaskScales")
 @dataclass(frozen=True)
 class Scales:
-    """How the parts of the objective are weighed against each other.
+    """How the parts of the objective are weighed against each other: docs/math.md eq. (45).
 
     With N rows and n targets the generative part counts every row ``s = max(N, n) / N`` times: once for every target
     it has, as the paper does, and at least once. ``T = max(1, tau s N)``, and the objective is

@@ -1,6 +1,6 @@
 """The two ways to move: natural-gradient descent on the objective, and the paper's alternation.
 
-The objective is ``J = r F_T / T + margin part``. q(w) is always the optimal one, so J is a function of the logits of Z,
+The objective J is docs/math.md eq. (45). q(w) is always the optimal one, so J is a function of the logits of Z,
 the sticks, the variances and the tasks' weights. A step of `descend` is taken only if J at the *weights found* is no
 higher than before; the duality gap delays a verdict but never excuses a rise.
 """
@@ -84,7 +84,7 @@ def evaluate(latent: Latent, tasks: TaskWeights, problem: Problem) -> Point:
 
 
 def descend(point: Point, problem: Problem) -> StepResult[Point]:
-    """One natural-gradient step on the logits of Z, halved until J does not rise.
+    """One natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not rise.
 
     ``A <- A + gamma (target + pull / r - A)``; gamma = 1 is the paper's update of q(Z) at temperature T, for all
     features at once.

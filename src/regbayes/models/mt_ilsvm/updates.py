@@ -1,4 +1,4 @@
-"""Updates of the generative part, one pure function per block: docs/math.md, section on MT-iLSVM."""
+"""Updates of the generative part, one pure function per block: docs/math.md section 4."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIANCE_FLOOR = 1e-8
 
 
 def update_factors(latent: Latent, stats: RowStats, covariance: Literal["isotropic", "full"]) -> Factors:
-    """Return the q(w) that is optimal for q(Z): one K x K system for all rows."""
+    """Return the q(w) that is optimal for q(Z), docs/math.md eq. (41): one K x K system for all rows."""
     psi, U = latent.psi, feature_products(latent.psi)
     n_features = psi.shape[1]
     precision = U / latent.noise_variance
@@ -33,7 +33,7 @@ def update_factors(latent: Latent, stats: RowStats, covariance: Literal["isotrop
 
 
 def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floats:
-    """Return what the generative part alone asks of the logits of Z, (D, K), each with the others as they are.
+    """Return theta of docs/math.md eq. (46), (D, K): the logits of Z that the generative part alone asks for.
 
     The gradient of ``F_T`` with respect to the logits is ``T psi (1 - psi) (logits - feature_logits)``.
     """
@@ -74,13 +74,13 @@ def update_sticks(latent: Latent, alpha: float) -> Latent:
 
 
 def update_noise_variance(latent: Latent, factors: Factors, stats: RowStats) -> Latent:
-    """Set lambda^2 to its optimum for q(Z) and q(w)."""
+    """Set lambda^2 to its optimum for q(Z) and q(w), docs/math.md eq. (42)."""
     size = stats.n_rows * len(latent.logits)
     residual = expected_residual(latent.psi, factors, stats) / size
     return replace(latent, noise_variance=max(residual, VARIANCE_FLOOR * stats.mean_square))
 
 
 def update_weight_variance(latent: Latent, factors: Factors, stats: RowStats) -> Latent:
-    """Set sigma0^2 to its optimum for q(w)."""
+    """Set sigma0^2 to its optimum for q(w), docs/math.md eq. (42)."""
     size = stats.n_rows * latent.logits.shape[1]
     return replace(latent, weight_variance=float(np.trace(factors.second_moment)) / size)
