@@ -1,0 +1,38 @@
+"""What the tests of the iLSVM estimators share: small data, and estimators that fit it in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV
+
+
+def digits(n_classes: int = 4, n_rows: int = 160) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Rows of the first digits, in the order of the data set."""
+    X, y = load_digits(n_class=n_classes, return_X_y=True)
+    return X[:n_rows], y[:n_rows]
+
+
+def overlapping(n_rows: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Three classes that overlap, so that every classifier makes errors of every kind."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_rows) % 3
+    centres = np.array([[0.0, 0.0, 0.0], [1.2, 0.0, 0.5], [0.0, 1.2, -0.5]])
+    return centres[y] + rng.standard_normal((n_rows, 3)), y
+
+
+def ilsvm(n_components: int = 6, **parameters: Any) -> ILSVMClassifier:
+    return ILSVMClassifier(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+
+
+def ilsvm_cv(n_components: int = 4, **parameters: Any) -> ILSVMClassifierCV:
+    quick = {"Cs": (0.1, 1.0), "cv": 2, "max_iter": 4, "random_state": 0}
+    return ILSVMClassifierCV(n_components, **quick | parameters)
+
+
+def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:
+    return IBPFactorAnalysis(n_components, **{"max_iter": 15, "random_state": 0} | parameters)

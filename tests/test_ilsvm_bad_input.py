@@ -1,0 +1,225 @@
+"""Input that is bad, or only unusual: it works, or the message says what is wrong with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, y = digits()
+EVERY = {"iLSVM": ilsvm, "iLSVM CV": ilsvm_cv, "IBP": ibp}
+CLASSIFIERS = {"iLSVM": ilsvm, "iLSVM CV": ilsvm_cv}
+every_estimator = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
+every_classifier = pytest.mark.parametrize("make", CLASSIFIERS.values(), ids=CLASSIFIERS.keys())
+
+
+def with_one(value):
+    broken = X.copy()
+    broken[3, 5] = value
+    return broken
+
+
+# --- rows
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (with_one(np.nan), ValueError, "contains NaN"),
+        (with_one(np.inf), ValueError, "contains infinity"),
+        (scipy.sparse.csr_array(X), TypeError, "Sparse data was passed"),
+        (X[:, :0], ValueError, r"0 feature\(s\)"),
+        (X[:, 0], ValueError, "Expected 2D array"),
+        (X[None], ValueError, "dim 3"),
+        (1e200 * X, ValueError, "X is too large"),
+        (1e-200 * X, ValueError, "X is too small"),
+    ],
+    ids=["nan", "inf", "sparse", "no columns", "1d", "3d", "overflow", "underflow"],
+)
+def test_rows_that_cannot_be_fitted(make, rows, error, message):
+    with pytest.raises(error, match=message):
+        make().fit(rows, y)
+
+
+@every_estimator
+@pytest.mark.parametrize("rows", [with_one(np.nan), with_one(np.inf), X[:, 1:]], ids=["nan", "inf", "narrow"])
+def test_rows_that_cannot_be_inferred(make, rows):
+    fitted = make(max_iter=1).fit(X, y)
+    with pytest.raises(ValueError, match=r"contains|expecting 64 features"):
+        fitted.transform(rows)
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X: X.astype(np.int64),
+        lambda X: X.astype(np.float32),
+        lambda X: X.astype(np.uint8),
+        np.asfortranarray,
+        lambda X: X.astype(object),
+        lambda X: np.frombuffer(X.tobytes()).reshape(X.shape),
+        lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+        lambda X: X.tolist(),
+    ],
+    ids=["int", "float32", "uint8", "F-order", "object", "read-only", "strided", "list"],
+)
+def test_the_kind_of_array_does_not_matter(make, change):
+    """Digits are whole numbers, so every kind holds them exactly."""
+    fitted, other = make().fit(X, y), make().fit(change(X), y)
+    np.testing.assert_allclose(other.components_, fitted.components_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(other.transform(change(X)), fitted.transform(X), rtol=1e-6, atol=1e-8)
+
+
+@every_estimator
+def test_fits_leave_their_input_alone(make):
+    rows, labels = X.copy(), y.copy()
+    make().fit(rows, labels).transform(rows)
+    np.testing.assert_array_equal(rows, X)
+    np.testing.assert_array_equal(labels, y)
+
+
+@every_estimator
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.column_stack([X, np.full(len(X), 3.0)]),
+        np.column_stack([X, X[:, 30]]),
+        np.repeat(X[::2], 2, axis=0),
+        X + 1e6,
+        X[:, 30:31],
+    ],
+    ids=["constant column", "equal columns", "equal rows", "far from zero", "one column"],
+)
+def test_unusual_rows_are_fitted(make, rows):
+    fitted = make().fit(rows, y)
+    assert np.all(np.isfinite(fitted.components_))
+    assert np.all(np.isfinite(fitted.transform(rows)))
+    assert fitted.n_components_ > 0
+    assert np.all(np.diff(fitted.trace_.objective) <= 1e-9 * np.abs(fitted.trace_.objective[0]))
+
+
+def test_a_constant_column_has_no_loadings():
+    fitted = ilsvm(max_iter=40).fit(np.column_stack([X, np.full(len(X), 3.0)]), y)
+    assert np.abs(fitted.components_[:, -1]).max() < 1e-6 * np.abs(fitted.components_).max()
+
+
+@pytest.mark.parametrize("rows", [np.zeros((20, 3)), np.full((20, 3), 0.1)], ids=["zeros", "constant"])
+def test_rows_that_are_all_the_same_say_so(rows):
+    labels = np.arange(20) % 2
+    for make in (ilsvm, ibp):
+        with pytest.warns(ConvergenceWarning, match="no feature is in use.* whether X varies"):
+            fitted = make().fit(rows, labels)
+        assert np.all(np.isfinite(fitted.components_))
+    assert ilsvm().fit(rows, labels > 0).score(rows, labels) == 0.5
+
+
+@every_classifier
+@pytest.mark.parametrize("n_rows", [4, 8])
+def test_fewer_rows_than_features(make, n_rows):
+    X, y = digits(2, 40)
+    rows = np.concatenate([np.flatnonzero(y == label)[: n_rows // 2] for label in (0, 1)])
+    fitted = make(20).fit(X[rows], y[rows])
+    assert fitted.score(X[rows], y[rows]) == 1.0
+
+
+def test_two_rows_are_enough_and_one_is_not():
+    rows = [0, 1]
+    assert ilsvm().fit(X[rows], y[rows]).score(X[rows], y[rows]) == 1.0
+    assert ibp().fit(X[rows]).transform(X).shape == (160, 6)
+    for make in (ilsvm, ibp):
+        with pytest.raises(ValueError, match="minimum of 2 is required"):
+            make().fit(X[:1], y[:1])
+
+
+# --- labels
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(160), "at least 2 classes, got 1"),
+        (X @ np.linspace(0, 1, 64), "Unknown label type: continuous"),
+        (np.eye(4)[y], "1d array"),
+        (y[:-1], "inconsistent numbers of samples"),
+        (np.where(y == 0, np.nan, y), "contains NaN"),
+        (None, "requires y to be passed"),
+    ],
+    ids=["one class", "regression", "one-hot", "short", "nan", "none"],
+)
+def test_labels_that_cannot_be_learned(make, labels, message):
+    with pytest.raises(ValueError, match=message):
+        make().fit(X, labels)
+
+
+@every_classifier
+def test_rows_without_labels_everywhere(make):
+    with pytest.raises(ValueError, match="no row has a label: all of y is -1"):
+        make(unlabeled=-1).fit(X, np.full(160, -1))
+    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+        make(unlabeled=-1).fit(X, np.where(y == 2, 2, -1))
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"cost": np.ones((3, 3))}, r"cost must have shape \(4, 4\), a row per true class; got \(3, 3\)"),
+        ({"cost": np.ones((4, 4))}, "zero diagonal"),
+        ({"cost": np.eye(4) - 1.0}, "non-negative"),
+        ({"cost": np.where(np.eye(4), 0.0, np.nan)}, "cost contains NaN"),
+        ({"class_weight": {0: -1.0}}, "class_weight must not be negative"),
+        ({"class_weight": {"zero": 2.0}}, "not in class_weight"),
+        ({"margins": "posterior", "generative_weight": 0.0}, "generative_weight must be positive"),
+        ({"temperature": 0.0}, "'temperature' parameter"),
+        ({"temperature": "hot"}, "'temperature' parameter"),
+        ({"C": 0.0}, "'C' parameter"),
+        ({"n_components": 0}, "'n_components' parameter"),
+        ({"loss": "log"}, "'loss' parameter"),
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        ilsvm(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"Cs": ()}, "Cs is empty"),
+        ({"Cs": (1.0, -2.0)}, r"'Cs\[1\]' parameter of ILSVMClassifierCV"),
+        ({"Cs": ("a", 1.0)}, r"'Cs\[0\]' parameter"),
+        ({"Cs": 1.0}, "'Cs' parameter .* array-like"),
+        ({"temperatures": (0.1, "hot")}, r"'temperatures\[1\]' parameter"),
+        ({"include_inputs": True}, "'include_inputs' parameter .* array-like"),
+        ({"scoring": "nope"}, "'nope' is not a valid scoring value"),
+        ({"cv": 1}, "'cv' parameter"),
+    ],
+    ids=str,
+)
+def test_lists_to_search_are_checked_before_anything_is_fitted(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        ilsvm_cv(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize("temperature", [1e-9, 1e9])
+def test_features_that_freeze_or_melt_say_so(temperature):
+    with pytest.warns(ConvergenceWarning, match="no feature is in use"):
+        fitted = ilsvm(temperature=temperature).fit(X, y)
+    assert np.all(np.isfinite(fitted.decision_function(X)))
+
+
+@pytest.mark.parametrize("C", [1e-8, 1e6])
+def test_extreme_prices_give_finite_classifiers(C):
+    fitted = ilsvm(C=C, max_iter=3).fit(X, y)
+    assert np.all(np.isfinite(fitted.decision_function(X)))

@@ -1,0 +1,352 @@
+"""iLSVM's estimators keep scikit-learn's promises: checks, shapes, names, labels, callbacks, saving."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+from threadpoolctl import threadpool_limits
+
+import regbayes
+from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv, overlapping
+from regbayes import TruncationWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, y = digits()
+MAKERS = {"iLSVM": ilsvm, "iLSVM CV": ilsvm_cv, "IBP": ibp}
+every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+# --- scikit-learn's own checks
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (ilsvm(tol=1e-2), 62),
+        (ilsvm_cv(Cs=(1.0,), tol=1e-2), 62),
+        (ibp(tol=1e-2), 47),
+    ],
+    ids=MAKERS.keys(),
+)
+def test_all_of_scikit_learns_checks_pass(estimator, expected):
+    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    assert skipped <= {"check_array_api_input"}  # runs where SCIPY_ARRAY_API is set
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+# --- features
+
+
+@every_estimator
+def test_fit_transform_is_fit_and_transform_and_the_embedding_is_that_of_the_training_rows(make):
+    fitted = make().fit(X, y)
+    np.testing.assert_array_equal(make().fit_transform(X, y), fitted.transform(X))
+    np.testing.assert_array_equal(fitted.embedding_, fitted.transform(X))
+    assert fitted.embedding_.shape == (len(X), fitted.n_components)
+    assert np.all((fitted.embedding_ >= 0) & (fitted.embedding_ <= 1))
+
+
+@pytest.mark.parametrize("options", [{"margins": "posterior"}, {"n_sweeps": 2}, {"include_inputs": True}], ids=str)
+def test_the_embedding_is_label_free_whatever_the_options(options):
+    fitted = ilsvm(**options).fit(X, y)
+    np.testing.assert_array_equal(fitted.embedding_, fitted.transform(X))
+
+
+def test_rows_are_inferred_one_by_one():
+    fitted = ilsvm().fit(X, y)
+    order = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_allclose(fitted.transform(X[order]), fitted.transform(X)[order], rtol=1e-12)
+    np.testing.assert_allclose(fitted.transform(X[:1]), fitted.transform(X)[:1], rtol=1e-12)
+
+
+@every_estimator
+def test_features_and_inputs_have_names(make):
+    frame = pd.DataFrame(X, columns=[f"pixel {i}" for i in range(X.shape[1])])
+    fitted = make().set_output(transform="pandas").fit(frame, y)
+    names = [f"{type(fitted).__name__.lower()}{k}" for k in range(fitted.n_components)]
+    assert list(fitted.get_feature_names_out()) == names
+    assert list(fitted.transform(frame).columns) == names
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.transform(frame[frame.columns[::-1]])
+
+
+@every_estimator
+def test_an_estimator_that_is_not_fitted_says_so(make):
+    with pytest.raises(NotFittedError):
+        make().transform(X)
+    with pytest.raises(NotFittedError):
+        make().get_feature_names_out()
+
+
+def test_a_failed_fit_does_not_look_like_a_fitted_one():
+    model = ilsvm(cost=np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="cost"):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+# --- the classifier
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("include_inputs", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_decisions_are_linear_in_what_the_classifier_sees(n_classes, include_inputs, fit_intercept):
+    X, y = digits(n_classes, 100)
+    fitted = ilsvm(include_inputs=include_inputs, fit_intercept=fit_intercept, max_iter=5).fit(X, y)
+    rows = 1 if n_classes == 2 else n_classes
+    assert fitted.coef_.shape == (rows, fitted.n_components)
+    assert fitted.intercept_.shape == (rows,)
+    scores = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    if include_inputs:
+        assert fitted.coef_inputs_.shape == (rows, X.shape[1])
+        scores += (X - fitted.mean_) @ fitted.coef_inputs_.T
+    else:
+        assert not hasattr(fitted, "coef_inputs_")
+    decisions = fitted.decision_function(X)
+    assert decisions.shape == ((len(X),) if n_classes == 2 else (len(X), n_classes))
+    np.testing.assert_allclose(decisions, scores[:, 0] if n_classes == 2 else scores, rtol=1e-9, atol=1e-9)
+    best = (decisions > 0).astype(int) if n_classes == 2 else decisions.argmax(axis=1)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[best])
+
+
+def crammer_singer_value(weights, rows, y, C):
+    """Return the primal value of a multi-class hinge without intercept: (classes, d) weights."""
+    scores = rows @ weights.T
+    right = scores[np.arange(len(y)), y]
+    worst = np.max(scores + 1.0 - np.eye(weights.shape[0])[y], axis=1)
+    return 0.5 * np.sum(weights**2) + C * np.sum(worst - right)
+
+
+@pytest.mark.parametrize("C", [0.05, 1.0])
+@pytest.mark.parametrize("n_hidden", [0, 100])
+def test_the_classifier_on_its_features_is_liblinears(C, n_hidden):
+    X, y = overlapping()
+    fitted = ilsvm(loss="hinge", C=C, tol=1e-4, unlabeled=-1).fit(X, np.where(np.arange(300) < n_hidden, -1, y))
+    features, y = fitted.embedding_[n_hidden:], y[n_hidden:]  # rows without a label have no margin
+    centre = features.mean(axis=0)
+    rows = np.column_stack([features - centre, np.ones(len(y))])
+    oracle = LinearSVC(multi_class="crammer_singer", C=C, fit_intercept=False, tol=1e-6, max_iter=100_000).fit(rows, y)
+    # The intercept belongs to the features as they are; the oracle's to centred ones.
+    own = np.column_stack([fitted.coef_, fitted.intercept_ + fitted.coef_ @ centre])
+    best = crammer_singer_value(oracle.coef_, rows, y, C)
+    assert best <= crammer_singer_value(own, rows, y, C) * (1 + 1e-6) <= best * (1 + 1e-3)
+    scores = rows @ oracle.coef_.T
+    assert np.abs(rows @ own.T - scores).max() < 0.05 * np.abs(scores).max()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [np.array(["zero", "one"]), np.array([7, -3]), np.array([True, False]), np.array(["a", "b"], dtype=object)],
+    ids=["str", "int", "bool", "object"],
+)
+def test_labels_come_back_as_they_were(names):
+    X, y = digits(2, 80)
+    fitted = ilsvm(max_iter=4).fit(X, names[y])
+    assert fitted.classes_.dtype == names.dtype
+    np.testing.assert_array_equal(fitted.classes_, np.unique(names))
+    assert set(fitted.predict(X)) == set(names)
+    assert fitted.score(X, names[y]) == 1.0
+
+
+def test_names_of_classes_do_not_matter():
+    rename = np.array(["d", "b", "a", "c"])
+    fitted, renamed = ilsvm().fit(X, y), ilsvm().fit(X, rename[y])
+    np.testing.assert_allclose(renamed.components_, fitted.components_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(renamed.coef_, fitted.coef_[np.argsort(rename)], rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(renamed.predict(X), rename[fitted.predict(X)])
+
+
+# --- reproducible
+
+
+def everything(fitted):
+    names = ["components_", "embedding_", "stick_weights_", "coef_", "intercept_"]
+    return [getattr(fitted, name) for name in names if hasattr(fitted, name)]
+
+
+@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+def test_threads_do_not_change_a_bit(make):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 4))  # three chunks of rows
+    y = (X[:, 0] > X[:, 1]).astype(int) + (X[:, 2] > 0)
+    with threadpool_limits(2, user_api="blas"):
+        several = everything(make(4, max_iter=3, n_jobs=3).fit(X, y))
+    with threadpool_limits(1, user_api="blas"):
+        one = everything(make(4, max_iter=3, n_jobs=1).fit(X, y))
+    for left, right in zip(several, one, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_processes_do_not_change_a_cross_validation():
+    one, two = (ilsvm_cv(n_jobs=n_jobs).fit(X, y) for n_jobs in (1, 2))
+    np.testing.assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])
+    for left, right in zip(everything(one), everything(two), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@every_estimator
+def test_the_seed_decides(make):
+    first, again, other = (make(random_state=seed).fit(X, y) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first.components_, again.components_)
+    assert not np.allclose(first.components_, other.components_)
+
+
+# --- callbacks, bars, warnings
+
+
+class Watch:
+    """A callback that scores the estimator of every task and asks to stop after some."""
+
+    def __init__(self, stop_after=10**9):
+        self.stop_after = stop_after
+        self.tasks = []
+        self.scores = []
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context): ...
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.tasks.append(context.task_name)
+        self.scores.append(fitted_estimator.score(X, y))
+        return len(self.tasks) >= self.stop_after
+
+
+@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+def test_a_callback_sees_every_iteration_and_the_end(make):
+    watch = Watch()
+    fitted = make().set_callbacks(watch).fit(X, y)
+    assert watch.tasks == ["iteration"] * fitted.n_iter_ + ["fit"]
+    assert watch.scores[-1] == fitted.score(X, y)
+    np.testing.assert_array_equal(fitted.components_, make().fit(X, y).components_)
+
+
+@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+def test_a_callback_can_stop_a_fit(make):
+    watch = Watch(stop_after=3)
+    with pytest.warns(TruncationWarning) as warned:  # and no word about max_iter
+        fitted = make().set_callbacks(watch).fit(X, y)
+    assert len(warned) == 1
+    assert fitted.n_iter_ == 3
+    assert watch.scores[-1] == fitted.score(X, y)
+
+
+def test_scikit_learns_monitor_logs_every_iteration():
+    monitor = ScoringMonitor(scoring="accuracy")
+    fitted = ilsvm().set_callbacks(monitor).fit(X, y)
+    log = monitor.get_logs().data
+    assert len(log) == fitted.n_iter_ + 1
+    assert log[-1]["accuracy"] == fitted.score(X, y)
+
+
+def test_scikit_learns_progress_bar(capsys):
+    pytest.importorskip("rich")
+    ilsvm().set_callbacks(ProgressBar()).fit(X, y)
+    assert "ILSVMClassifier" in capsys.readouterr().out
+
+
+@every_estimator
+def test_verbose_shows_a_bar(make, capsys):
+    make(verbose=1).fit(X, y)
+    assert type(make()).__name__ in capsys.readouterr().err
+    make().fit(X, y)
+    assert not capsys.readouterr().err
+
+
+def test_the_bar_of_a_transductive_fit_never_goes_back(capsys):
+    ilsvm(verbose=1, transductive=True, unlabeled=-1, max_iter=4).fit(X, np.where(np.arange(len(y)) % 3, y, -1))
+    shown = [int(part.split("/")[0]) for part in capsys.readouterr().err.split("| ")[1:] if "/20" in part]
+    assert shown == sorted(shown)
+    assert shown[-1] > 4
+
+
+def test_warnings_say_what_to_do():
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=2 .* Raise max_iter, or tol"):
+        ilsvm(max_iter=2).fit(X, y)
+    with pytest.warns(TruncationWarning, match="all 3 features .* Raise n_components"):
+        ilsvm(3).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match=r"no feature is in use.* Lower temperature"):
+        ibp(temperature=1e6).fit(X)
+
+
+def test_the_folds_of_a_cross_validation_keep_quiet():
+    with pytest.warns(ConvergenceWarning) as warned:
+        ilsvm_cv(max_iter=1).fit(X, y)
+    assert len(warned) <= 2  # of the refitted model alone
+
+
+# --- saving, copying, looking
+
+
+@every_estimator
+def test_what_was_fitted_can_be_saved(make, tmp_path):
+    fitted = make().set_output(transform="pandas").fit(pd.DataFrame(X).add_prefix("pixel "), y)
+    fitted.save(tmp_path / "model.rb")
+    loaded = regbayes.load(tmp_path / "model.rb")
+    frame = pd.DataFrame(X).add_prefix("pixel ")
+    pd.testing.assert_frame_equal(loaded.transform(frame), fitted.transform(frame))
+    for left, right in zip(everything(loaded), everything(fitted), strict=True):
+        np.testing.assert_array_equal(left, right)
+    np.testing.assert_array_equal(loaded.trace_.objective, fitted.trace_.objective)
+    assert loaded.get_params(deep=False).keys() == fitted.get_params(deep=False).keys()
+    assert loaded.score(frame, y) == fitted.score(frame, y)
+
+
+def test_callbacks_are_not_saved(tmp_path):
+    fitted = ilsvm().set_callbacks(Watch()).fit(X, y)
+    fitted.save(tmp_path / "model.rb")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "model.rb").predict(X), fitted.predict(X))
+
+
+def test_a_search_with_a_splitter_and_a_scorer_can_be_saved(tmp_path):
+    search = ilsvm_cv(cv=KFold(2, shuffle=True, random_state=0), scoring=lambda model, X, y: -len(X)).fit(X, y)
+    search.save(tmp_path / "search.rb")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "search.rb").predict(X), search.predict(X))
+
+
+def test_a_loaded_model_can_be_fitted_further(tmp_path):
+    fitted = ilsvm(max_iter=3, warm_start=True).fit(X, y)
+    fitted.save(tmp_path / "model.rb")
+    further, loaded = fitted.fit(X, y), regbayes.load(tmp_path / "model.rb").fit(X, y)
+    np.testing.assert_array_equal(loaded.components_, further.components_)
+
+
+@every_estimator
+def test_pickles_and_clones(make):
+    fitted = make().fit(X, y)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).transform(X), fitted.transform(X))
+    copy = clone(fitted)
+    assert not hasattr(copy, "components_")
+    np.testing.assert_array_equal(copy.fit(X, y).components_, fitted.components_)
+
+
+@every_estimator
+def test_notebooks_show_it(make):
+    assert type(make()).__name__ in make().fit(X, y)._repr_html_()
+
+
+def test_it_works_inside_pipelines_and_searches():
+    two_stage = make_pipeline(ibp(), LinearSVC()).fit(X, y)
+    assert two_stage[:-1].get_feature_names_out()[0] == "ibpfactoranalysis0"
+    search = GridSearchCV(ilsvm(max_iter=3), {"temperature": [0.05, "auto"]}, cv=2).fit(X, y)
+    assert search.best_params_.keys() == {"temperature"}

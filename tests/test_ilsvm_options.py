@@ -1,0 +1,331 @@
+"""What the options of iLSVM's estimators do, and what changes nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv, overlapping
+from regbayes import ILSVMClassifier
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, y = digits()
+
+
+# --- costs and weights
+
+
+def test_an_expensive_error_is_made_less_often():
+    X, y = overlapping()
+    dear = 1.0 - np.eye(3)
+    dear[0, 1] = 8.0
+    errors = [np.sum((y == 0) & (ilsvm(cost=cost).fit(X, y).predict(X) == 1)) for cost in (None, dear)]
+    assert errors[1] < 0.5 * errors[0]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_costs_and_weights_enter_the_classifier_as_they_are_defined(loss):
+    """CVXPY, given the features, finds no better classifier."""
+    X, y = overlapping(90)
+    cost = np.array([[0.0, 3.0, 1.0], [0.5, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    price = {0: 0.3, 1: 2.0, 2: 1.0}
+    fitted = ilsvm(loss=loss, cost=cost, class_weight=price, C=0.7, tol=1e-4).fit(X, y)
+    centre = fitted.embedding_.mean(axis=0)
+    rows = np.column_stack([fitted.embedding_ - centre, np.ones(len(X))])
+
+    weights = cp.Variable((3, rows.shape[1]))
+    scores = rows @ weights.T
+    right = cp.sum(cp.multiply(scores, np.eye(3)[y]), axis=1, keepdims=True)
+    worst = cp.max(scores - right @ np.ones((1, 3)) + cost[y], axis=1)
+    prices = 0.7 * np.array([price[label] for label in y])
+    value = 0.5 * cp.sum_squares(weights) + prices @ (worst if loss == "hinge" else cp.square(cp.pos(worst)))
+    best = cp.Problem(cp.Minimize(value)).solve(solver=cp.CLARABEL)
+    weights.value = np.column_stack([fitted.coef_, fitted.intercept_ + fitted.coef_ @ centre])
+    assert best <= value.value * (1 + 1e-6) <= best * (1 + 1e-3)
+
+
+def test_a_cost_of_one_is_the_default():
+    np.testing.assert_array_equal(ilsvm(cost=1.0 - np.eye(4)).fit(X, y).coef_, ilsvm().fit(X, y).coef_)
+
+
+def test_a_heavier_class_is_predicted_more_often():
+    X, y = overlapping()
+    shares = [np.mean(ilsvm(class_weight=weight).fit(X, y).predict(X) == 1) for weight in (None, {1: 5.0})]
+    assert shares[1] > shares[0] + 0.1
+
+
+def test_balanced_weights_are_those_of_the_formula():
+    rows = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y > 0)[:40]])
+    X_few, y_few = X[rows], y[rows]
+    counts = np.bincount(y_few)
+    weights = {label: len(rows) / (4 * n) for label, n in enumerate(counts)}
+    assert len(set(weights.values())) > 1
+    balanced, same = (ilsvm(class_weight=weight).fit(X_few, y_few) for weight in ("balanced", weights))
+    np.testing.assert_allclose(balanced.components_, same.components_, rtol=1e-12)
+
+
+def test_weights_on_all_classes_are_a_larger_price():
+    dear = ilsvm(C=3.0, generative_weight=0.1).fit(X, y)
+    heavy = ilsvm(C=1.0, generative_weight=0.1, class_weight=dict.fromkeys(range(4), 3.0)).fit(X, y)
+    np.testing.assert_allclose(heavy.coef_, dear.coef_, rtol=1e-9)
+
+
+# --- rows without a label
+
+
+def test_rows_without_a_label_shape_the_features_and_are_no_class():
+    hidden = np.arange(len(y)) % 2 == 0
+    by_number = ilsvm(unlabeled=-1).fit(X, np.where(hidden, -1, y))
+    by_name = ilsvm(unlabeled="?").fit(X, np.where(hidden, "?", y.astype(str)))
+    np.testing.assert_array_equal(by_number.classes_, np.arange(4))
+    np.testing.assert_array_equal(by_name.classes_, np.arange(4).astype(str))
+    np.testing.assert_array_equal(by_number.components_, by_name.components_)
+    assert by_number.embedding_.shape == (len(X), 6)
+    alone = ilsvm().fit(X[~hidden], y[~hidden])
+    assert not np.allclose(alone.components_, by_number.components_)
+
+
+def test_without_a_marker_every_value_is_a_class():
+    labels = np.where(y == 0, -1, y)
+    np.testing.assert_array_equal(ilsvm(max_iter=2).fit(X, labels).classes_, [-1, 1, 2, 3])
+
+
+def test_a_transductive_fit_moves_unlabelled_rows_away_from_the_boundary():
+    X, y = overlapping(200)
+    X, y = X[y < 2], y[y < 2]
+    labels = np.where(np.arange(len(y)) < 40, y, -1)
+    distances = [
+        np.mean(np.abs(ilsvm(unlabeled=-1, transductive=t).fit(X, labels).decision_function(X[40:])))
+        for t in (False, True)
+    ]
+    assert distances[1] > 1.05 * distances[0]
+
+
+def test_a_transductive_fit_with_all_labels_is_an_ordinary_one():
+    np.testing.assert_array_equal(ilsvm(transductive=True).fit(X, y).coef_, ilsvm().fit(X, y).coef_)
+
+
+# --- the dial, and variances
+
+
+@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+def test_cooler_features_are_nearer_to_on_and_off(make):
+    spreads = []
+    for temperature in (0.2, 0.05, 0.01):
+        psi = make(temperature=temperature, max_iter=40).fit(X, y).embedding_
+        spreads.append(np.mean(psi * (1 - psi)))
+    assert spreads[0] > 1.2 * spreads[1] > 1.44 * spreads[2]
+
+
+def test_auto_is_a_number_that_can_be_written():
+    auto = ilsvm().fit(X, y)
+    variance = 0.5 * np.mean((X - X.mean(axis=0)) ** 2)
+    written = ilsvm(
+        temperature=0.2, generative_weight=0.03, noise_variance=variance, prior_variance=variance / 0.3
+    ).fit(X, y)
+    np.testing.assert_allclose(written.components_, auto.components_, rtol=1e-6, atol=1e-8)
+    assert auto.noise_variance_ == pytest.approx(variance)
+    np.testing.assert_array_equal(ibp(temperature=0.05).fit(X).components_, ibp().fit(X).components_)
+
+
+def test_variances_stay_as_given_or_are_estimated():
+    given = ilsvm(noise_variance=9.0, prior_variance=4.0).fit(X, y)
+    assert (given.noise_variance_, given.prior_variance_) == (9.0, 4.0)
+    estimated = ibp(20, noise_variance="estimate", temperature=0.02, max_iter=60).fit(X)
+    psi, centred = estimated.embedding_, X - estimated.mean_
+    # The noise is what the features leave over, their own uncertainty included.
+    left_over = np.mean((centred - psi @ estimated.components_) ** 2)
+    assert left_over < estimated.noise_variance_ < np.mean(centred**2)
+    assert estimated.score(X) > ibp(20, temperature=0.02, max_iter=60).fit(X).score(X)
+
+
+def test_one_variance_cannot_be_a_number_while_the_other_is_estimated():
+    with pytest.raises(ValueError, match="re-estimated together"):
+        ilsvm(noise_variance=1.0, prior_variance="estimate").fit(X, y)
+
+
+# --- the course of a fit
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss": "hinge"}, {"include_inputs": True}, {"n_sweeps": 2}, {"noise_variance": "estimate"}, {"C": 100.0}],
+    ids=str,
+)
+def test_the_objective_is_the_sum_of_its_terms_and_never_rises(options):
+    trace = ilsvm(max_iter=25, **options).fit(X, y).trace_
+    terms = {"likelihood", "kl_features", "kl_loadings", "kl_sticks", "kl_weights", "margin"}
+    assert set(trace.terms) == terms
+    np.testing.assert_allclose(sum(trace.terms.values()), trace.objective, rtol=1e-12)
+    assert trace.rises.largest <= 1e-12 * np.abs(trace.objective).max()
+    assert trace.objective[-1] < trace.objective[0]
+
+
+def test_the_unsupervised_objective_has_no_margins_and_never_rises():
+    trace = ibp().fit(X).trace_
+    assert set(trace.terms) == {"likelihood", "kl_features", "kl_loadings", "kl_sticks"}
+    assert trace.rises.count == 0
+
+
+def test_margins_on_the_posterior_report_their_rises():
+    fitted = ilsvm(margins="posterior", max_iter=60).fit(X, y)
+    changes = np.diff(fitted.trace_.objective)
+    assert fitted.trace_.rises.count == np.sum(changes > 0)
+    assert fitted.trace_.rises.total == pytest.approx(changes[changes > 0].sum())
+    assert fitted.n_iter_ == len(changes)
+
+
+@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+def test_a_warm_start_goes_on(make):
+    fitted = make(max_iter=4, warm_start=True).fit(X, y)
+    ends = [fitted.trace_.objective[-1]]
+    for _ in range(3):
+        fitted.fit(X, y)
+        assert fitted.trace_.objective[0] <= ends[-1] + 1e-3 * abs(ends[-1])
+        ends.append(fitted.trace_.objective[-1])
+    assert ends == sorted(ends, reverse=True)
+    cold = make(max_iter=4).fit(X, y)
+    assert ends[-1] < cold.fit(X, y).trace_.objective[-1] == ends[0]
+
+
+def test_a_warm_start_takes_other_rows_classes_and_sizes():
+    fitted = ilsvm(warm_start=True).fit(X, y)
+    assert fitted.fit(X[:100], y[:100]).embedding_.shape == (100, 6)
+    assert fitted.fit(X, y > 1).coef_.shape == (1, 6)
+    assert fitted.set_params(n_components=4).fit(X, y).components_.shape == (4, 64)
+    shuffled = np.random.default_rng(0).permutation(y)
+    fitted.fit(X, y).fit(X, shuffled)  # multipliers of other labels are only a start
+    cold = ilsvm(4, warm_start=True, max_iter=0).fit(X, y)
+    assert fitted.trace_.objective[-1] < cold.fit(X, shuffled).trace_.objective[0]
+
+
+# --- symmetries
+
+
+def test_the_order_of_input_columns_does_not_matter():
+    order = np.random.default_rng(0).permutation(X.shape[1])
+    fitted, permuted = ilsvm(max_iter=8).fit(X, y), ilsvm(max_iter=8).fit(X[:, order], y)
+    np.testing.assert_allclose(permuted.components_, fitted.components_[:, order], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(permuted.coef_, fitted.coef_, rtol=1e-3, atol=1e-4)
+
+
+def test_the_order_of_rows_does_not_matter_from_the_same_start():
+    """The random start is made of the rows in their order, so both fits get the one of other rows."""
+    order = np.random.default_rng(0).permutation(len(X))
+    fits = [ibp(warm_start=True, max_iter=0).fit(X[:50]).set_params(max_iter=8) for _ in range(2)]
+    fits[0].fit(X)
+    fits[1].fit(X[order])
+    np.testing.assert_allclose(fits[1].components_, fits[0].components_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fits[1].embedding_, fits[0].embedding_[order], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1e8, 1e-8, 2.0**-20])
+@pytest.mark.parametrize("include_inputs", [False, True])
+def test_the_unit_of_the_inputs_does_not_matter(factor, include_inputs):
+    options = {"include_inputs": include_inputs, "max_iter": 8, "tol": 0.0}
+    fitted, scaled = ilsvm(**options).fit(X, y), ilsvm(**options).fit(factor * X, y)
+    np.testing.assert_allclose(scaled.embedding_, fitted.embedding_, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(scaled.components_, factor * fitted.components_, rtol=1e-3, atol=1e-4 * factor)
+    np.testing.assert_allclose(scaled.decision_function(factor * X), fitted.decision_function(X), rtol=1e-2, atol=1e-3)
+
+
+def test_shifted_inputs_give_the_same_features():
+    fitted, shifted = ilsvm(max_iter=8).fit(X, y), ilsvm(max_iter=8).fit(X + 1000.0, y)
+    np.testing.assert_allclose(shifted.mean_, fitted.mean_ + 1000.0)
+    np.testing.assert_allclose(shifted.components_, fitted.components_, rtol=1e-3, atol=1e-4)
+
+
+# --- the unsupervised model
+
+
+def test_rows_are_rebuilt_from_their_features():
+    fitted = ibp(20, temperature=0.02, max_iter=60).fit(X)
+    rebuilt = fitted.inverse_transform(fitted.transform(X))
+    np.testing.assert_allclose(rebuilt, fitted.embedding_ @ fitted.components_ + fitted.mean_)
+    assert np.mean((X - rebuilt) ** 2) < 0.5 * np.mean((X - fitted.mean_) ** 2)
+    with pytest.raises(ValueError, match="takes 20"):
+        fitted.inverse_transform(X)
+
+
+def test_the_score_is_a_lower_bound_on_the_log_density():
+    """Every one of the 2^K sets of features enumerated, at the expected loadings and sticks."""
+    rows = X[:, 20:24]
+    fitted = ibp(5, temperature=0.3, max_iter=10).fit(rows)
+    sets = (np.arange(32)[:, None] >> np.arange(5)) & 1
+    usual = fitted.stick_weights_
+    log_prior = (np.log(usual) * sets + np.log1p(-usual) * (1 - sets)).sum(axis=1)
+    means = sets @ fitted.components_ + fitted.mean_
+    squares = ((rows[:, None, :] - means) ** 2).sum(axis=2)
+    variance = fitted.noise_variance_
+    log_density = logsumexp(log_prior - 0.5 * squares / variance, axis=1) - 2 * np.log(2 * np.pi * variance)
+    bounds = fitted.score_samples(rows)
+    assert np.all(bounds <= log_density + 0.1)  # expectations of logarithms are below logarithms of expectations
+    assert fitted.score(rows) == pytest.approx(bounds.mean())
+
+
+def test_features_can_be_inferred_warmer_than_they_were_learned():
+    warm = ibp(temperature=0.02, transform_temperature=0.2).fit(X)
+    same = ibp(temperature=0.02).fit(X)
+    np.testing.assert_array_equal(warm.embedding_, same.embedding_)
+    psi, cold = warm.transform(X), same.transform(X)
+    assert np.mean(psi * (1 - psi)) > 2 * np.mean(cold * (1 - cold))
+
+
+# --- cross-validation
+
+
+def test_the_best_combination_is_refitted():
+    search = ilsvm_cv(
+        Cs=(1.0, 1e-4), temperatures=(0.05, 0.2), include_inputs=(False, True), generative_weights=("auto", 0.3)
+    ).fit(X, y)
+    results = search.cv_results_
+    assert len(results["param_C"]) == 16
+    best = int(np.argmax(results["mean_test_score"]))
+    assert results["rank_test_score"][best] == 1
+    assert search.best_score_ == results["mean_test_score"][best]
+    chosen = {name: results[f"param_{name}"][best] for name in ("C", "alpha", "temperature", "include_inputs")}
+    assert chosen == {name: getattr(search, f"{name}_") for name in chosen}
+    assert chosen == {name: search.best_estimator_.get_params()[name] for name in chosen}
+    np.testing.assert_array_equal(search.predict(X), search.best_estimator_.predict(X))
+    np.testing.assert_allclose(
+        results["mean_test_score"], np.mean([results["split0_test_score"], results["split1_test_score"]], axis=0)
+    )
+
+
+def test_a_fold_scores_what_a_fit_by_hand_scores():
+    search = ilsvm_cv(Cs=(0.3,), cv=[(np.arange(0, 160, 2), np.arange(1, 160, 2))]).fit(X, y)
+    by_hand = search.best_estimator_.set_params(warm_start=False).fit(X[::2], y[::2])
+    assert search.best_score_ == by_hand.score(X[1::2], y[1::2])
+
+
+def test_the_scorer_decides():
+    worst = ilsvm_cv(Cs=(1e-5, 1.0), scoring=lambda model, X, y: -model.score(X, y)).fit(X, y)
+    best = ilsvm_cv(Cs=(1e-5, 1.0)).fit(X, y)
+    assert (worst.C_, best.C_) == (1e-5, 1.0)
+
+
+def test_rows_without_a_label_are_never_scored():
+    seen = []
+
+    def scoring(model, X, y):
+        seen.append((len(X), set(y)))
+        assert len(model.embedding_) == 160 - len(X)
+        return model.score(X, y)
+
+    labels = np.where(np.arange(160) % 2, y, -1)
+    ilsvm_cv(Cs=(1.0,), unlabeled=-1, scoring=scoring).fit(X, labels)
+    assert sum(n for n, _ in seen) == 80
+    assert all(-1 not in classes for _, classes in seen)
+
+
+def test_untouched_settings_fit_the_digits_without_a_warning():
+    X, y = digits(10, 1797)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = ILSVMClassifier(random_state=0).fit(X, y)
+    assert 5 < fitted.n_components_ < 50
