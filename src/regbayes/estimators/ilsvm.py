@@ -66,8 +66,8 @@ class ILSVMClassifier(
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Multi-class loss.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It is
-        the margin that is asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
+        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
+        is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
     fit_intercept : bool, default=True
