@@ -6,11 +6,12 @@ the multipliers that say what each constraint cost.
 
 from __future__ import annotations
 
-from regbayes import regularizers
+from regbayes import metrics, regularizers
 from regbayes.estimators import (
     IBPFactorAnalysis,
     ILSVMClassifier,
     ILSVMClassifierCV,
+    MultiLabelThresholdCV,
     MultiTaskILSVMClassifier,
     MultiTaskILSVMClassifierCV,
     MultiTaskILSVMRegressor,
@@ -39,6 +40,7 @@ __all__ = [
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "InfeasibleError",
+    "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",
     "MultiTaskILSVMRegressor",
@@ -51,6 +53,7 @@ __all__ = [
     "__version__",
     "empirical_bayes",
     "load",
+    "metrics",
     "regularize",
     "regularizers",
 ]

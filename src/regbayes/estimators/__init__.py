@@ -9,11 +9,13 @@ from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+from regbayes.estimators.thresholds import MultiLabelThresholdCV
 
 __all__ = [
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
+    "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",
     "MultiTaskILSVMRegressor",

@@ -1,0 +1,202 @@
+"""`MultiLabelThresholdCV`: thresholds for the labels of any multi-label classifier, chosen by cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
+from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+
+from regbayes._registry import Saveable, persistable
+from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._labels import Labels, read_labels
+from regbayes.estimators._multitask_search import multitask_folds
+from regbayes.estimators._search import Fold
+from regbayes.estimators._tasks import Targets, read_targets
+from regbayes.estimators.metrics import task_accuracy
+
+Floats = NDArray[np.float64]
+
+
+@persistable(skip=("scoring",))
+class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Chooses where to cut the scores of a multi-label classifier into yes and no, by cross-validation.
+
+    A classifier that is right most often says no to a rare label nearly always. For F1, cut lower: this finds one
+    threshold for each label, or one for all, that is best for the scores of rows the classifier was not fitted to.
+    scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label.
+
+    Parameters
+    ----------
+    estimator : classifier
+        With ``decision_function`` or ``predict_proba``; a `MultiTaskILSVMClassifier`, a ``OneVsRestClassifier``, ...
+    thresholds : {"per_label", "shared"}, default="per_label"
+        Whether each label has its own.
+    scoring : {"f1_macro", "f1_micro", "accuracy"}, callable or None, default=None
+        What is maximised. None is F1-macro for thresholds per label and F1-micro for a shared one; accuracy is 1 less
+        the Hamming loss. A callable gets the true and the predicted labels, 0 and 1, as two vectors: those of one
+        label, or of all for a shared threshold.
+    cv : int, splitter or iterable, default=None
+        Folds. None and a number (5 by default) make random folds. Whatever the folds, rows without which a label would
+        have only one class in training are not scored.
+    random_state : int, RandomState instance or None, default=None
+        For the folds.
+    n_jobs : int or None, default=None
+        Processes over folds.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+        Fitted to all rows.
+    thresholds_ : array of shape (n_labels,)
+        A score above it is a yes.
+    classes_ : array of shape (2,)
+        No and yes.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from sklearn.metrics import f1_score
+    >>> from regbayes import MultiLabelThresholdCV, MultiTaskILSVMClassifier
+    >>> X, Y = make_multilabel_classification(400, n_classes=5, n_labels=1, random_state=0)
+    >>> plain = MultiTaskILSVMClassifier(random_state=0).fit(X[::2], Y[::2])
+    >>> tuned = MultiLabelThresholdCV(plain, random_state=0).fit(X[::2], Y[::2])
+    >>> bool(f1_score(Y[1::2], tuned.predict(X[1::2]), average="macro", zero_division=0)
+    ...      > f1_score(Y[1::2], plain.predict(X[1::2]), average="macro", zero_division=0))
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "decision_function"]), HasMethods(["fit", "predict_proba"])],
+        "thresholds": [StrOptions({"per_label", "shared"})],
+        "scoring": [StrOptions({"f1_macro", "f1_micro", "accuracy"}), callable, None],
+        "cv": ["cv_object"],
+        "random_state": ["random_state"],
+        "n_jobs": [int, None],
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        thresholds: Literal["per_label", "shared"] = "per_label",
+        scoring: str | Callable[[NDArray[Any], NDArray[Any]], float] | None = None,
+        cv: Any = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.thresholds = thresholds
+        self.scoring = scoring
+        self.cv = cv
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Score every row by an estimator fitted to others, choose the thresholds, and refit to all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_labels) or (n_samples,)
+            Two classes, NaN where missing (if the estimator takes it).
+
+        Returns
+        -------
+        self
+        """
+        (X,) = indexable(X)
+        validate_data(self, X, skip_check_array=True)
+        targets = read_targets(y, None, X, numeric=False)
+        labels = self._two_classes(read_labels(targets))
+        kinds = 2 * targets.tasks + labels.codes
+        rows = np.zeros((_num_samples(X), 0))
+        folds = list(multitask_folds(self.cv, rows, targets, kinds, check_random_state(self.random_state)))
+        values = np.asarray(y)
+        found = Parallel(n_jobs=self.n_jobs)(
+            delayed(_score_fold)(self.estimator, X, values, fold, len(targets.ids)) for fold in folds
+        )
+        scores = np.full((len(rows), len(targets.ids)), np.nan)
+        for (_, test), part in zip(folds, found, strict=True):
+            scores[test] = part
+        self.estimator_ = clone(self.estimator).fit(X, y)
+        self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
+        self.thresholds_ = choose_thresholds(
+            _cells(scores, targets, labels),
+            self.thresholds,
+            self.scoring or ("f1_macro" if self.thresholds == "per_label" else "f1_micro"),
+            0.0 if hasattr(self.estimator_, "decision_function") else 0.5,
+        )
+        return self
+
+    def _two_classes(self, labels: Labels) -> Labels:
+        if np.any(labels.widths > 2):
+            raise ValueError(
+                "Only binary classification is supported. The type of the target is multiclass: thresholds are for "
+                "labels with two classes"
+            )
+        if not labels.alike:
+            raise ValueError("all labels must have the same two classes, 0 and 1 for instance")
+        return labels
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return scores less thresholds, shape (n_samples, n_labels), or (n_samples,) after a vector y."""
+        check_is_fitted(self, "thresholds_")
+        scores = _responses(self.estimator_, X, len(self.thresholds_)) - self.thresholds_
+        return scores[:, 0] if self._one_label else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the classes at the thresholds, shape (n_samples, n_labels), or (n_samples,) after a vector y."""
+        above = self.decision_function(X) > 0
+        return np.asarray(self.classes_[above.astype(int)])
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Return the accuracy over all observed labels, whatever ``scoring`` is."""
+        return task_accuracy(y, self.predict(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags = inner.input_tags
+        tags.target_tags.multi_output = inner.target_tags.multi_output
+        tags.classifier_tags.multi_label = bool(inner.classifier_tags and inner.classifier_tags.multi_label)
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+def _score_fold(estimator: Any, X: Any, y: NDArray[Any], fold: Fold, n_labels: int) -> Floats:
+    """Fit to one part and score the other."""
+    train, test = fold
+    fitted = clone(estimator).fit(_safe_indexing(X, train), y[train])
+    return _responses(fitted, _safe_indexing(X, test), n_labels)
+
+
+def _responses(fitted: Any, X: Any, n_labels: int) -> Floats:
+    """Return the scores of the second class of each label, (n, n_labels)."""
+    if hasattr(fitted, "decision_function"):
+        scores = np.asarray(fitted.decision_function(X), dtype=np.float64)
+        return scores[:, None] if scores.ndim == 1 else scores
+    found = fitted.predict_proba(X)
+    if isinstance(found, list):  # one array of two columns per label
+        return np.stack([part[:, 1] for part in found], axis=1)
+    return np.asarray(found[:, 1:] if n_labels == 1 and found.shape[1] == 2 else found, dtype=np.float64)
+
+
+def _cells(scores: Floats, targets: Targets, labels: Labels) -> list[Cells]:
+    """Return the scored labels, label by label."""
+    found = scores[targets.rows, targets.tasks]
+    scored = ~np.isnan(found)
+    positive = labels.codes == 1
+    return [
+        Cells(found[mine], positive[mine])
+        for mine in (scored & (targets.tasks == label) for label in range(len(targets.ids)))
+    ]
