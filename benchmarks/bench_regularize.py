@@ -3,8 +3,8 @@
     python benchmarks/bench_regularize.py            # 100,000 draws, 50 constraints; CVXPY takes minutes
     python benchmarks/bench_regularize.py --smoke    # small, for continuous integration
 
-A solver that gives up has the dual value nan. Every row is measured in this run: seconds of each solver, the ratio to ours (above 1: ours is faster), the dual value
-each reached, and the peak memory of ours in units of the feature matrix.
+Every row is measured in this run: seconds of ours, the other solvers' seconds over ours (above 1: ours is faster), the
+dual value each reached (nan for a solver that gave up), and the peak memory of ours in units of the feature matrix.
 """
 
 from __future__ import annotations
