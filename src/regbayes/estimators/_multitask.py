@@ -138,6 +138,8 @@ def run_fit(
     attributes: Callable[[State], dict[str, Any]],
 ) -> None:
     """Fit the model to standardised rows and give the estimator its fitted attributes."""
+    if not X.any():
+        raise ValueError("every column of X is constant, so there is nothing that features could be about")
     start = resumed(estimator, settings, X.shape[1])
     noise = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
     with FitReporter(estimator, settings.max_iter, data, attributes, estimator.verbose) as reporter:

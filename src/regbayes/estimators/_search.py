@@ -100,7 +100,7 @@ def refit_best(owner: Any, base: Any, samples: Samples, candidates: Sequence[Can
 
 def fitted_best(owner: Any, X: ArrayLike) -> Any:
     """Return the refitted estimator, after checking that it exists and that X fits it."""
-    check_is_fitted(owner)
+    check_is_fitted(owner, "best_estimator_")
     validate_data(owner, X, dtype=np.float64, reset=False)
     if hasattr(owner, "feature_names_in_"):
         owner.best_estimator_.feature_names_in_ = owner.feature_names_in_

@@ -1,0 +1,68 @@
+"""Metrics of several tasks, against scikit-learn's and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, r2_score
+
+from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, task_accuracy
+
+
+def ragged(seed):
+    rng = np.random.default_rng(seed)
+    task = rng.integers(0, 4, 50)
+    y = rng.standard_normal(50) + 2.0 * task
+    return y, y + rng.standard_normal(50), task
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_both_readings_against_scikit_learn(seed):
+    y, predicted, task = ragged(seed)
+    assert explained_variance_pooled(y, predicted, task) == pytest.approx(r2_score(y, predicted))
+    # within tasks: R² of what is left when each task's mean is taken out of targets and predictions alike
+    means = np.array([y[task == t].mean() for t in task])
+    assert explained_variance_within_tasks(y, predicted, task) == pytest.approx(r2_score(y - means, predicted - means))
+    assert explained_variance_within_tasks(y, predicted, task) <= explained_variance_pooled(y, predicted) + 1e-12
+
+
+def test_the_means_of_tasks_explain_something_pooled_and_nothing_within():
+    y, _, task = ragged(0)
+    means = np.array([y[task == t].mean() for t in task])
+    assert explained_variance_within_tasks(y, means, task) == pytest.approx(0.0)
+    assert explained_variance_pooled(y, means, task) > 0.3
+    assert explained_variance_pooled(y, np.full(len(y), y.mean())) == pytest.approx(0.0)
+
+
+def test_a_matrix_with_holes_is_the_same_cells_in_a_row():
+    rng = np.random.default_rng(1)
+    Y = rng.standard_normal((20, 3)) + np.array([0.0, 5.0, -5.0])
+    predicted = Y + rng.standard_normal(Y.shape)
+    Y[rng.random(Y.shape) < 0.3] = np.nan
+    seen = ~np.isnan(Y)
+    cells, answers, task = Y[seen], predicted[seen], np.nonzero(seen)[1]
+    assert explained_variance_pooled(Y, predicted) == pytest.approx(explained_variance_pooled(cells, answers))
+    within = explained_variance_within_tasks(cells, answers, task)
+    assert explained_variance_within_tasks(Y, predicted) == pytest.approx(within)
+
+
+def test_nothing_to_explain():
+    assert explained_variance_pooled([2.0, 2.0], [2.0, 2.0]) == 1.0
+    assert explained_variance_pooled([2.0, 2.0], [2.0, 3.0]) == 0.0
+
+
+def test_accuracy_is_over_observed_labels():
+    truth = np.array([["a", "b"], ["b", None], [None, "a"]], dtype=object)
+    predicted = np.array([["a", "a"], ["b", "b"], ["a", "a"]])
+    assert task_accuracy(truth, predicted) == pytest.approx(3 / 4)
+    assert task_accuracy([1, 0, -1], [1, 1, 1], unlabeled=-1) == pytest.approx(1 / 2)
+    assert task_accuracy([1, 0, 2], [1, 1, 2]) == accuracy_score([1, 0, 2], [1, 1, 2])
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match=r"y_pred has shape \(4, 2\), but y_true has \(4, 3\)"):
+        explained_variance_pooled(np.zeros((4, 3)), np.zeros((4, 2)))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        task_accuracy([1, 2], [1, 2, 3])

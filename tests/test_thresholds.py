@@ -1,0 +1,163 @@
+"""Thresholds: exact searches against brute force, the estimator against what it promises."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.utils.estimator_checks import check_estimator
+
+import regbayes
+from multitask_tools import classifier, holes, labels
+from regbayes import MultiLabelThresholdCV
+from regbayes.estimators._cutoffs import Cells, choose_thresholds
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+METRICS = {
+    "f1_macro": lambda truth, answer: f1_score(truth, answer, average="macro", zero_division=0),
+    "f1_micro": lambda truth, answer: f1_score(truth, answer, average="micro", zero_division=0),
+    "accuracy": lambda truth, answer: accuracy_score(truth.ravel(), answer.ravel()),
+}
+
+
+def scored(seed, n_rows=6, n_labels=2):
+    rng = np.random.default_rng(seed)
+    truth = (rng.random((n_rows, n_labels)) < 0.4).astype(int)
+    scores = np.round(truth + 1.5 * rng.standard_normal(truth.shape), 1)  # with ties
+    return scores, truth, [Cells(s, t == 1) for s, t in zip(scores.T, truth.T, strict=True)]
+
+
+def every_cut(scores):
+    levels = np.unique(scores)
+    return np.concatenate([[levels[0] - 1], 0.5 * (levels[:-1] + levels[1:]), [levels[-1] + 1]])
+
+
+@pytest.mark.parametrize("scoring", METRICS)
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_shared_threshold_is_the_best_of_all(scoring, seed):
+    scores, truth, cells = scored(seed)
+    chosen = choose_thresholds(cells, "shared", scoring, 0.0)
+    assert chosen[0] == chosen[1]
+    best = max(METRICS[scoring](truth, (scores > cut).astype(int)) for cut in every_cut(scores))
+    assert METRICS[scoring](truth, (scores > chosen).astype(int)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("scoring", ["f1_macro", "accuracy"])
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_thresholds_per_label_are_the_best_of_all_pairs(scoring, seed):
+    scores, truth, cells = scored(seed)
+    chosen = choose_thresholds(cells, "per_label", scoring, 0.0)
+    pairs = itertools.product(*(every_cut(column) for column in scores.T))
+    best = max(METRICS[scoring](truth, (scores > np.array(pair)).astype(int)) for pair in pairs)
+    assert METRICS[scoring](truth, (scores > chosen).astype(int)) == pytest.approx(best)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_micro_f1_with_thresholds_per_label_is_no_worse_than_shared_and_no_single_change_helps(seed):
+    scores, truth, cells = scored(seed, n_rows=8, n_labels=3)
+    chosen = choose_thresholds(cells, "per_label", "f1_micro", 0.0)
+    shared = choose_thresholds(cells, "shared", "f1_micro", 0.0)
+    value = METRICS["f1_micro"](truth, (scores > chosen).astype(int))
+    assert value >= METRICS["f1_micro"](truth, (scores > shared).astype(int)) - 1e-12
+    for label in range(3):
+        for cut in every_cut(scores[:, label]):
+            other = chosen.copy()
+            other[label] = cut
+            assert METRICS["f1_micro"](truth, (scores > other).astype(int)) <= value + 1e-12
+
+
+def test_a_function_is_maximised_too():
+    _, _, cells = scored(3, n_rows=50)
+    found = choose_thresholds(cells, "per_label", lambda truth, answer: f1_score(truth, answer, zero_division=0), 0.0)
+    np.testing.assert_allclose(found, choose_thresholds(cells, "per_label", "f1_macro", 0.0))
+
+
+def test_the_default_stays_where_nothing_is_better():
+    cells = [Cells(np.array([-2.0, -1.0, 1.0, 2.0]), np.array([False, False, True, True]))]
+    assert choose_thresholds(cells, "per_label", "f1_macro", 0.3) == 0.3
+    never = [Cells(np.array([-2.0, -1.0]), np.array([False, False]))]
+    assert choose_thresholds(never, "per_label", "f1_macro", 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (MultiLabelThresholdCV(LogisticRegression(), cv=2), 56),
+        (MultiLabelThresholdCV(classifier(C=1.0, max_iter=3), cv=2), 61),
+    ],
+    ids=["logistic regression", "multi-task"],
+)
+def test_all_of_scikit_learns_checks_pass(estimator, expected):
+    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+def rare(seed=0, n_rows=300):
+    X, Y = labels(seed, n_rows=n_rows)
+    rng = np.random.default_rng(seed)
+    keep = rng.random(Y.shape) < 0.3  # most positives become negatives
+    return X, np.where(keep, Y, 0)
+
+
+INNER = {
+    "multi-task": classifier(C=1.0),
+    "one-vs-rest": OneVsRestClassifier(LogisticRegression()),
+    "multi-output": MultiOutputClassifier(LogisticRegression()),
+    "forest": RandomForestClassifier(20, max_depth=3, random_state=0),
+}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
+def test_rare_labels_are_found_at_their_thresholds(inner):
+    X, Y = rare()
+    tuned = MultiLabelThresholdCV(inner, cv=3, random_state=0).fit(X, Y)
+    plain = clone(inner).fit(X, Y)
+    assert tuned.thresholds_.shape == (3,)
+    assert METRICS["f1_macro"](Y, tuned.predict(X)) > METRICS["f1_macro"](Y, plain.predict(X)) + 0.1
+    np.testing.assert_array_equal(tuned.predict(X), tuned.decision_function(X) > 0)
+
+
+def test_shared_thresholds_are_one_number():
+    X, Y = rare()
+    tuned = MultiLabelThresholdCV(classifier(), thresholds="shared", cv=3, random_state=0).fit(X, Y)
+    assert len(set(tuned.thresholds_)) == 1
+    assert METRICS["f1_micro"](Y, tuned.predict(X)) > METRICS["f1_micro"](Y, tuned.estimator_.predict(X))
+    balanced = MultiLabelThresholdCV(classifier(), scoring=balanced_accuracy_score, cv=3, random_state=0).fit(X, Y)
+    assert np.all(balanced.thresholds_ < 0)
+
+
+def test_missing_labels_are_left_out():
+    X, Y = rare()
+    some = holes(Y)
+    tuned = MultiLabelThresholdCV(classifier(), cv=3, random_state=0).fit(X, some)
+    seen = ~np.isnan(some)
+    assert tuned.score(X, some) == pytest.approx(np.mean(tuned.predict(X)[seen] == some[seen]))
+    marked = Y.copy()
+    marked[0, 0] = 5
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        MultiLabelThresholdCV(classifier()).fit(X, marked)
+
+
+def test_saving(tmp_path):
+    X, Y = rare()
+    tuned = MultiLabelThresholdCV(classifier(), cv=2, random_state=0).fit(X, Y)
+    tuned.save(tmp_path / "tuned.regbayes")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "tuned.regbayes").predict(X), tuned.predict(X))
