@@ -1,9 +1,11 @@
 """Minimise ``1/2 v'Hv + c'v + sum_b g_b*(v_b)``: a small quadratic and conjugates known by their proximal maps.
 
 This is the model that a proximal Newton step minimises (`dual`) and what the proximal map of a sum comes down to.
-Two methods share the work. ADMM, on one eigendecomposition, always makes progress, however ill-conditioned H is; a
-semismooth Newton step on the fixed-point equation of the proximal gradient map finishes in a few iterations once the
-active pieces are right. A Newton step is taken only when it shrinks the residual, so it can do no harm.
+Two methods share the work. A semismooth Newton step on the fixed-point equation of the proximal gradient map finishes
+at once when the active pieces are right. Where they are not, proximal points find them: each is the minimum of a
+smooth, strongly convex function of as many variables as H has directions, which a Newton method with a line search
+always reaches, however singular H is (the semismooth Newton augmented Lagrangian method of Li, Sun and Toh, SIAM
+Journal on Optimization 28(1), 2018).
 """
 
 from __future__ import annotations
@@ -18,10 +20,8 @@ from regbayes.framework.regularizers.base import Atom, Regularizer
 
 Floats = NDArray[np.float64]
 
-ADMM_ITERATIONS_PER_ROUND = 20
-OVER_RELAXATION = 1.6
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
-PATIENCE = 15  # rounds that may pass without progress
+PATIENCE = 6  # proximal points that may pass without progress
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def clip_to_domain(pieces: Sequence[Piece], v: Floats) -> Floats:
 
 def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     """One over the root of H's diagonal, made constant within blocks, so that no feature's unit matters."""
-    logs = 0.5 * np.log(np.where(diagonal > 0, diagonal, 1.0))
+    level = np.empty(len(diagonal))
     for p in pieces:
-        part = logs[p.start : p.stop].reshape(-1, p.block_size)
-        logs[p.start : p.stop] = np.repeat(part.mean(axis=1), p.block_size)
-    return np.exp(-logs)
+        block = diagonal[p.start : p.stop].reshape(-1, p.block_size).mean(axis=1)
+        level[p.start : p.stop] = np.repeat(np.where(block > 0, block, 1.0), p.block_size)
+    return np.asarray(1 / np.sqrt(level))
 
 
 class _Scaled:
@@ -84,6 +84,11 @@ class _Scaled:
         self.scale = block_scale(pieces, np.diag(hessian).copy())
         self.hessian = hessian * np.outer(self.scale, self.scale)
         self.linear = linear * self.scale
+        self.rounding = 1e-15 * float(np.max(np.abs(self.linear), initial=0.0))
+
+    def solved(self, v: Floats, residual: float, tol: float) -> bool:
+        """Whether the residual at v is below the tolerance, or as small as rounding lets it be."""
+        return residual <= tol + self.rounding + 1e-14 * float(np.max(np.abs(v), initial=0.0))
 
     def gradient(self, v: Floats) -> Floats:
         return self.hessian @ v + self.linear
@@ -94,8 +99,11 @@ class _Scaled:
     def forward_backward(self, v: Floats) -> Floats:
         return self.prox(v - self.gradient(v), 1.0)
 
-    def prox_jacobian(self, v: Floats, at: Floats) -> Floats:
-        """Derivative of the unit proximal map at v, by differences: block-diagonal, one pass per place in a block."""
+    def conjugate(self, v: Floats) -> float:
+        return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
+
+    def prox_jacobian(self, v: Floats, at: Floats, step: float = 1.0) -> Floats:
+        """Derivative of the proximal map at v, by differences: block-diagonal, one pass per place in a block."""
         jacobian = np.zeros((len(v), len(v)))
         width = 1e-7 * (1.0 + np.abs(v))
         for p in self.pieces:
@@ -105,7 +113,7 @@ class _Scaled:
             for j in range(b):
                 moved = v[p.start : p.stop].copy()
                 moved[j::b] += width[places[:, j]]
-                image = prox_conjugate([part], scale * moved, scale**2) / scale
+                image = prox_conjugate([part], scale * moved, step * scale**2) / scale
                 change = (image - at[p.start : p.stop]).reshape(-1, b) / width[places[:, j], None]
                 jacobian[places, places[:, [j]]] = change
         return jacobian
@@ -129,34 +137,77 @@ def minimize_composite(
     pieces : sequence of Piece
     start : array of shape (M,)
     tol : float
-        Stop when the residual of the fixed-point equation is below ``tol (1 + max |v|)``.
+        Stop when the residual of the fixed-point equation is below it, or as small as rounding lets it be.
     max_rounds : int
-        Each round is at most a few Newton steps and twenty ADMM iterations.
+        Proximal points at most.
     """
     problem = _Scaled(hessian, linear, pieces)
-    spectrum: tuple[Floats, Floats] | None = None  # for ADMM, which is seldom needed
     best = problem.forward_backward(start / problem.scale)
     best_residual = _residual(problem, best)
-    z, w = best.copy(), -problem.gradient(best)
-    rho = 1.0
-    w /= rho
+    root: Floats | None = None
+    v, step = best, 1.0
     residuals: list[float] = []
-    for rounds in range(1, max_rounds + 1):
-        detour = DETOUR if rounds & (rounds - 1) == 0 else 0  # ever more seldom: each costs a few linear systems
-        best, best_residual = _newton(problem, best, best_residual, tol, detour)
+    for rounds in range(max_rounds):
+        best, best_residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)
         residuals.append(best_residual)
         if len(residuals) > PATIENCE and best_residual > 0.9 * residuals[-PATIENCE]:
             break  # as far as rounding lets it go
-        if best_residual <= tol + 1e-14 * np.max(np.abs(best), initial=0.0):
+        if problem.solved(best, best_residual, tol):
             break
-        if spectrum is None:
-            eigenvalues, vectors = np.linalg.eigh(problem.hessian)
-            spectrum = np.maximum(eigenvalues, 0.0), vectors
-        z, w, rho = _admm(problem, spectrum, z, w, rho)
-        residual = _residual(problem, z)
+        if root is None:
+            root = _square_root(problem.hessian)
+        v = _proximal_point(problem, root, v, step)
+        step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
+        residual = _residual(problem, v)
         if residual < best_residual:
-            best, best_residual = z, residual
+            best, best_residual = v, residual
     return clip_to_domain(pieces, best * problem.scale), best_residual
+
+
+def _square_root(hessian: Floats) -> Floats:
+    """F with F F' = H, as many columns as H has directions."""
+    values, vectors = np.linalg.eigh(hessian)
+    used = values > 1e-15 * max(float(values[-1]), 0.0)
+    return np.asarray(vectors[:, used] * np.sqrt(values[used]))
+
+
+def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
+    """Minimise the problem plus ``||v - start||^2 / (2 step)``, in the space of H's directions.
+
+    With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w`` the minimum over v is a proximal map, and what is left is a smooth,
+    strongly convex function of w: a semismooth Newton method with a line search cannot fail on it.
+    """
+
+    def at(w: Floats) -> tuple[float, Floats, Floats]:
+        slope = root @ w + problem.linear
+        forward = start - step * slope
+        v = problem.prox(forward, step)
+        moved = v - start
+        inner = float(slope @ v) + problem.conjugate(v) + float(moved @ moved) / (2 * step)
+        return 0.5 * float(w @ w) - inner, v, forward
+
+    w = root.T @ start
+    value, v, forward = at(w)
+    for _ in range(30):
+        gradient = w - root.T @ v
+        if np.max(np.abs(gradient), initial=0.0) <= 1e-14 * (1 + np.max(np.abs(w), initial=0.0)):
+            break
+        jacobian = problem.prox_jacobian(forward, v, step)
+        system = np.eye(len(w)) + step * root.T @ (jacobian @ root)
+        direction = -_solve_linear(system, gradient)
+        slope = float(gradient @ direction)
+        length = 1.0
+        for _ in range(30):
+            trial_value, trial_v, trial_forward = at(w + length * direction)
+            if trial_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
+                break
+            length *= 0.5
+        else:
+            break
+        w, value, v, forward = w + length * direction, trial_value, trial_v, trial_forward
+        if -slope <= 1e-15 * (1 + abs(value)):
+            break
+    return v
 
 
 def _residual(problem: _Scaled, v: Floats) -> float:
@@ -168,7 +219,7 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: in
     identity = np.eye(len(v))
     best, best_residual, since_best = v, residual, 0
     for _ in range(30):
-        if best_residual <= tol + 1e-14 * np.max(np.abs(best), initial=0.0) or since_best > detour:
+        if problem.solved(best, best_residual, tol) or since_best > detour:
             break
         forward = v - problem.gradient(v)
         image = problem.prox(forward, 1.0)
@@ -193,23 +244,3 @@ def _solve_linear(system: Floats, right: Floats) -> Floats:
     if step is None or not np.max(np.abs(step), initial=0.0) < 1e10 * (1 + np.max(np.abs(right), initial=0.0)):
         return np.asarray(np.linalg.lstsq(system, right, rcond=1e-13)[0])
     return np.asarray(step)
-
-
-def _admm(
-    problem: _Scaled, spectrum: tuple[Floats, Floats], z: Floats, w: Floats, rho: float
-) -> tuple[Floats, Floats, float]:
-    eigenvalues, vectors = spectrum
-    for _ in range(ADMM_ITERATIONS_PER_ROUND):
-        v = vectors @ ((vectors.T @ (rho * (z - w) - problem.linear)) / (eigenvalues + rho))
-        relaxed = OVER_RELAXATION * v + (1 - OVER_RELAXATION) * z
-        z_new = problem.prox(relaxed + w, 1.0 / rho)
-        w = w + relaxed - z_new
-        primal = float(np.linalg.norm(v - z_new))
-        dual = rho * float(np.linalg.norm(z_new - z))
-        z = z_new
-    # Balance the two residuals once a round; the eigendecomposition makes a new rho free.
-    if primal > 0 and dual > 0:
-        factor = float(np.clip(np.sqrt(primal / dual), 0.1, 10.0))
-        if factor > 2 or factor < 0.5:
-            rho, w = rho * factor, w / factor
-    return z, w, rho

@@ -32,7 +32,9 @@ Floats = NDArray[np.float64]
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
+FAR = 1e15  # an expectation that no hard constraint admits
 MANY = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
+FAR_TOO_MANY = 1000  # multipliers above which no Newton step is taken
 COORDINATE_TOL = 0.1  # of the tolerance: the two gaps are relative to slightly different things
 COORDINATE_EPOCHS = 20_000.0
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
@@ -69,8 +71,8 @@ class _Point:
 class _Dual:
     """The stacked dual: ``A(-L'u) + g*(u) + 1/2 sum_i elastic_i u_i^2``.
 
-    The elastic term is zero except when feasibility is in question: it lets each constraint give way at a quadratic
-    price (its conjugate in the primal), so that a solution always exists.
+    The elastic term is zero except when feasibility is in question: it lets each hard constraint give way at a
+    quadratic price (its conjugate in the primal), so that a solution always exists.
     """
 
     def __init__(self, partition: LogPartition, regularizer: Regularizer, elastic: float = 0.0) -> None:
@@ -78,7 +80,15 @@ class _Dual:
         self.n_features = len(partition.mean)
         self.pieces, self.index = stack_pieces(regularizer.atoms(self.n_features))
         self.unit = units(partition)
-        self.elastic = elastic * self.unit[self.index] ** 2
+        self.elastic = elastic * self.hard() * self.unit[self.index] ** 2
+
+    def hard(self) -> NDArray[np.bool_]:
+        """Which stacked coordinates belong to a regularizer that is infinite somewhere."""
+        hard = np.zeros(len(self.index), dtype=np.bool_)
+        for p in self.pieces:
+            far = FAR * (1 + self.unit[self.index[p.start : p.stop]])
+            hard[p.start : p.stop] = np.isinf(p.regularizer.value(far)) or np.isinf(p.regularizer.value(-far))
+        return hard
 
     def tilt(self, u: Floats) -> Floats:
         return -np.bincount(self.index, u, minlength=self.n_features).astype(np.float64)
@@ -164,7 +174,9 @@ def solve_dual(
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
     start = problem.enter_domain(start)
     if len(start) > MANY and (found := _by_coordinates(problem, regularizer, start, tol)) is not None:
-        start, max_iter = found, 0
+        start = found
+        if len(start) > FAR_TOO_MANY or np.any(problem.hard()):
+            max_iter = 0  # Newton steps would take too long, or run after multipliers that have no limit
     point = problem.at(start)
     damping, n_iter, converged = 1e-10, 0, False
     violations: list[float] = []
@@ -259,6 +271,8 @@ def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_ite
     """
     unit = units(partition)
     give: Floats | None = None
+    if not np.any(_Dual(partition, regularizer).hard()):
+        return None
     size, settled, warm = np.inf, False, None
     for softness in ELASTIC_PATH:
         solution = solve_dual(partition, regularizer, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
