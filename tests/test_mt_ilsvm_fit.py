@@ -293,21 +293,28 @@ def test_scales_of_the_objective():
     assert resolve_scales(explicit, 0.1, 100.0, 400.0).generative == pytest.approx(automatic.generative)
 
 
-def test_an_automatic_temperature_is_the_highest_at_which_features_do_not_melt():
+def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_melt():
     X, Y = toy(53, n_rows=200, n_columns=8)
-    settings, noise = small_settings(temperature="auto", start_iter=50), noise_for(X)
+    settings, noise = small_settings(temperature="auto", margins="decoupled", start_iter=50), noise_for(X)
     cells, outputs = cells_of(Y, settings.loss)
-    result = fit(X, cells, outputs, settings, noise)
-    tau = result.state.scales.tau
+    start = fit(X, cells, outputs, settings, noise)
+    tau = start.state.scales.tau
     position = TEMPERATURES.index(tau)
     assert 0 < position < len(TEMPERATURES) - 1
     for candidate in TEMPERATURES[: position + 1]:
         problem = prepare(X, cells, outputs, replace(settings, temperature=candidate))
         assert have_melted(factor_analysis(problem, noise).state.latent) == (candidate > tau)
-    explicit = fit(X, cells, outputs, replace(settings, temperature=tau), noise)
-    assert np.array_equal(explicit.state.latent.logits, result.state.latent.logits)
-    again = fit(X, cells, outputs, settings, noise, start=result.state)
-    assert again.state.scales == result.state.scales
+    # The fit itself is three times hotter, but keeps the variances of its start.
+    joint = replace(settings, margins="consistent")
+    automatic = fit(X, cells, outputs, joint, noise).state
+    assert automatic.scales.tau == pytest.approx(3 * tau)
+    assert automatic.latent.noise_variance == start.state.latent.noise_variance
+    # A temperature that melts features is used all the same, from the same start.
+    hot = fit(X, cells, outputs, replace(joint, temperature=TEMPERATURES[0]), noise).state
+    assert hot.scales.tau == TEMPERATURES[0]
+    assert hot.latent.noise_variance == start.state.latent.noise_variance
+    again = fit(X, cells, outputs, joint, noise, start=automatic)
+    assert again.state.scales == automatic.scales
 
 
 def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():
@@ -341,10 +348,10 @@ def test_decisions_for_one_output_per_row_and_for_unseen_tasks():
     assert np.allclose(decision(X, state, np.full(len(X), -1)), shared)
 
 
-def test_inputs_beside_latent_features_have_the_same_scale():
+def test_inputs_beside_latent_features():
     X, Y = toy(61)
     state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(include_inputs=True), noise_for(X)).state
-    seen = np.hstack([features(X, state), X / (state.input_scale * np.sqrt(5)), np.ones((len(X), 1))])
+    seen = np.hstack([features(X, state), 3 * X / (state.input_scale * np.sqrt(5)), np.ones((len(X), 1))])
     assert state.tasks.weights.shape == (3, 3 + 5 + 1)
     assert np.allclose(decision(X, state), seen @ state.tasks.weights.T)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes.engine import FitResult, Progress, Status, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
-from regbayes.models.mt_ilsvm.init import TEMPERATURES, have_melted, resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.init import AUTO_HEAT, TEMPERATURES, have_melted, resolve_scales, start_latent
 from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
 from regbayes.models.mt_ilsvm.rows import collect
 from regbayes.models.mt_ilsvm.state import Floats, Settings, State
@@ -113,15 +113,21 @@ def at_temperature(problem: Problem, tau: float) -> Problem:
 
 
 def find_start(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> tuple[Problem, FitResult[Point]]:
-    """Run the factor analysis, at the given temperature or at the highest at which features do not melt."""
-    if problem.settings.temperature != "auto":
-        return problem, factor_analysis(problem, noise, callbacks)
-    for tau in TEMPERATURES:
-        problem = at_temperature(problem, tau)
-        found = factor_analysis(problem, noise, callbacks)
+    """Return a factor analysis that has found features, and the problem at the temperature of the fit itself.
+
+    Above a temperature that depends on the inputs all features melt into 1/2 and the variances say that there is
+    nothing to explain. So the start is cooled until it has features, and heated again where that is asked for.
+    """
+    wanted = problem.settings.temperature
+    colder = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
+    for tau in colder:
+        cooled = at_temperature(problem, tau)
+        found = factor_analysis(cooled, noise, callbacks)
         if not have_melted(found.state.latent):
             break
-    return problem, found
+    if problem.settings.margins == "decoupled":
+        return cooled, found
+    return at_temperature(problem, AUTO_HEAT * tau if wanted == "auto" else wanted), found
 
 
 def factor_analysis(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> FitResult[Point]:

@@ -14,13 +14,15 @@ START_LOGIT = 2.0
 NOISE_LOGIT = 0.1
 """Size of the noise that tells apart features which would start alike."""
 TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
-"""What "auto" tries, from hot to cold."""
+"""Temperatures tried for the factor analysis that starts a fit, from hot to cold."""
+AUTO_HEAT = 3.0
+"""How much hotter than that start an automatic temperature is."""
 GRADED = 0.15
 """Mean of psi (1 - psi) above which the features have melted; it is 0.25 where all are 1/2."""
-AUTO_GENERATIVE = 1000.0
-"""r / (tau C^2) of an automatic generative weight. At small C the weights are proportional to C, so what the margins
-add to the logits is proportional to C^2 / r; and it is r / tau that multiplies the likelihood. docs/notes/mt_ilsvm.md
-has the measurements."""
+AUTO_GENERATIVE = 150.0
+"""r / (tau K C^2) of an automatic generative weight. At small C the weights are proportional to C, so what the margins
+add to the logits is proportional to C^2 / r; it is r / tau that multiplies the likelihood; and more features need more
+of it. docs/notes/mt_ilsvm.md has the measurements."""
 
 
 def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: float) -> Scales:
@@ -29,7 +31,8 @@ def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: flo
     temperature = max(1.0, tau * counted)
     per_row = n_targets / n_rows
     if settings.generative_weight == "auto":
-        weight = AUTO_GENERATIVE * (temperature / counted) * settings.C * per_row
+        relative = AUTO_GENERATIVE * settings.n_components * settings.C * temperature / counted
+        weight = relative * per_row
     else:
         weight = settings.generative_weight
     generative = settings.C * weight / per_row if n_targets > 0 else 1.0

@@ -6,6 +6,10 @@ import numpy as np
 
 from regbayes.models.mt_ilsvm.state import Floats, Integers, State
 
+INPUT_GAIN = 3.0
+"""How much larger inputs beside latent features are than 1 / (scale sqrt(D)) makes them: a latent feature sums many
+columns, so a price C that suits it would all but switch single columns off."""
+
 
 def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
@@ -18,7 +22,9 @@ def seen_features(X: Floats, psi: Floats, input_scale: float, include_inputs: bo
     seen = np.empty((n_rows, n_features + include_inputs * n_columns + fit_intercept))
     seen[:, :n_features] = latent_features(X, psi, input_scale)
     if include_inputs:
-        np.multiply(X, 1.0 / (input_scale * np.sqrt(n_columns)), out=seen[:, n_features : n_features + n_columns])
+        np.multiply(
+            X, INPUT_GAIN / (input_scale * np.sqrt(n_columns)), out=seen[:, n_features : n_features + n_columns]
+        )
     if fit_intercept:
         seen[:, -1] = 1.0
     return seen

@@ -39,13 +39,15 @@ class Settings:
         rho: the weights of a task are ``own + rho common``. 0 is the paper's model, in which tasks share Z alone.
     temperature : float or "auto"
         tau: the entropy of Z counts ``T = max(1, tau max(rows, targets))`` times. 0 is the untempered posterior.
-        "auto" takes the highest of a few at which the factor analysis still finds features.
+        "auto" is three times the highest of a few at which factor analysis finds features. Hotter features are more
+        graded and predict a little better; colder ones are nearly on or off and can be read.
     generative_weight : float or "auto"
         g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
-        ``r = 1000 tau C^2``.
+        ``r = 150 K tau C^2``.
     margins : {"consistent", "posterior", "decoupled"}
         Descent on the objective by natural gradients; the paper's alternation, corrected; or factor analysis
-        followed by one large-margin step.
+        followed by one large-margin step. All three start from a factor analysis at the given temperature, or at the
+        highest below it at which features do not melt into 1/2.
     fit_intercept : bool
         Whether a task has an intercept, which is the weight of a constant feature 1.
     include_inputs : bool
