@@ -54,8 +54,9 @@ def halves(X: np.ndarray, y: np.ndarray, seed: int) -> Split:
     return tuple(train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y))
 
 
-def joint(K: int, seed: int, **settings: Any) -> ILSVMClassifier:
-    return ILSVMClassifier(K, random_state=seed, **settings)
+def joint(K: int, seed: int, scale: bool = False, **settings: Any) -> Any:
+    model = ILSVMClassifier(K, random_state=seed, **settings)
+    return make_pipeline(StandardScaler(), model) if scale else model
 
 
 def two_stage(K: int, seed: int, C: float, **settings: Any) -> Any:
@@ -79,13 +80,14 @@ def grid(**lists: list[Any]) -> list[dict[str, Any]]:
 
 JOINT = grid(C=[0.3, 1.0], temperature=[0.1, 0.2], alpha=[1.0, 5.0])
 JOINT_INPUTS = grid(C=[0.03, 0.3, 1.0, 3.0], temperature=[0.1, 0.2], include_inputs=[True])
+STANDARDISED = {"scale": True}
 POSTERIOR = grid(C=[0.3, 1.0], temperature=[0.02, 0.1], alpha=[1.0, 5.0], margins=["posterior"], max_iter=[40])
 TWO_STAGE = [
     {"temperature": learn, "transform_temperature": infer, "C": C}
     for learn, infer in ((0.02, None), (0.02, 0.1), (0.02, 0.3), (0.05, None))
     for C in (0.1, 1.0)
 ]
-LINEAR = grid(C=[0.003, 0.03, 0.3, 3.0], scale=[False, True])
+LINEAR = grid(C=[0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 3.0], scale=[False])
 
 
 def chosen_score(make: Maker, settings: list[dict[str, Any]], K: int, seed: int, split: Split) -> tuple[float, float]:
@@ -113,13 +115,18 @@ def table(
     accuracies = {label: np.array([f[0] for f, t in zip(found, tasks, strict=True) if t[0] == label]) for label in rows}
     for label, values in accuracies.items():
         seconds = np.mean([f[1] for f, t in zip(found, tasks, strict=True) if t[0] == label])
-        print(f"{name:8} {label:34} {values.mean():.4f} +- {values.std():.4f}   fit {seconds:6.2f} s", flush=True)
+        print(f"{name:8} {label:40} {values.mean():.4f} +- {values.std():.4f}   fit {seconds:6.2f} s", flush=True)
     return accuracies
 
 
 def part_few(name: str, splits: list[Split], jobs: int, sizes: tuple[int, ...]) -> None:
     """Latent features only: joint against two-stage at the same number of features."""
-    table(name, {"LinearSVC, raw inputs": (linear_svc, LINEAR, 0)}, splits, jobs)
+    standardised = [s | STANDARDISED for s in LINEAR]
+    linear = {
+        "LinearSVC, raw inputs": (linear_svc, LINEAR, 0),
+        "LinearSVC, standardised inputs": (linear_svc, standardised, 0),
+    }
+    table(name, linear, splits, jobs)
     for K in sizes:
         rows = {
             f"two-stage, K = {K}": (two_stage, TWO_STAGE, K),
@@ -142,13 +149,15 @@ def part_inputs(name: str, splits: list[Split], jobs: int) -> None:
             rows, _ = train_test_split(np.arange(len(train)), train_size=200, random_state=seed, stratify=y_train)
             few.append((train[rows], test, y_train[rows], y_test))
     for label, chosen in (("all rows", splits), ("200 rows", few)):
-        rows = {
-            f"joint with inputs, {label}": (joint, JOINT_INPUTS, 20),
-            f"LinearSVC, {label}": (linear_svc, LINEAR, 0),
-            f"LogisticRegression, {label}": (logistic, LINEAR, 0),
-        }
-        if chosen:
-            table(name, rows, chosen, jobs)
+        for scaling in ({}, STANDARDISED):
+            what = f"{label}, {'standardised' if scaling else 'raw'}"
+            rows = {
+                f"joint with inputs, {what}": (joint, [s | scaling for s in JOINT_INPUTS], 20),
+                f"LinearSVC, {what}": (linear_svc, [s | scaling for s in LINEAR], 0),
+                f"LogisticRegression, {what}": (logistic, [s | scaling for s in LINEAR], 0),
+            }
+            if chosen:
+                table(name, rows, chosen, jobs)
 
 
 def part_readable(name: str, splits: list[Split], jobs: int) -> None:
