@@ -149,7 +149,7 @@ def run_fit(
             setattr(estimator, name, value)
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
     warn_of_status(estimator, result)
-    if settings.temperature == 0.0:  # tempered features are never switched off, whatever their number
+    if estimator.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
         warn_if_truncated(estimator, estimator.n_components_)
     if estimator.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
         warnings.warn(
@@ -170,6 +170,8 @@ def latent_attributes(state: State) -> dict[str, Any]:
         "stick_weights_": stick_weights(latent.sticks),
         "noise_variance_": latent.noise_variance,
         "prior_variance_": latent.weight_variance,
+        "temperature_": state.scales.tau,
+        "generative_weight_": state.scales.generative_weight,
         "coef_": weights[:, :n_features],
         "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
         "_state": state,

@@ -91,11 +91,11 @@ def refit_best(owner: Any, base: Any, samples: Samples, candidates: Sequence[Can
         "rank_test_score": np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1,
     }
     owner.best_estimator_ = base.set_params(**best).fit(samples.X, samples.y, **samples.metadata)
-    for name, value in best.items():
-        setattr(owner, f"{name}_", value)
     for name, value in vars(owner.best_estimator_).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(owner, name, value)
+    for name, value in best.items():
+        setattr(owner, f"{name}_", value)
 
 
 def fitted_best(owner: Any, X: ArrayLike) -> Any:

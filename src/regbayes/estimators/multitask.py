@@ -61,7 +61,7 @@ class MultiTaskILSVMClassifier(
         so this is a budget; at ``temperature=0`` their number follows the data.
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
-    C : float, default=0.1
+    C : float, default=0.01
         Price of a margin violation.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin. A task with more than two classes has a margin for each ("this class or another?").
@@ -82,9 +82,10 @@ class MultiTaskILSVMClassifier(
         What is done about a task without any observed label, in training or when predicting: refuse it, or serve it
         with the weights that tasks have in common.
     temperature : float or "auto", default="auto"
-        Heat of the features per observed label. 0 is the plain posterior: nearly on/off features, fewer of them.
+        Heat of the features per observed label. 0 is the plain posterior: on/off features, as many as the data ask for.
+        "auto" takes the highest of a few at which features are found at all.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining a row of X beside one label of it.
+        Weight of explaining a row of X beside predicting one label. "auto" follows the temperature and C.
     margins : {"consistent", "posterior", "decoupled"}, default="consistent"
         Descent on the objective; the paper's alternation, which may raise it; or features found without the labels
         and then one large-margin step, for comparison (the paper's MT-IBP+SVM).
@@ -95,7 +96,7 @@ class MultiTaskILSVMClassifier(
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
         Variances of the noise and of a row's weights for the features. "auto" estimates them once, before the margins
         act; "estimate" to the end.
-    max_iter : int, default=100
+    max_iter : int, default=60
         Steps at most.
     tol : float, default=1e-4
         Change of the objective, per label and in units of loss, at which to stop.
@@ -130,6 +131,8 @@ class MultiTaskILSVMClassifier(
     mean_, scale_ : array of shape (n_features,)
         What X is centred and divided by.
     noise_variance_, prior_variance_ : float
+    temperature_, generative_weight_ : float
+        What was used, also where "auto" chose it.
     trace_ : Trace
         Course of the objective and its named terms.
     n_iter_ : int
@@ -167,7 +170,7 @@ class MultiTaskILSVMClassifier(
         n_components: int = 20,
         *,
         alpha: float = 2.0,
-        C: float = 0.1,
+        C: float = 0.01,
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
         cost: ArrayLike | None = None,
         class_weight: Any = None,
@@ -182,7 +185,7 @@ class MultiTaskILSVMClassifier(
         scale_inputs: bool = True,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        max_iter: int = 100,
+        max_iter: int = 60,
         tol: float = 1e-4,
         warm_start: bool = False,
         random_state: Any = None,

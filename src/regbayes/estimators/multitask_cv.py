@@ -66,7 +66,7 @@ class MultiTaskILSVMClassifierCV(
     ----------
     n_components : int, default=20
         Truncation: the most features there can be.
-    Cs : sequence of float, default=(0.01, 0.03, 0.1, 0.3)
+    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1)
         Values of C.
     temperatures : sequence of float or "auto", default=("auto",)
         Values of temperature.
@@ -120,7 +120,7 @@ prior_variance, max_iter, tol
         self,
         n_components: int = 20,
         *,
-        Cs: Sequence[float] = (0.01, 0.03, 0.1, 0.3),
+        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1),
         temperatures: Sequence[Any] = ("auto",),
         generative_weights: Sequence[Any] = ("auto",),
         task_sharings: Sequence[Any] = ("auto",),
@@ -138,7 +138,7 @@ prior_variance, max_iter, tol
         scale_inputs: bool = True,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        max_iter: int = 100,
+        max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -294,7 +294,7 @@ prior_variance, max_iter, tol
         scale_targets: Literal["auto", "task", "pooled", False] = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        max_iter: int = 100,
+        max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
         n_jobs: int | None = None,

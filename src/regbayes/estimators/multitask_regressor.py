@@ -52,7 +52,7 @@ class MultiTaskILSVMRegressor(
         Truncation: the most features there can be.
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
-    C : float, default=0.1
+    C : float, default=0.01
         Price of one unit of loss.
     loss : {"squared_epsilon_insensitive", "epsilon_insensitive"}, default="squared_epsilon_insensitive"
         Loss of a residual. With ``epsilon=0`` they are the squared and the absolute residual.
@@ -84,7 +84,9 @@ class MultiTaskILSVMRegressor(
         Weights of the standardised inputs, where they are included.
     target_mean_, target_scale_ : array of shape (n_tasks,)
         What targets are centred and divided by.
-    stick_weights_, mean_, scale_, noise_variance_, prior_variance_, trace_, n_iter_, n_features_in_, feature_names_in_
+    stick_weights_, mean_, scale_, noise_variance_, prior_variance_, temperature_, generative_weight_
+        As in `MultiTaskILSVMClassifier`.
+    trace_, n_iter_, n_features_in_, feature_names_in_
         As in `MultiTaskILSVMClassifier`.
 
     See Also
@@ -119,7 +121,7 @@ class MultiTaskILSVMRegressor(
         n_components: int = 20,
         *,
         alpha: float = 2.0,
-        C: float = 0.1,
+        C: float = 0.01,
         loss: Literal["squared_epsilon_insensitive", "epsilon_insensitive"] = "squared_epsilon_insensitive",
         epsilon: float = 0.0,
         fit_intercept: bool = True,
@@ -133,7 +135,7 @@ class MultiTaskILSVMRegressor(
         scale_targets: Literal["auto", "task", "pooled", False] = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        max_iter: int = 100,
+        max_iter: int = 60,
         tol: float = 1e-4,
         warm_start: bool = False,
         random_state: Any = None,
