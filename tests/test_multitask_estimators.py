@@ -22,6 +22,7 @@ from multitask_tools import classifier, classifier_cv, groups, holes, labels, nu
 from regbayes import TruncationWarning
 from regbayes.estimators._multitask_search import multitask_folds
 from regbayes.estimators._tasks import read_targets
+from regbayes.models.mt_ilsvm.predict import INPUT_GAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -334,7 +335,7 @@ def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs):
     seen = fitted.transform(X)
     if include_inputs:
         standardized = (X - X.mean(axis=0)) / X.std(axis=0)
-        seen = np.hstack([seen, standardized / np.sqrt(X.shape[1])])
+        seen = np.hstack([seen, INPUT_GAIN * standardized / np.sqrt(X.shape[1])])
     for task, y in enumerate(Y.T):
         svm = LinearSVC(C=0.5, intercept_scaling=1.0, tol=1e-8, max_iter=100_000, random_state=0).fit(seen, y)
         np.testing.assert_allclose(fitted.decision_function(X)[:, task], svm.decision_function(seen), atol=5e-2)

@@ -26,6 +26,7 @@ from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._tasks import Floats, Layout, Targets, check_no_empty_task
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
 from regbayes.models.mt_ilsvm.fit import fit
+from regbayes.models.mt_ilsvm.predict import seen_features
 from regbayes.models.mt_ilsvm.state import Settings, State
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -177,8 +178,9 @@ def latent_attributes(state: State) -> dict[str, Any]:
         "_state": state,
     }
     if state.include_inputs:
-        inputs = weights[:, n_features : n_features + n_columns]
-        attributes["coef_inputs_"] = inputs / (state.input_scale * np.sqrt(n_columns))
+        inputs = slice(n_features, n_features + n_columns)
+        seen = seen_features(np.ones((1, n_columns)), latent.psi, state.input_scale, True, state.fit_intercept)
+        attributes["coef_inputs_"] = weights[:, inputs] * seen[:, inputs]
     return attributes
 
 

@@ -83,9 +83,10 @@ class MultiTaskILSVMClassifier(
         with the weights that tasks have in common.
     temperature : float or "auto", default="auto"
         Heat of the features per observed label. 0 is the plain posterior: on/off features, as many as the data ask for.
-        "auto" takes the highest of a few at which features are found at all.
+        Hotter ones are graded and predict a little better. "auto" is hot for the data at hand.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining a row of X beside predicting one label. "auto" follows the temperature and C.
+        Weight of explaining a row of X beside predicting one label. "auto" follows C, ``temperature``
+        and ``n_components``.
     margins : {"consistent", "posterior", "decoupled"}, default="consistent"
         Descent on the objective; the paper's alternation, which may raise it; or features found without the labels
         and then one large-margin step, for comparison (the paper's MT-IBP+SVM).
