@@ -28,7 +28,9 @@ ARMIJO = 1e-4
 MAX_TRIALS = 8
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
-QUICK = Accuracy(gap=1e-3, max_epochs=3.0)  # of the large-margin step at an evaluation
+FIRST = Accuracy(gap=1e-2, max_epochs=30.0)  # of the large-margin step
+GAP_SHARE = 0.3  # of what the last step gained: the duality gap that the next one is judged with
+GAP_RANGE = (1e-6, 1e-2)  # relative to the value
 LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
 PATIENT_EPOCHS = 300.0
 
@@ -81,7 +83,7 @@ class Search:
     gradient: Floats  # (K, D)
     moves: tuple[tuple[Floats, Floats], ...] = ()  # (change of loadings, change of gradient)
     n_steps: int = 0
-    accuracy: Accuracy = QUICK
+    accuracy: Accuracy = FIRST
 
 
 def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, accuracy: Accuracy) -> Evaluation:
@@ -108,7 +110,7 @@ def gradient(problem: Problem, at: Evaluation) -> Floats:
 
 def start(problem: Problem, g: Globals, warm_start: Floats | None) -> Search:
     """Evaluate the start."""
-    at = evaluate(problem, g, warm_start, Accuracy(QUICK.gap, PATIENT_EPOCHS))
+    at = evaluate(problem, g, warm_start, FIRST)
     return Search(at, gradient(problem, at))
 
 
@@ -121,10 +123,19 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     change = (moved.globals.loadings - search.at.globals.loadings, slope - search.gradient)
     curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
     moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
-    after = replace(search, at=moved, gradient=slope, moves=moves, n_steps=search.n_steps + 1)
+    accuracy = _accuracy_after(search.at, moved)
+    after = Search(moved, slope, moves, search.n_steps + 1, accuracy)
     if after.n_steps % BLOCKS_EVERY == 0:
         after = _update_blocks(problem, after)
     return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
+
+
+def _accuracy_after(before: Evaluation, after: Evaluation) -> Accuracy:
+    """Return how accurate the next large-margin steps should be, for gaps not to hide what is gained."""
+    if after.margins is None:
+        return FIRST
+    gained = (before.objective - after.objective) / max(after.margins.solution.primal, np.finfo(np.float64).tiny)
+    return Accuracy(float(np.clip(GAP_SHARE * gained, *GAP_RANGE)), FIRST.max_epochs)
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:

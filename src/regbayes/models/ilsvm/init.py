@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.models.ilsvm.state import Globals, Settings
+from regbayes.models.ilsvm.state import UNLABELED, Globals, Integers, Settings
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
 Floats = NDArray[np.float64]
 
 NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
+SIGNAL = 10.0  # mean squared length of rows in units of tempered noise where features are graded
+EARLY_ROWS = 4096  # what the start-up makes do with
+START_ROWS = 1000  # whose combinations the loadings start from
 STICK_ROUNDS = 5  # majorise-minimise steps for the first sticks
 START_SPREAD = 1.0  # standard deviation of a feature's logit over the rows at the start
+START_LENGTH = 2.0  # largest squared length of a loading at the start, in units of the tempered noise
 
 
 def default_noise_variance(X: Floats) -> float:
@@ -22,10 +28,33 @@ def default_noise_variance(X: Floats) -> float:
     return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
 
 
+def graded_temperature(X: Floats, noise_variance: float) -> float:
+    """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
+
+    Features are graded there and predict best. Training starts at it, also when colder features are wanted.
+    """
+    return max(1.0, float(np.vdot(X, X)) / len(X) / (SIGNAL * noise_variance))
+
+
+def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | None:
+    """Draw the rows for the start-up of a fit, or None where it can have them all.
+
+    Of rows with and without a label, each kind gets its share of the places, labelled rows at least half of them.
+    """
+    if len(labels) <= 2 * EARLY_ROWS:
+        return None
+    labeled, rest = np.flatnonzero(labels != UNLABELED), np.flatnonzero(labels == UNLABELED)
+    share = max(0.5, len(labeled) / len(labels)) if len(labeled) else 0.0
+    n_labeled = min(len(labeled), round(share * EARLY_ROWS))
+    chosen = [rng.choice(labeled, n_labeled, replace=False), rng.choice(rest, EARLY_ROWS - n_labeled, replace=False)]
+    return np.sort(np.concatenate(chosen))
+
+
 def random_loadings(X: Floats, settings: Settings, rng: np.random.Generator) -> Floats:
-    """Random combinations of the rows, scaled so that every feature's logit varies by about one over the rows."""
-    n, D = X.shape
-    K = settings.n_components
+    """Random combinations of rows, scaled so that every feature's logit varies by about one over the rows."""
+    some = rng.choice(len(X), min(len(X), START_ROWS), replace=False)
+    n, D = len(some), X.shape[1]
+    K, X = settings.n_components, X[some]
     directions = rng.standard_normal((K, n)) @ X / np.sqrt(n)
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)
     empty = lengths[:, 0] == 0
@@ -33,12 +62,20 @@ def random_loadings(X: Floats, settings: Settings, rng: np.random.Generator) -> 
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     spread = (X @ directions.T).std(axis=0)
     precision = 1.0 / (settings.noise_variance * settings.temperature)
-    floor = np.sqrt(settings.noise_variance) * 1e-3
-    return np.asarray(directions * (START_SPREAD / (precision * np.maximum(spread, floor)))[:, None])
+    # Half the squared length is what a feature has against it: longer ones would start out off in all rows.
+    longest = np.sqrt(START_LENGTH / precision)
+    with np.errstate(divide="ignore"):
+        lengths = np.minimum(START_SPREAD / (precision * spread), longest)
+    return np.asarray(directions * lengths[:, None])
 
 
 def initial_globals(X: Floats, settings: Settings, rng: np.random.Generator) -> Globals:
-    """Random loadings, and sticks and variances as if every feature were on in half of the rows."""
+    """Random loadings, and sticks and variances as if every feature were on in half of the rows.
+
+    The start is never colder than the temperature at which features are graded.
+    """
+    warm = max(settings.temperature, graded_temperature(X, settings.noise_variance))
+    settings = replace(settings, temperature=warm)
     K, half = settings.n_components, 0.5 * len(X)
     sticks = prior_sticks(settings.alpha, K)
     for _ in range(STICK_ROUNDS):

@@ -26,12 +26,11 @@ def expected_residual(stats: Stats, g: Globals) -> float:
     return stats.squared_norm - 2.0 * stats.explained + products + spread
 
 
-def kl_loadings(g: Globals) -> float:
-    """``KL(q(W) || p(W))``."""
-    D = g.loadings.shape[1]
+def kl_of_each_loading(g: Globals) -> Floats:
+    """``KL(q(W_k) || p(W_k))``, shape (K,)."""
     ratio = g.variances / g.prior_variance
-    squares = float(np.vdot(g.loadings, g.loadings)) / g.prior_variance
-    return 0.5 * float(D * np.sum(ratio - 1.0 - np.log(ratio))) + 0.5 * squares
+    squares = np.einsum("kd,kd->k", g.loadings, g.loadings) / g.prior_variance
+    return np.asarray(0.5 * (g.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares))
 
 
 def generative_terms(stats: Stats, g: Globals, alpha: float, weight: float) -> dict[str, float]:
@@ -43,6 +42,6 @@ def generative_terms(stats: Stats, g: Globals, alpha: float, weight: float) -> d
     return {
         "likelihood": weight * float(likelihood) / T,
         "kl_features": weight * (features / T - stats.entropy),
-        "kl_loadings": weight * kl_loadings(g) / T,
+        "kl_loadings": weight * float(kl_of_each_loading(g).sum()) / T,
         "kl_sticks": weight * kl_sticks(g.sticks, alpha) / T,
     }

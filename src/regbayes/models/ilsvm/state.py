@@ -52,6 +52,10 @@ class Data:
         """Rows that have a label, shape (n_labeled,)."""
         return np.flatnonzero(self.labels != UNLABELED)
 
+    def rows(self, rows: Integers) -> Data:
+        """Some of the rows."""
+        return Data(self.X[rows], self.labels[rows], self.weights[rows], self.cost)
+
 
 @persistable(name="regbayes.ilsvm.Globals")
 @dataclass(frozen=True)
