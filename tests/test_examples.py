@@ -25,6 +25,7 @@ PAGES = {
     "docs/problems/expert_inequality.md": "problem_expert_inequality.py",
     "docs/adding_a_regularizer.md": "huber_regularizer.py",
     "docs/index.md": "figure1_three_models.py",
+    "docs/models/mt_ilsvm.md": "multitask.py",
 }
 FIGURES = {
     "problem_known_average.py": "known_average.png",
