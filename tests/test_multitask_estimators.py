@@ -597,6 +597,15 @@ def test_progress_is_shown(capsys):
     assert "path" in capsys.readouterr().err
 
 
+def test_features_that_factor_analysis_switches_off_come_back():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 10))  # nothing to find without the targets
+    Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
+    given = {"alpha": 0.01, "temperature": 0.0, "max_iter": 60}
+    assert np.all(regressor(margins="decoupled", **given).fit(X, Y).components_ < 0.5)
+    assert regressor(**given).fit(X, Y).score(X, Y) > 0.5
+
+
 # --- cross-validation
 
 

@@ -56,8 +56,8 @@ def read_labels(targets: Targets) -> Labels:
     for column in columns:
         check_classification_targets(column)
     found = _complete([np.unique(column) for column in columns], targets)
-    codes = [np.searchsorted(classes, column) for classes, column in zip(found, columns, strict=True)]
-    return Labels(found, np.concatenate(codes).astype(np.int64))
+    coded = [np.searchsorted(classes, column) for classes, column in zip(found, columns, strict=True)]
+    return Labels(found, np.concatenate(coded).astype(np.int64))
 
 
 def _complete(found: list[NDArray[Any]], targets: Targets) -> list[NDArray[Any]]:
@@ -122,14 +122,14 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
     if len(per_task) != n_tasks:
         raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")
     _check_known(per_task, labels.classes)
-    factors = [
+    listed_factors = [
         float(given.get(label, 1.0))
         for given, classes in zip(per_task, labels.classes, strict=True)
         for label in classes.tolist()
     ]
-    if min(factors) < 0:
-        raise ValueError(f"class_weight must not be negative, got {min(factors)}")
-    return np.array(factors)[place]
+    if min(listed_factors) < 0:
+        raise ValueError(f"class_weight must not be negative, got {min(listed_factors)}")
+    return np.array(listed_factors)[place]
 
 
 def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:

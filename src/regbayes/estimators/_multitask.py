@@ -145,7 +145,9 @@ def run_fit(
     noise = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
     with FitReporter(estimator, settings.max_iter, data, attributes, estimator.verbose) as reporter:
         with one_blas_thread():
-            result: FitResult[State] = fit(X, *problem, settings, noise, start=start, callbacks=[reporter])
+            result = fit(X, *problem, settings, noise, start=start, callbacks=[reporter])
+            if settings.margins != "decoupled" and np.all(result.state.latent.psi < 0.5):
+                result = _revived(result, lambda alive: fit(X, *problem, settings, noise, start=alive), noise)
         for name, value in attributes(result.state).items():
             setattr(estimator, name, value)
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
@@ -159,6 +161,19 @@ def run_fit(
             ConvergenceWarning,
             stacklevel=3,
         )
+
+
+def _revived(
+    result: FitResult[State], fit_from: Callable[[State], FitResult[State]], noise: Floats
+) -> FitResult[State]:
+    """Return a better fit than one whose features are all off, if a random start leads to one.
+
+    Factor analysis may switch every feature off, where inputs are few and uncorrelated; nothing pulls at a feature that
+    no input has, so margins cannot bring it back.
+    """
+    dead = result.state
+    other = fit_from(replace(dead, latent=replace(dead.latent, logits=noise)))
+    return other if other.trace.objective.min() < result.trace.objective.min() else result
 
 
 def latent_attributes(state: State) -> dict[str, Any]:

@@ -291,7 +291,7 @@ prior_variance, max_iter, tol
         unseen_tasks: Literal["error", "shared"] = "error",
         margins: Literal["consistent", "posterior", "decoupled"] = "consistent",
         scale_inputs: bool = True,
-        scale_targets: Literal["auto", "task", "pooled", False] = "auto",
+        scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         max_iter: int = 60,

@@ -62,9 +62,9 @@ class MultiTaskILSVMRegressor(
         As in `MultiTaskILSVMClassifier`.
     scale_inputs : bool, default=True
         Whether columns of X are scaled to unit variance inside. They are always centred.
-    scale_targets : {"auto", "task", "pooled"} or False, default="auto"
+    scale_targets : {"auto", "task", "pooled"} or bool, default="auto"
         Whether targets are centred and scaled to unit variance inside, each task by itself or all of them together.
-        "auto" is "pooled" with ``task=``, where targets have one unit, and "task" otherwise. False leaves them alone.
+        "auto", or True, is "pooled" with ``task=``, where targets have one unit, and "task" otherwise.
     noise_variance, prior_variance, max_iter, tol, warm_start, random_state, n_jobs, verbose
         As in `MultiTaskILSVMClassifier`.
 
@@ -132,7 +132,7 @@ class MultiTaskILSVMRegressor(
         generative_weight: float | Literal["auto"] = "auto",
         margins: Literal["consistent", "posterior", "decoupled"] = "consistent",
         scale_inputs: bool = True,
-        scale_targets: Literal["auto", "task", "pooled", False] = "auto",
+        scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         max_iter: int = 60,
