@@ -57,7 +57,7 @@ class IBPFactorAnalysis(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most.
+        Steps at most, after a start-up of a few dozen.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
@@ -157,11 +157,14 @@ class IBPFactorAnalysis(
         self.mean_ = mean
         reporter = FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose)
         with one_blas_thread(), reporter:
+            early_rows = None
             if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
                 start = resumed(previous.globals, settings)
             else:
-                start = init.initial_globals(centred, settings, generator(self.random_state))
-            result = fit.fit(data, settings, start, callbacks=[reporter])
+                rng = generator(self.random_state)
+                start = init.initial_globals(centred, settings, rng)
+                early_rows = init.draw_early_rows(labels, rng)
+            result = fit.fit(data, settings, start, early_rows=early_rows, callbacks=[reporter])
             for name, value in latent_attributes(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter

@@ -92,7 +92,7 @@ class ILSVMClassifier(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most.
+        Steps at most, after a start-up of a few dozen.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
@@ -243,16 +243,19 @@ class ILSVMClassifier(
     def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
         """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        multipliers = None
+        multipliers = early_rows = None
         if previous is not None and previous.globals.loadings.shape == (settings.n_components, data.X.shape[1]):
             start = resumed(previous.globals, settings)
             if previous.multipliers is not None and previous.multipliers.shape == (len(data.labeled), len(data.cost)):
                 multipliers = previous.multipliers
         else:
-            start = init.initial_globals(data.X, settings, generator(self.random_state))
+            rng = generator(self.random_state)
+            start = init.initial_globals(data.X, settings, rng)
+            early_rows = init.draw_early_rows(data.labels, rng)
+        options: dict[str, Any] = {"margins": self.margins, "early_rows": early_rows, "callbacks": [reporter]}
         if self.transductive:
-            return fit.fit_transductive(data, settings, start, margins=self.margins, callbacks=[reporter])
-        return fit.fit(data, settings, start, margins=self.margins, warm_start=multipliers, callbacks=[reporter])
+            return fit.fit_transductive(data, settings, start, **options)
+        return fit.fit(data, settings, start, warm_start=multipliers, **options)
 
     def _max_steps(self, data: Data) -> int:
         rounds = 1 + len(fit.TRANSDUCTIVE_WEIGHTS) if self.transductive and np.any(data.labels == UNLABELED) else 1
