@@ -623,6 +623,8 @@ def test_every_combination_is_tried_and_the_best_is_refitted():
     np.testing.assert_array_equal(model.predict(X), model.best_estimator_.predict(X))
     with pytest.raises(ValueError, match="Cs is empty"):
         classifier_cv(Cs=()).fit(X, Y)
+    with pytest.raises(ValueError, match=r"task_sharings\[1\]"):
+        classifier_cv(task_sharings=(1.0, -1.0)).fit(X, Y)
 
 
 def test_named_scores_know_the_tasks():

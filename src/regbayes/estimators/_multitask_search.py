@@ -14,6 +14,7 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 
+from regbayes.estimators._common import check_listed
 from regbayes.estimators._search import Fold, Samples, candidate_paths, refit_best, score_paths
 from regbayes.estimators._tasks import Floats, Integers, Targets
 
@@ -35,6 +36,8 @@ def search_multitask(owner: Any, base: Any, X: Floats, y: Any, task: Any, target
     kinds : (n,)
         What must be seen in every training part, for each observed target: its task, or the class of its task.
     """
+    for name, listed in GRID.items():
+        check_listed(owner, listed, base._parameter_constraints[name])
     random = check_random_state(owner.random_state)
     base.set_params(random_state=random.randint(np.iinfo(np.int32).max))
     paths = candidate_paths({name: (listed, getattr(owner, listed)) for name, listed in GRID.items()})
