@@ -57,8 +57,9 @@ def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
     out = np.empty_like(v)
     for p in pieces:
         s = slice(p.start, p.stop)
-        moved = v[s] - step[s] * p.regularizer.prox(v[s] / step[s], 1.0 / step[s])
-        out[s] = p.regularizer.clip_dual(moved)
+        x = v[s] / step[s]
+        # In this order: where prox changes nothing the answer is zero, not rounding.
+        out[s] = p.regularizer.clip_dual(step[s] * (x - p.regularizer.prox(x, 1.0 / step[s])))
     return out
 
 

@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
+EPSILON = 8 * float(np.finfo(np.float64).eps)
 FAR = 1e15  # an expectation that no hard constraint admits
 MANY = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
 FAR_TOO_MANY = 1000  # multipliers above which no Newton step is taken
@@ -122,6 +123,11 @@ class _Dual:
         violation = float(np.max(np.abs(nearest - x) / self.unit[self.index], initial=0.0))
         return gap, violation
 
+    def rounding(self, point: _Point) -> tuple[float, float]:
+        """How far off rounding alone may put the gap and the violation: features far from zero have few digits left."""
+        x = np.abs(point.expectation[self.index])
+        return EPSILON * float(np.abs(point.u) @ x), EPSILON * float(np.max(x / self.unit[self.index], initial=0.0))
+
 
 def units(partition: LogPartition) -> Floats:
     """Standard deviations of the features, with a floor for features that do not vary."""
@@ -183,12 +189,14 @@ def solve_dual(
     objectives: list[float] = []
     for n_iter in range(max_iter + 1):
         gap, violation = problem.certificate(point)
-        converged = bool(gap <= tol * (1 + abs(point.objective)) and violation <= tol and np.isfinite(gap))
+        gap_rounding, rounding = problem.rounding(point)
+        converged = gap <= tol * (1 + abs(point.objective)) + gap_rounding and violation <= tol + rounding
         violations.append(violation)
         objectives.append(point.objective)
         if converged or n_iter == max_iter or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
             break
-        accepted, damping = _newton_step(problem, point, damping, min(1e-3, max(violation, gap)))
+        error = min(1e-3, max(violation, gap / (1 + abs(point.objective))))
+        accepted, damping = _newton_step(problem, point, damping, error)
         if accepted is None:
             break
         point = accepted
@@ -235,8 +243,12 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     direction = target - point.u
     here, there = conjugate_of(problem.pieces, point.u), conjugate_of(problem.pieces, target)
     predicted = float(gradient @ direction) + there - here
-    noise = 4e-15 * (1 + abs(point.objective) + float(np.abs(point.u) @ np.abs(point.expectation[index])))
-    if not np.any(direction) or predicted > noise:
+    noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point)[0]
+    if predicted > -noise:
+        # The objective is too coarse to tell by how much it would fall; the certificate is not.
+        trial = problem.at(target, there)
+        if max(problem.certificate(trial)) < 0.9 * max(problem.certificate(point)):
+            return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0
     for _ in range(MAX_HALVINGS):
