@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC, LinearSVR
 
-from regbayes import E, Gaussian, InfeasibleError, Samples, regularize
+from regbayes import E, Gaussian, InfeasibleError, NotConvergedWarning, Samples, regularize
 from regbayes.regularizers import (
     AtMost,
     Ball,
@@ -153,6 +153,48 @@ def test_hard_margins_are_the_hard_margin_machine():
     np.testing.assert_allclose(result.posterior.mean, w.value, atol=1e-6)
     assert np.min(labels * (separable @ result.posterior.mean)) >= 1 - 1e-7
     assert result.violation <= 1e-9
+
+
+def noisy(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels that no hyperplane separates."""
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(n, 5))
+    return rows, np.where(rows[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("C", [1e2, 1e4])
+@pytest.mark.parametrize("n", [30, 60, 120])
+def test_steep_hinges_are_hard_for_solvers_and_solved(n, C):
+    """At large C the dual is close to a linear programme with more multipliers than the Gaussian has directions."""
+    rows, labels = noisy(n)
+    result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(C), 1.0))
+    assert result.status == "optimal"
+    w = cp.Variable(5)
+    objective = cp.sum_squares(w) / 2 + C * cp.sum(cp.pos(1 - cp.multiply(labels, rows @ w)))
+    problem = cp.Problem(cp.Minimize(objective))
+    problem.solve(solver=cp.CLARABEL)
+    assert result.primal == pytest.approx(problem.value, rel=1e-6)
+    assert result.gap <= 1e-9 * (1 + result.dual)
+
+
+@pytest.mark.parametrize("n", [250, 1500])
+def test_many_margins(n):
+    """Beyond a few hundred multipliers another solver does the work; the answer and its certificate are the same."""
+    rows, labels = noisy(n)
+    result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(0.5), 1.0))
+    machine = LinearSVC(loss="hinge", C=0.5, dual=True, **EXACT).fit(rows, labels)
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
+    assert result.gap <= 1e-9 * (1 + result.dual)
+    with pytest.raises(InfeasibleError, match="contradict"):
+        regularize(prior(), labels[:, None] * rows, Reflected(Hinge(np.inf), 1.0))
+
+
+def test_stopping_early_does_not_make_soft_constraints_infeasible():
+    rows, labels = noisy(100)
+    with pytest.warns(NotConvergedWarning):
+        result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(1e4), 1.0), max_iter=0)
+    assert result.status == "iteration_limit"
 
 
 SQUARE = np.array([[1.0, 0.4], [0.4, 2.0]])

@@ -36,7 +36,7 @@ FAMILIES: dict[str, Callable[[Floats, float, Floats], Regularizer]] = {
     "at least": lambda x, a, b: AtLeast(a * x + b),
     "interval": lambda x, a, b: AtMost(a * (x + 0.1) + b) + AtLeast(a * x + b),
     "hinge": lambda x, a, b: Shifted(Hinge(0.7 / a), a * x + b),
-    "steep hinge": lambda x, a, b: Shifted(Hinge(100 / a), a * x + b),
+    "steep hinge": lambda x, a, b: Shifted(Hinge(10 / a), a * x + b),
     "hinge^1.5": lambda x, a, b: Shifted(Hinge(2.0 / a**1.5, power=1.5), a * x + b),
     "squared hinge": lambda x, a, b: Shifted(Hinge(2.0 / a**2, power=2), a * x + b),
     "tube": lambda x, a, b: EpsilonInsensitive(a * x + b, a * 0.1, 0.7 / a),
