@@ -16,7 +16,7 @@ from regbayes.priors.indian_buffet import stick_weights
 Floats = NDArray[np.float64]
 
 DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
-UNSUPERVISED_TEMPERATURE = 0.05  # per input: at more heat, features that no label holds together fade away
+UNSUPERVISED_TEMPERATURE = 0.02  # per input: at more heat, features that no label holds together fade away
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C
 INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
 

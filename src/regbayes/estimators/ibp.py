@@ -46,8 +46,8 @@ class IBPFactorAnalysis(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input: 0.05 ("auto") gives graded features, 0.01 nearly on/off ones. Too much heat
-        melts them: all rows get about the same.
+        Heat of the features per input. Less than 0.02 ("auto") gives features that are nearer to on and off, more
+        gives fewer features: heat melts those that explain little.
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
