@@ -7,7 +7,9 @@ Sticks and loading variances move in closed form every few steps, and only where
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +30,13 @@ ARMIJO = 1e-4
 MAX_TRIALS = 8
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
-FIRST = Accuracy(gap=1e-2, max_epochs=30.0)  # of the large-margin step
+FIRST = Accuracy(gap=1e-2, max_epochs=3.0)  # of the large-margin step
 GAP_SHARE = 0.3  # of what the last step gained: the duality gap that the next one is judged with
 GAP_RANGE = (1e-6, 1e-2)  # relative to the value
+EPOCH_RANGE = (3.0, 10.0)  # passes that are spent on it
 LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
 PATIENT_EPOCHS = 300.0
+PATIENCE = 3  # small changes in a row that count as settled
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,14 @@ class Problem:
     data: Data
     settings: Settings
     dual: MultiClassDual | None  # None for the unsupervised model
+
+    @property
+    def unit(self) -> float:
+        """What one unit of every labelled row's loss is worth in J; without labels, what one nat of every row is."""
+        settings, data = self.settings, self.data
+        if self.dual is None:
+            return settings.generative_weight / settings.temperature * len(data.X)
+        return settings.C * float(data.weights[data.labeled].sum())
 
 
 @dataclass(frozen=True)
@@ -123,19 +135,21 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     change = (moved.globals.loadings - search.at.globals.loadings, slope - search.gradient)
     curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
     moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
-    accuracy = _accuracy_after(search.at, moved)
+    accuracy = _accuracy_after(search, moved)
     after = Search(moved, slope, moves, search.n_steps + 1, accuracy)
     if after.n_steps % BLOCKS_EVERY == 0:
         after = _update_blocks(problem, after)
     return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
 
 
-def _accuracy_after(before: Evaluation, after: Evaluation) -> Accuracy:
+def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
     """Return how accurate the next large-margin steps should be, for gaps not to hide what is gained."""
-    if after.margins is None:
-        return FIRST
-    gained = (before.objective - after.objective) / max(after.margins.solution.primal, np.finfo(np.float64).tiny)
-    return Accuracy(float(np.clip(GAP_SHARE * gained, *GAP_RANGE)), FIRST.max_epochs)
+    if moved.margins is None:
+        return search.accuracy
+    gained = search.at.objective - moved.objective
+    epochs = search.accuracy.max_epochs * (2.0 if moved.gap > gained else 0.7)
+    share = gained / max(moved.margins.solution.primal, np.finfo(np.float64).tiny)
+    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:
@@ -218,3 +232,17 @@ def _update_blocks(problem: Problem, search: Search) -> Search:
     if not trial.objective <= at.objective:
         return search
     return replace(search, at=trial, gradient=gradient(problem, trial))
+
+
+def settled(limit: float) -> Callable[[Sequence[float]], Status | None]:
+    """Converged once the last changes of the objective were all within a limit.
+
+    Not relative to the objective, which contains constants of any size.
+    """
+
+    def rule(objectives: Sequence[float]) -> Status | None:
+        recent = objectives[-(PATIENCE + 1) :]
+        small = len(recent) > PATIENCE and all(abs(after - before) <= limit for before, after in pairwise(recent))
+        return Status.CONVERGED if small else None
+
+    return rule

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from regbayes.engine import FitResult, Progress, Status, run
+from regbayes.engine import FitResult, Progress, run
 from regbayes.models.ilsvm import alternation, descent, startup
-from regbayes.models.ilsvm.descent import Evaluation, Problem, Search
+from regbayes.models.ilsvm.descent import Evaluation, Problem, Search, settled
 from regbayes.models.ilsvm.inference import infer_all
 from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
@@ -22,7 +21,6 @@ from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, In
 Floats = NDArray[np.float64]
 Callback = Callable[[Progress[State]], bool | None]
 
-PATIENCE = 3  # small changes in a row that count as settled
 FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # of the large-margin step once the features stand
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
 
@@ -73,7 +71,7 @@ def fit(
         state,
         max_iter=settings.max_iter,
         objective=lambda at: at.at.terms,
-        stop=_settled(settings.tol * _unit(problem)),
+        stop=settled(settings.tol * problem.unit),
         callbacks=[_seeing_states(callback, settings) for callback in callbacks],
     )
     return replace(result, state=_padded(_finished(problem, result.state.at), settings))
@@ -123,28 +121,6 @@ def _started(problem: Problem, start: Globals, multipliers: Floats | None, early
 
 def _at_temperature(start: Globals, settings: Settings) -> Globals:
     return replace(start, temperature=settings.temperature)
-
-
-def _unit(problem: Problem) -> float:
-    """What one unit of every row's loss is worth; without labels, what one nat of every row is."""
-    settings, data = problem.settings, problem.data
-    if problem.dual is None:
-        return settings.generative_weight / settings.temperature * len(data.X)
-    return settings.C * float(data.weights[data.labeled].sum())
-
-
-def _settled(limit: float) -> Callable[[Sequence[float]], Status | None]:
-    """Converged once the last changes of the objective were all within a limit.
-
-    Not relative to the objective, which contains constants of any size.
-    """
-
-    def rule(objectives: Sequence[float]) -> Status | None:
-        recent = objectives[-(PATIENCE + 1) :]
-        small = len(recent) > PATIENCE and all(abs(after - before) <= limit for before, after in pairwise(recent))
-        return Status.CONVERGED if small else None
-
-    return rule
 
 
 def _seeing_states(callback: Callback, settings: Settings) -> Callable[[Progress[Any]], bool | None]:

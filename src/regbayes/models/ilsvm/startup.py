@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regbayes.engine import run
 from regbayes.models.ilsvm import descent
-from regbayes.models.ilsvm.descent import Problem, Search
+from regbayes.models.ilsvm.descent import Problem, Search, settled
 from regbayes.models.ilsvm.objective import kl_of_each_loading
 from regbayes.models.ilsvm.state import Globals
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 STEPS = 40  # of descent before features are judged
+TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier
 COOLING = 0.8  # factor between the temperatures of two stages
 COOLING_STEPS = 4  # of descent in a stage
 TRIAL_STEPS = 8  # of descent that a model with fewer features gets before it is compared
@@ -55,9 +56,14 @@ def _descend_at(problem: Problem, g: Globals, multipliers: Floats | None, temper
 
 
 def descend(problem: Problem, start: Search, n_steps: int) -> Search:
-    """Take some steps of descent, but no more than a fit may have."""
-    n_steps = min(n_steps, problem.settings.max_iter)
-    return run(lambda at: descent.step(problem, at), start, max_iter=n_steps, objective=lambda at: at.at.terms).state
+    """Take some steps of descent, fewer if they gain little, and no more than a fit may have."""
+    return run(
+        lambda at: descent.step(problem, at),
+        start,
+        max_iter=min(n_steps, problem.settings.max_iter),
+        objective=lambda at: at.at.terms,
+        stop=settled(TOL * problem.unit),
+    ).state
 
 
 def prune(problem: Problem, search: Search, share: float = 1.0) -> Search:
