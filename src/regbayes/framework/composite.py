@@ -146,7 +146,7 @@ def minimize_composite(
     best = problem.forward_backward(start / problem.scale)
     best_residual = _residual(problem, best)
     root: Floats | None = None
-    v, step = best, 1.0
+    v, step = best, 1 + float(np.max(np.abs(best), initial=0.0))
     residuals: list[float] = []
     for rounds in range(max_rounds):
         best, best_residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)

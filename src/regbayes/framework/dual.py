@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from regbayes.framework.composite import (
     Piece,
     block_scale,
+    clip_to_domain,
     conjugate_of,
     minimize_composite,
     prox_conjugate,
@@ -238,7 +239,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     hessian[np.diag_indices_from(hessian)] += floor + problem.elastic
     gradient = problem.elastic * point.u - point.expectation[index]
     target, _ = minimize_composite(
-        hessian, gradient - hessian @ point.u, problem.pieces, point.u, tol=max(1e-14, 1e-4 * error)
+        hessian, gradient - hessian @ point.u, problem.pieces, point.u, tol=max(1e-14, 1e-4 * error**2)
     )
     direction = target - point.u
     here, there = conjugate_of(problem.pieces, point.u), conjugate_of(problem.pieces, target)
@@ -252,7 +253,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0
     for _ in range(MAX_HALVINGS):
-        trial = problem.at(point.u + length * direction, there if length == 1.0 else None)
+        trial = problem.at(clip_to_domain(problem.pieces, point.u + length * direction))
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length *= 0.5
