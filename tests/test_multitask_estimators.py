@@ -52,8 +52,8 @@ def ragged_for(make):
     [
         (classifier(C=1.0), 67),
         (regressor(C=1.0, max_iter=30), 59),
-        (classifier_cv(Cs=(1.0,), include_inputs=(False,)), 67),
-        (regressor_cv(Cs=(1.0,), include_inputs=(False,)), 59),
+        (classifier_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=2), 67),
+        (regressor_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=3), 59),
     ],
     ids=MAKERS.keys(),
 )
