@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regbayes.plots.latent import FeatureUseDisplay, ObjectiveDisplay
 from regbayes.plots.posterior import DualMultipliersDisplay, PosteriorShiftDisplay
 
-__all__ = ["DualMultipliersDisplay", "PosteriorShiftDisplay"]
+__all__ = ["DualMultipliersDisplay", "FeatureUseDisplay", "ObjectiveDisplay", "PosteriorShiftDisplay"]
