@@ -49,11 +49,10 @@ class Problem:
 
     @property
     def unit(self) -> float:
-        """What one unit of every labelled row's loss is worth in J; without labels, what one nat of every row is."""
+        """What one unit of every labelled row's loss is worth in J, or one nat of every row if that is more."""
         settings, data = self.settings, self.data
-        if self.dual is None:
-            return settings.generative_weight / settings.temperature * len(data.X)
-        return settings.C * float(data.weights[data.labeled].sum())
+        nat = settings.generative_weight / settings.temperature * len(data.X)
+        return max(nat, settings.C * float(data.weights[data.labeled].sum()))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,432 @@
+"""The iLSVM model: gradients, updates, bounds and invariances against independent oracles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy.special import expit, logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.svm import LinearSVC
+
+from regbayes.framework.large_margin import zero_one_cost
+from regbayes.models.ilsvm import alternation, descent, fit, init, predict, startup
+from regbayes.models.ilsvm.inference import Stats, explain, infer_all, local_step, sum_rows
+from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
+from regbayes.models.ilsvm.objective import expected_residual, generative_terms
+from regbayes.models.ilsvm.state import UNLABELED, Data, Settings
+from regbayes.models.ilsvm.updates import update_features, update_loadings, update_variances
+from regbayes.priors.indian_buffet import stick_expectations
+
+EXACT = Accuracy(gap=1e-10, max_epochs=20_000.0)
+
+
+def make_settings(X, **changes):
+    noise = init.default_noise_variance(X)
+    values = {
+        "n_components": 5,
+        "alpha": 2.0,
+        "C": 1.0,
+        "squared": True,
+        "temperature": init.graded_temperature(X, noise),
+        "generative_weight": 0.1,
+        "noise_variance": noise,
+        "prior_variance": noise * init.PRIOR_RATIO,
+        "estimate_variances": False,
+        "fit_intercept": True,
+        "input_scale": 0.0,
+        "n_sweeps": 1,
+        "max_iter": 20,
+        "tol": 0.0,
+        "n_threads": 1,
+    }
+    return Settings(**(values | changes))
+
+
+def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    X = rng.standard_normal((n, D)) + 2.0 * rng.standard_normal((n_classes, D))[labels]
+    labels[:n_unlabeled] = UNLABELED
+    return Data(X - X.mean(axis=0), labels, rng.uniform(0.5, 2.0, n), zero_one_cost(n_classes))
+
+
+def make_problem(seed, settings_changes=None, **data_changes):
+    data = make_data(seed, **data_changes)
+    settings = make_settings(data.X, **(settings_changes or {}))
+    return descent.Problem(data, settings, build_dual(data, settings) if settings.C > 0 else None)
+
+
+def start_of(problem, seed=0):
+    return init.initial_globals(problem.data.X, problem.settings, np.random.default_rng(seed))
+
+
+def free_energy(g, psi, X, alpha=2.0):
+    """``F_T`` of any features and globals, from the rows themselves."""
+    stats, cross = sum_rows(X, psi)
+    return sum(generative_terms(explain(stats, cross, g), g, alpha, g.temperature).values())
+
+
+# --- consistent margins ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 2, 4])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fit_intercept):
+    changes = {"n_sweeps": n_sweeps, "squared": squared, "fit_intercept": fit_intercept, "input_scale": 0.2, "C": 0.3}
+    problem = make_problem(1, changes, n_unlabeled=8)
+    g = start_of(problem)
+    at = descent.evaluate(problem, g, None, EXACT)
+    gradient = descent.gradient(problem, at)
+    direction = np.random.default_rng(2).standard_normal(gradient.shape)
+
+    def value(step):
+        moved = replace(g, loadings=g.loadings + step * direction)
+        return descent.evaluate(problem, moved, at.multipliers, EXACT).objective
+
+    h = 1e-4
+    assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("squared", [False, True])
+def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
+    problem = make_problem(seed, {"squared": squared, "max_iter": 40, "n_components": 8}, n_unlabeled=10)
+    result = fit.fit(problem.data, problem.settings, start_of(problem, seed))
+    assert result.n_iter > 0
+    assert result.trace.rises.count == 0
+    assert result.trace.objective[-1] < result.trace.objective[0]
+
+
+def test_colder_settings_are_reached_from_a_graded_start():
+    data = make_data(3, n=150, D=20)
+    cold = 0.05 * init.graded_temperature(data.X, init.default_noise_variance(data.X))
+    settings = make_settings(data.X, temperature=cold, max_iter=15)
+    start = init.initial_globals(data.X, settings, np.random.default_rng(0))
+    assert start.temperature > 15 * cold
+    result = fit.fit(data, settings, start)
+    graded = fit.fit(data, replace(settings, temperature=start.temperature), start)
+
+    def mean_doubt(state):
+        psi = state.embedding[:, np.any(state.globals.loadings != 0.0, axis=1)]
+        return np.mean(psi * (1 - psi))
+
+    assert result.state.globals.temperature == cold
+    assert mean_doubt(result.state) < 0.5 * mean_doubt(graded.state)
+    assert result.trace.rises.count == 0
+
+
+def test_without_margins_it_is_factor_analysis():
+    problem = make_problem(5, {"C": 0.0, "generative_weight": 1.0, "max_iter": 12})
+    start = start_of(problem)
+    alone = fit.fit(problem.data, problem.settings, start)
+    tiny = fit.fit(problem.data, replace(problem.settings, C=1e-10), start)
+    assert alone.state.classifier is None
+    assert tiny.state.globals.loadings == pytest.approx(alone.state.globals.loadings, rel=1e-4, abs=1e-6)
+    for name in ("kl_sticks", "kl_features", "kl_loadings", "likelihood"):
+        assert tiny.trace.terms[name][-1] == pytest.approx(alone.trace.terms[name][-1], rel=1e-6, abs=1e-6)
+
+
+def test_removed_features_change_nothing_but_their_own_columns():
+    problem = make_problem(6, {"n_components": 25, "max_iter": 25}, n=120)
+    state = fit.fit(problem.data, problem.settings, start_of(problem)).state
+    kept = np.any(state.globals.loadings != 0.0, axis=1)
+    n_kept = int(kept.sum())
+    assert 0 < n_kept < 25
+    assert np.all(kept[:n_kept])
+    assert np.all(state.classifier.weights[:, n_kept:25] == 0.0)
+    assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
+    small = startup.without_empty(state.globals)
+    X = np.random.default_rng(0).standard_normal((9, problem.data.X.shape[1]))
+    assert predict.features(X, state.globals)[:, :n_kept] == pytest.approx(predict.features(X, small), abs=1e-12)
+    assert predict.features(problem.data.X, state.globals) == pytest.approx(state.embedding, abs=1e-12)
+
+
+# --- the paper's alternation ------------------------------------------------------------------------------------------
+
+
+def test_updates_of_the_loadings_beat_perturbations():
+    problem = make_problem(7)
+    X, g = problem.data.X, start_of(problem)
+    psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
+    stats, cross = sum_rows(X, psi)
+    best = update_loadings(g, stats, cross)
+    value = free_energy(best, psi, X)
+    rng = np.random.default_rng(2)
+    for size in (1e-3, 1e-1):
+        for _ in range(20):
+            loadings = best.loadings + size * rng.standard_normal(best.loadings.shape)
+            assert free_energy(replace(best, loadings=loadings), psi, X) > value
+            variances = best.variances * np.exp(size * rng.standard_normal(5))
+            assert free_energy(replace(best, variances=variances), psi, X) > value
+
+
+def test_updates_of_the_variances_beat_perturbations():
+    problem = make_problem(8)
+    X, g = problem.data.X, start_of(problem)
+    psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
+    stats, cross = sum_rows(X, psi)
+    best = update_variances(g, explain(stats, cross, g))
+    value = free_energy(best, psi, X)
+    for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
+        assert free_energy(replace(best, noise_variance=factor * best.noise_variance), psi, X) > value
+        assert free_energy(replace(best, prior_variance=factor * best.prior_variance), psi, X) > value
+
+
+def test_update_of_a_feature_beats_perturbations():
+    """With multipliers fixed a feature's update minimises ``F_T / T`` less what the margins add to its logits."""
+    problem = make_problem(9)
+    X, g = problem.data.X, start_of(problem)
+    rng = np.random.default_rng(3)
+    psi = rng.uniform(0.05, 0.95, (len(X), 5))
+    pull = rng.standard_normal(psi.shape)
+    swept = update_features(X, psi, pull, g)
+
+    def value(psi):
+        return free_energy(g, psi, X) / g.temperature - np.vdot(pull, psi)
+
+    best = value(swept)
+    for size in (1e-3, 0.1, 1.0):
+        for _ in range(10):
+            moved = swept.copy()  # the feature that was updated last saw all the others as they are
+            logits = np.log(swept[:, -1] / (1 - swept[:, -1])) + size * rng.standard_normal(len(X))
+            moved[:, -1] = expit(logits)
+            assert value(moved) > best
+
+
+def test_alternation_lowers_the_objective_and_reports_its_rises():
+    problem = make_problem(10, {"max_iter": 30, "estimate_variances": True, "temperature": 2.0}, n=150)
+    result = fit.fit(problem.data, problem.settings, start_of(problem), margins="posterior")
+    objective = result.trace.objective
+    assert objective.min() < objective[0]
+    assert result.kept_iteration == int(result.trace.iterations[np.flatnonzero(objective == objective.min())[-1]])
+    assert result.trace.rises.total == pytest.approx(np.maximum(np.diff(objective), 0.0).sum())
+
+
+def test_alternation_without_labels_never_rises():
+    problem = make_problem(11, {"C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "estimate_variances": True})
+    state = alternation.start(problem, replace(start_of(problem), temperature=1.0), None)
+    values = [state.at.objective]
+    for _ in range(15):
+        state = alternation.step(problem, state).state
+        values.append(state.at.objective)
+    assert np.all(np.diff(values) <= 1e-9 * np.abs(values[0]))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_planted_features_are_found_and_no_others(seed):
+    """Data drawn from the model: of eight features that there may be, the four that there are, row by row."""
+    rng = np.random.default_rng(seed)
+    Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
+    X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
+    data = Data(X, np.full(400, UNLABELED), np.ones(400), np.zeros((1, 1)))
+    settings = make_settings(
+        X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, estimate_variances=True, max_iter=100
+    )
+    starts = [init.initial_globals(X, settings, np.random.default_rng(start)) for start in range(3)]
+    best = min((fit.fit(data, settings, start) for start in starts), key=lambda result: result.trace.objective[-1])
+    psi = best.state.embedding
+    varying = psi[:, np.ptp(psi, axis=0) > 0.1]
+    assert varying.shape[1] == 4
+    agreement = np.array([[np.mean((found > 0.5) == planted) for found in varying.T] for planted in Z.T.astype(bool)])
+    assert np.all(agreement.max(axis=1) > 0.99)
+
+
+# --- known features, enumerated features ------------------------------------------------------------------------------
+
+
+def known_features(seed):
+    rng = np.random.default_rng(seed)
+    Z = (rng.random((80, 6)) < 0.4).astype(float)
+    labels = np.argmax(Z @ rng.standard_normal((6, 3)) + 0.5 * rng.standard_normal((80, 3)), axis=1)
+    return Data(np.zeros((80, 2)), labels, np.ones(80), zero_one_cost(3)), Z
+
+
+@pytest.mark.parametrize("C", [0.05, 1.0])
+def test_known_features_give_the_classifier_of_liblinear(C):
+    data, Z = known_features(0)
+    settings = make_settings(np.ones((2, 2)), n_components=6, C=C, squared=False, fit_intercept=False)
+    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    oracle = LinearSVC(
+        C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
+    ).fit(Z, data.labels)
+    assert found.classifier.weights == pytest.approx(oracle.coef_, abs=1e-5)
+
+
+def test_known_features_with_squared_hinge_agree_with_cvxpy():
+    data, Z = known_features(1)
+    settings = make_settings(np.ones((2, 2)), n_components=6, C=0.7)
+    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
+    W = cp.Variable((3, 7))
+    scores = centred @ W.T
+    own = cp.sum(cp.multiply(scores, np.eye(3)[data.labels]), axis=1)
+    slack = cp.max(scores + data.cost[data.labels], axis=1) - own
+    problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(W) + 0.7 * cp.sum_squares(cp.pos(slack))))
+    problem.solve(solver=cp.CLARABEL)
+    assert sum(found.terms.values()) == pytest.approx(problem.value, rel=1e-6)
+    assert found.classifier.weights == pytest.approx(W.value, abs=1e-4)
+
+
+def test_expected_residual_agrees_with_enumeration():
+    rng = np.random.default_rng(4)
+    problem = make_problem(12, {"n_components": 3}, n=4, D=2)
+    X, g = problem.data.X, replace(start_of(problem), variances=rng.uniform(0.1, 1.0, 3))
+    psi = rng.uniform(0.1, 0.9, (4, 3))
+    stats, cross = sum_rows(X, psi)
+    total = 0.0
+    for z in product([0.0, 1.0], repeat=3):
+        z = np.array(z)
+        probability = np.prod(np.where(z == 1.0, psi, 1.0 - psi), axis=1)
+        total += probability @ (np.square(X - z @ g.loadings).sum(axis=1) + 2 * z @ g.variances)
+    assert expected_residual(explain(stats, cross, g), g) == pytest.approx(total, rel=1e-12)
+
+
+def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogonal_loadings():
+    rng = np.random.default_rng(5)
+    problem = make_problem(13, {"n_components": 3, "temperature": 1.0, "n_sweeps": 60}, n=30, D=4)
+    X, g = problem.data.X, start_of(problem)
+    orthogonal = np.linalg.qr(rng.standard_normal((4, 3)))[0].T * [[1.0], [1.5], [2.0]]
+    for loadings, tight in ((g.loadings, False), (2.0 * rng.standard_normal((3, 4)), False), (orthogonal, True)):
+        g = replace(g, loadings=loadings, variances=np.full(3, 0.05), temperature=1.0)
+        expected = stick_expectations(g.sticks)
+        terms = []
+        for z in product([0.0, 1.0], repeat=3):
+            z = np.array(z)
+            log_prior = z @ expected.log_use + (1.0 - z) @ expected.log_rest
+            residual = np.square(X - z @ loadings).sum(axis=1) + 4 * z @ g.variances
+            terms.append(log_prior - 0.5 * residual / g.noise_variance - 2.0 * np.log(2 * np.pi * g.noise_variance))
+        exact = logsumexp(terms, axis=0)
+        bounds = predict.row_bounds(X, g)
+        assert np.all(bounds <= exact + 1e-10)
+        assert not tight or bounds == pytest.approx(exact, abs=1e-8)
+
+
+def test_free_energy_bounds_the_exact_evidence():
+    """Two features, three rows: every Z enumerated, W integrated out, the sticks by quadrature."""
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((3, 2)) + np.array([[1.5, 0.0], [1.5, 0.0], [0.0, 0.0]])
+    alpha, noise, prior = 2.0, 0.4, 1.5
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    nu = (0.5 * (nodes + 1.0)) ** (1.0 / alpha)  # uniform quantiles of Beta(alpha, 1)
+    pi = np.stack([np.broadcast_to(nu[:, None], (60, 60)), nu[:, None] * nu])
+    mass = 0.25 * np.outer(weights, weights)
+    terms = []
+    for bits in product([0.0, 1.0], repeat=6):
+        Z = np.array(bits).reshape(3, 2)
+        count = Z.sum(axis=0)[:, None, None]
+        log_prior = np.log(np.sum(mass * np.prod(pi**count * (1.0 - pi) ** (3 - count), axis=0)))
+        covariance = noise * np.eye(3) + prior * Z @ Z.T
+        terms.append(log_prior + sum(multivariate_normal(np.zeros(3), covariance).logpdf(column) for column in X.T))
+    evidence = logsumexp(terms)
+    data = Data(X, np.full(3, UNLABELED), np.ones(3), np.zeros((1, 1)))
+    settings = make_settings(
+        X, n_components=2, alpha=alpha, C=0.0, generative_weight=1.0, temperature=1.0, noise_variance=noise,
+        prior_variance=prior, max_iter=200,
+    )  # fmt: skip
+    best = -np.inf
+    for seed in range(8):
+        start = init.initial_globals(X, settings, np.random.default_rng(seed))
+        objective = fit.fit(data, settings, start, margins="posterior").trace.objective
+        assert np.all(-objective <= evidence + 1e-9)
+        best = max(best, -objective.min())
+    assert best > evidence - 3.0
+
+
+# --- symmetries, sums, scales -----------------------------------------------------------------------------------------
+
+
+def test_permuting_rows_columns_and_classes_permutes_the_result():
+    problem = make_problem(14, n_unlabeled=6)
+    data, g = problem.data, start_of(problem)
+    rng = np.random.default_rng(7)
+    rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
+    renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
+    other = Data(data.X[rows][:, columns], renamed[rows], data.weights[rows], data.cost)
+    moved = replace(problem, data=other, dual=build_dual(other, problem.settings))
+    at = descent.evaluate(problem, g, None, EXACT)
+    there = descent.evaluate(moved, replace(g, loadings=g.loadings[:, columns]), None, EXACT)
+    assert there.objective == pytest.approx(at.objective, rel=1e-9)
+    assert there.psi == pytest.approx(at.psi[rows], abs=1e-12)
+    assert there.margins.classifier.weights == pytest.approx(at.margins.classifier.weights[classes], abs=1e-5)
+    gradients = descent.gradient(problem, at), descent.gradient(moved, there)
+    assert gradients[1] == pytest.approx(gradients[0][:, columns], abs=1e-5 * np.abs(gradients[0]).max())
+
+
+def test_scaling_the_inputs_changes_nothing():
+    data = make_data(15)
+    found = []
+    for scale in (1.0, 1024.0):
+        scaled = replace(data, X=scale * data.X)
+        settings = make_settings(scaled.X, max_iter=6)
+        state = fit.fit(scaled, settings, init.initial_globals(scaled.X, settings, np.random.default_rng(0))).state
+        found.append((state.embedding, state.globals.loadings / scale))
+    assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
+    assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
+
+
+def test_statistics_of_rows_add_up_and_come_apart():
+    problem = make_problem(16)
+    X, g = problem.data.X, start_of(problem)
+    whole, first, second = (local_step(rows, g)[1] for rows in (X, X[:25], X[25:]))
+    for name in Stats.__dataclass_fields__:
+        assert getattr(first + second, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
+        assert getattr(whole - first, name) == pytest.approx(getattr(second, name), rel=1e-9, abs=1e-9)
+
+
+def test_result_does_not_depend_on_the_number_of_threads():
+    data = make_data(17, n=4500, D=6)
+    states = []
+    for n_threads in (1, 3):
+        settings = make_settings(data.X, max_iter=3, n_threads=n_threads)
+        start = init.initial_globals(data.X, settings, np.random.default_rng(0))
+        states.append(fit.fit(data, settings, start).state)
+    assert np.array_equal(states[0].globals.loadings, states[1].globals.loadings)
+    assert np.array_equal(states[0].embedding, states[1].embedding)
+    assert np.array_equal(states[0].classifier.weights, states[1].classifier.weights)
+
+
+def test_rows_for_the_start_up_keep_labelled_ones():
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random(20_000) < 0.05, rng.integers(0, 3, 20_000), UNLABELED)
+    rows = init.draw_early_rows(labels, rng)
+    assert len(rows) == init.EARLY_ROWS == len(np.unique(rows))
+    assert np.all(np.isin(np.flatnonzero(labels != UNLABELED), rows))
+    assert init.draw_early_rows(labels[:5000], rng) is None
+
+
+# --- rows without labels ----------------------------------------------------------------------------------------------
+
+
+def test_rows_without_labels_shape_the_features_but_have_no_margins():
+    problem = make_problem(18, {"max_iter": 5}, n_unlabeled=20)
+    data, start = problem.data, start_of(problem)
+    state = fit.fit(data, problem.settings, start).state
+    labeled = data.rows(data.labeled)
+    alone = fit.fit(labeled, problem.settings, start).state
+    assert state.multipliers.shape == (40, 3)
+    assert np.abs(state.globals.loadings - alone.globals.loadings).max() > 1e-3
+    psi, _ = infer_all(data.X, state.globals, 1)
+    at = descent.evaluate(problem, state.globals, state.multipliers, EXACT)
+    dual = build_dual(labeled, problem.settings)
+    refit = solve_margins(labeled, psi[data.labeled], dual, problem.settings, None, EXACT)
+    assert at.margins.classifier.weights == pytest.approx(refit.classifier.weights, abs=1e-5)
+
+
+def test_transductive_margins_separate_the_guessed_labels():
+    problem = make_problem(19, {"max_iter": 8}, n=120, n_unlabeled=90)
+    data, start = problem.data, start_of(problem)
+    state = fit.fit_transductive(data, problem.settings, start).state
+    assert state.multipliers.shape == (120, 3)
+    plain = fit.fit(data, problem.settings, start).state
+    hidden = data.labels == UNLABELED
+
+    def margins(state):
+        scores = np.sort(predict.decide(data.X[hidden], state.embedding[hidden], state.classifier), axis=1)
+        return scores[:, -1] - scores[:, -2]
+
+    assert np.mean(margins(state) >= 1.0) > np.mean(margins(plain) >= 1.0)
