@@ -112,8 +112,10 @@ def _started(problem: Problem, start: Globals, multipliers: Floats | None, early
     if settings.max_iter == 0:
         return descent.start(problem, _at_temperature(start, settings), multipliers)
     start = startup.without_empty(start)
+    # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
+    settings = replace(settings, estimate_variances=False)
     if early_rows is None:
-        return startup.start_up(problem, start, multipliers)
+        return startup.start_up(replace(problem, settings=settings), start, multipliers)
     some = _problem(data.rows(early_rows), settings)  # multipliers belong to all rows
     found = startup.start_up(some, start, None, share=len(early_rows) / len(data.X))
     return descent.start(problem, found.at.globals, multipliers)
