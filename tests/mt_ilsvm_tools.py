@@ -46,8 +46,7 @@ def toy_latent(seed, n_columns=5, n_features=3, scale=1.0):
 def toy_problem(seed, loss="squared_hinge", missing=0.0, **settings):
     X, Y = toy(seed, loss=loss, missing=missing)
     cells, outputs = cells_of(Y, loss)
-    given = {"n_components": 3, "C": 0.3, "temperature": 0.05, "generative_weight": 1.5, "epsilon": 0.1, **settings}
-    return prepare(X, cells, outputs, Settings(loss=loss, gap_tol=1e-13, **given)), X, Y
+    return prepare(X, cells, outputs, small_settings(loss, gap_tol=1e-13, **settings)), X, Y
 
 
 def small_settings(loss="squared_hinge", **given):
@@ -55,6 +54,7 @@ def small_settings(loss="squared_hinge", **given):
         "n_components": 3,
         "C": 0.3,
         "epsilon": 0.1,
+        "task_sharing": 0.0,
         "temperature": 0.05,
         "generative_weight": 1.5,
         "start_iter": 15,

@@ -248,6 +248,14 @@ def test_outputs_of_mixed_tasks():
     assert cells.matrix(cells.targets, 4, 3).toarray().tolist() == [[1, -1, 0], [0, -1, 1], [0, -1, -1], [0, 1, -1]]
 
 
+def test_costs_of_wrong_answers_weigh_the_cells():
+    rows, tasks, labels = np.arange(4), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
+    costs = [np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [0.0, 4.0, 0.0]])]
+    cells, _ = classification_cells(rows, tasks, labels, np.array([2, 3]), np.array([1.0, 1.0, 10.0, 1.0]), costs)
+    table = cells.matrix(cells.weights, 4, 4).toarray()
+    assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # a cost of 0 leaves out
+
+
 def test_rows_without_targets_shape_the_features_only():
     X, Y = toy(48, n_rows=60)
     Y[20:] = np.nan
@@ -376,6 +384,15 @@ def test_callbacks_see_the_state_and_may_stop():
     result = fit(X, *cells_of(Y, "squared_hinge"), small_settings(), noise_for(X), callbacks=[watch])
     assert (len(seen), result.status) == (3, Status.STOPPED)
     assert np.array_equal(seen[-1], decision(X, result.state))
+
+
+def test_a_state_can_be_saved_and_loaded(tmp_path):
+    from regbayes.persistence import load, save
+
+    X, Y = toy(65)
+    state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=1.0), noise_for(X)).state
+    save(state, tmp_path / "state.rb")
+    assert np.array_equal(decision(X, load(tmp_path / "state.rb")), decision(X, state))
 
 
 def test_planted_features_are_recovered():

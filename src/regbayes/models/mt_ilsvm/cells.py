@@ -8,14 +8,18 @@ indicator matrix, and weights can be shared between tasks class by class.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.models.mt_ilsvm.state import Floats, Integers, Loss
+
+Flags = NDArray[np.bool_]
 
 
 @persistable(name="regbayes.MultiTaskOutputs")
@@ -71,7 +75,12 @@ def regression_cells(
 
 
 def classification_cells(
-    rows: Integers, tasks: Integers, labels: Integers, n_classes: Integers, weights: Floats | None = None
+    rows: Integers,
+    tasks: Integers,
+    labels: Integers,
+    n_classes: Integers,
+    weights: Floats | None = None,
+    costs: Sequence[Floats] | None = None,
 ) -> tuple[Cells, Outputs]:
     """Return the cells of class labels.
 
@@ -86,6 +95,10 @@ def classification_cells(
         grouped by code, so code them alike where tasks share their classes.
     weights : (n,), optional
         Weight of each label's losses; those of weight 0 are left out.
+    costs : sequence of (classes, classes), optional
+        For each task the cost of answering column when row is true, 1 by default. It multiplies the loss of the wrong
+        answer's output; the loss of the right answer's output, or of the only one, is multiplied by the mean cost of
+        wrong answers.
     """
     width = np.where(n_classes == 2, 1, n_classes)  # outputs per task
     first = np.concatenate([[0], np.cumsum(width)])  # each task's first output
@@ -100,8 +113,22 @@ def classification_cells(
     ends = np.cumsum(copies)
     within = np.arange(len(source)) - np.repeat(ends - copies, copies)
     output = first[tasks[source]] + within
-    signs = np.where(labels[source] == classes[output], 1.0, -1.0)
-    return _ordered(rows[source], output, signs, None if weights is None else weights[source]), outputs
+    right = labels[source] == classes[output]
+    spread = np.ones(len(source)) if weights is None else np.asarray(weights, dtype=np.float64)[source]
+    if costs is not None:
+        spread = spread * _cost_of(costs, tasks[source], labels[source], classes[output], right | (copies[source] == 1))
+    return _ordered(rows[source], output, np.where(right, 1.0, -1.0), spread), outputs
+
+
+def _cost_of(costs: Sequence[Floats], tasks: Integers, labels: Integers, answers: Integers, mean: Flags) -> Floats:
+    """Return what an answer costs, or the mean over wrong answers where that is asked for."""
+    price = np.empty(len(tasks))
+    for task, table in enumerate(costs):
+        table = np.asarray(table, dtype=np.float64)
+        here = tasks == task
+        wrong = (table.sum(axis=1) - np.diag(table)) / (len(table) - 1)
+        price[here] = np.where(mean[here], wrong[labels[here]], table[labels[here], answers[here]])
+    return price
 
 
 def _ordered(rows: Integers, outputs: Integers, targets: Floats, weights: Floats | None) -> Cells:

@@ -77,7 +77,7 @@ class Settings:
     loss: Loss = "squared_hinge"
     C: float = 0.01
     epsilon: float = 0.0
-    task_sharing: float = 0.0
+    task_sharing: float = 1.0
     temperature: float | Literal["auto"] = "auto"
     generative_weight: float | Literal["auto"] = "auto"
     margins: Margins = "consistent"
