@@ -76,10 +76,10 @@ class SmoothPrimal:
         if rows.sharing > 0.0:
             sums = np.zeros((self.coupling.size, n_features))
             np.add.at(sums, rows.group, step)
-            sums = np.linalg.solve(by_sum, sums[:, :, None])[:, :, 0]
+            shared = np.linalg.solve(by_sum, sums[:, :, None])[:, :, 0]
             for t, factor in enumerate(factors):
                 group = rows.group[t]
-                step[t] += cho_solve(factor, self.coupling[group] * sums[group])
+                step[t] += cho_solve(factor, self.coupling[group] * shared[group])
         return step
 
     def descend(self, weights: Floats, scores: Floats) -> tuple[Floats, Floats, bool]:
