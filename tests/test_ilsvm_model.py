@@ -272,6 +272,18 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
     assert found.classifier.weights == pytest.approx(W.value, abs=1e-4)
 
 
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_row_of_weight_two_counts_as_two_rows(squared):
+    data, Z = known_features(2)
+    settings = make_settings(np.ones((2, 2)), n_components=6, squared=squared, fit_intercept=False)
+    heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
+    rows = np.concatenate([np.arange(80), np.arange(30)])
+    twice = data.rows(rows)
+    found = solve_margins(heavy, Z, build_dual(heavy, settings), settings, None, EXACT)
+    expected = solve_margins(twice, Z[rows], build_dual(twice, settings), settings, None, EXACT)
+    assert found.classifier.weights == pytest.approx(expected.classifier.weights, abs=1e-4)
+
+
 def test_expected_residual_agrees_with_enumeration():
     rng = np.random.default_rng(4)
     problem = make_problem(12, {"n_components": 3}, n=4, D=2)
