@@ -62,6 +62,10 @@ def test_the_tolerance_is_kept(tol):
         result = regularize(POSTERIOR, lambda x: x, regularizer, tol=tol)
         assert result.status == "optimal"
         assert result.gap <= tol * (1 + abs(result.dual))
+    for constraint in (E(lambda x: x) == REACHABLE, E(lambda x: x).within(0.01, of=REACHABLE, norm=1)):
+        result = regularize(POSTERIOR, constraint, tol=tol)
+        assert result.status == "optimal"
+        assert result.violation <= tol
 
 
 @pytest.mark.parametrize("tol", [0.0, -1e-9, np.nan])
