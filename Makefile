@@ -61,7 +61,7 @@ bench-smoke: setup  ## run every benchmark on a problem small enough to take sec
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
 
 docs-figures: setup  ## draw the figures of the documentation again
-	@set -e; for script in examples/problem_*.py examples/figure1_*.py; do \
+	@set -e; for script in examples/problem_*.py examples/figure1_*.py examples/ilsvm_digits.py; do \
 		name=$$(basename $$script .py); name=$${name#problem_}; name=$${name#figure1_}; \
 		$(BIN)/python $$script --figure docs/figures/$$name.png >/dev/null; echo docs/figures/$$name.png; done
 

@@ -25,6 +25,7 @@ PAGES = {
     "docs/problems/expert_inequality.md": "problem_expert_inequality.py",
     "docs/adding_a_regularizer.md": "huber_regularizer.py",
     "docs/index.md": "figure1_three_models.py",
+    "docs/models/ilsvm.md": "ilsvm_digits.py",
     "docs/models/mt_ilsvm.md": "multitask.py",
 }
 FIGURES = {
@@ -33,6 +34,7 @@ FIGURES = {
     "problem_parity.py": "parity.png",
     "problem_expert_inequality.py": "expert_inequality.png",
     "figure1_three_models.py": "three_models.png",
+    "ilsvm_digits.py": "ilsvm_digits.png",
 }
 
 FENCE = re.compile(r"^([ ]*)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)

@@ -138,7 +138,6 @@ def test_variances_stay_as_given():
     assert (given.noise_variance_, given.prior_variance_) == (9.0, 4.0)
 
 
-@pytest.mark.xfail(reason="variances are re-estimated while the start-up is hot, and all features melt")
 def test_variances_are_estimated():
     estimated = ibp(20, noise_variance="estimate", temperature=0.02, max_iter=60).fit(X)
     psi, centred = estimated.embedding_, X - estimated.mean_
