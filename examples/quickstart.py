@@ -1,4 +1,4 @@
-"""The first example: twenty labelled cases, and what is known about the clinic where the model will be used.
+"""The first examples: what is known about a clinic where a model will be used, and features that tell digits apart.
 
 ``make demo`` runs it.
 """
@@ -10,9 +10,13 @@ import time
 import numpy as np
 from example_tools import elliptical_slice
 from scipy.special import expit, log_expit
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.svm import LinearSVC
 
-from regbayes import E, RegularizedPosterior, Samples, regularize
+from regbayes import E, ILSVMClassifier, RegularizedPosterior, Samples, regularize
 
 DATA = load_breast_cancer()
 MALIGNANT = DATA.target == 0
@@ -60,6 +64,19 @@ def known_prevalence() -> None:
     print(f"log loss  {mean[1]:+.3f} (standard error {error[1]:.3f}), better in {better[1]} of 20")
 
 
+def features_of_digits() -> None:
+    X, y = load_digits(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
+    linear = make_pipeline(MinMaxScaler(), LinearSVC(random_state=0)).fit(X_train, y_train)
+    model = ILSVMClassifier(n_components=50, random_state=0).fit(X_train, y_train)
+    print("\n\nHalf of 1797 handwritten digits have a label. Which few features tell them apart?\n")
+    print("on the other half                      features  accuracy")
+    print(f"linear SVM on the pixels               {X.shape[1]:8d}  {linear.score(X_test, y_test):8.3f}")
+    print(f"iLSVM, free to use up to 50 features   {model.n_components_:8d}  {model.score(X_test, y_test):8.3f}")
+    print("\nIts features are learned together with its classifier, and their number comes from the data. Colder ones")
+    print("(temperature=0.02) are nearly on or off and can be read: docs/models/ilsvm.md shows them.")
+
+
 def main() -> None:
     started = time.perf_counter()
     known_prevalence()
@@ -67,6 +84,7 @@ def main() -> None:
     print("under the closest one that meets the constraint; 'moved' is the divergence between the two, and the gap")
     print("bounds how much closer any other could be. The multiplier is the weight of the constraint in the answer.")
     print("Effective draws and k-hat say whether the draws can carry it: above 0.7 they cannot.")
+    features_of_digits()
     print("\nWhere to look next: README.md, docs/index.md (problems and how to state them), examples/*.py")
     print(f"({time.perf_counter() - started:.0f} s)")
 
