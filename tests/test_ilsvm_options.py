@@ -316,6 +316,15 @@ def test_the_best_combination_is_refitted():
     )
 
 
+def test_every_parameter_of_the_model_can_be_searched_or_set():
+    parameters = ilsvm().get_params().keys() - {"warm_start"}
+    lists = {"alpha": "alphas", "C": "Cs", "temperature": "temperatures", "generative_weight": "generative_weights"}
+    assert {lists.get(name, name) for name in parameters} <= ilsvm_cv().get_params().keys()
+    search = ilsvm_cv(Cs=(1.0,), loss="hinge", noise_variance=9.0, prior_variance=4.0, n_sweeps=2).fit(X, y)
+    set_by_hand = {"loss": "hinge", "noise_variance": 9.0, "prior_variance": 4.0, "n_sweeps": 2}
+    assert set_by_hand.items() <= search.best_estimator_.get_params().items()
+
+
 def test_a_fold_scores_what_a_fit_by_hand_scores():
     def scoring(model, X, y):
         return np.abs(model.decision_function(X)).sum()

@@ -34,7 +34,20 @@ GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes up al
     "include_inputs": "include_inputs",
     "C": "Cs",
 }
-FORWARDED = ("loss", "cost", "class_weight", "fit_intercept", "margins", "unlabeled", "max_iter", "tol")
+FORWARDED = (
+    "loss",
+    "cost",
+    "class_weight",
+    "fit_intercept",
+    "margins",
+    "unlabeled",
+    "transductive",
+    "noise_variance",
+    "prior_variance",
+    "n_sweeps",
+    "max_iter",
+    "tol",
+)
 
 
 @persistable(skip=("cv", "scoring"))  # either may be an object of any class
@@ -62,8 +75,9 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part.
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default.
-    loss, cost, class_weight, fit_intercept, margins, unlabeled, max_iter, tol
-        As in `ILSVMClassifier`.
+    loss, cost, class_weight, fit_intercept, margins, unlabeled, transductive, noise_variance, prior_variance
+        As in `ILSVMClassifier`, and so are the next three.
+    n_sweeps, max_iter, tol
     random_state : int, RandomState instance or None, default=None
         For the starts.
     n_jobs : int or None, default=None
@@ -119,6 +133,10 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         fit_intercept: bool = True,
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
+        transductive: bool = False,
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_sweeps: int = 1,
         max_iter: int = 200,
         tol: float = 1e-3,
         random_state: Any = None,
@@ -139,6 +157,10 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.fit_intercept = fit_intercept
         self.margins = margins
         self.unlabeled = unlabeled
+        self.transductive = transductive
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.n_sweeps = n_sweeps
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
