@@ -12,10 +12,9 @@ from mt_ilsvm_tools import LOSSES, cells_of, is_regression, noise_for, small_set
 from regbayes.engine import Status
 from regbayes.models.mt_ilsvm.cells import classification_cells, regression_cells
 from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare
-from regbayes.models.mt_ilsvm.init import TEMPERATURES, have_melted, resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.init import TEMPERATURES, have_melted
 from regbayes.models.mt_ilsvm.margins import margin_pull, no_weights, solve_margins
 from regbayes.models.mt_ilsvm.predict import decision, features
-from regbayes.models.mt_ilsvm.rows import collect, local_step
 from regbayes.models.mt_ilsvm.state import Settings
 from regbayes.models.mt_ilsvm.steps import evaluate, see
 from regbayes.models.mt_ilsvm.updates import feature_logits, update_factors
@@ -171,20 +170,6 @@ def test_order_of_rows_columns_and_tasks_does_not_matter(loss, sharing):
     assert np.allclose(decision(X[:, columns], moved.state), decision(X, plain.state)[:, tasks], atol=1e-6)
 
 
-def test_order_of_the_cells_does_not_matter():
-    rng = np.random.default_rng(42)
-    rows, tasks, targets = rng.integers(0, 9, 20), rng.integers(0, 3, 20), rng.standard_normal(20)
-    order = rng.permutation(20)
-    one, _ = regression_cells(rows, tasks, targets, 3, weights=np.arange(20.0))
-    other, _ = regression_cells(rows[order], tasks[order], targets[order], 3, weights=np.arange(20.0)[order])
-    assert len(one) == 19  # a weight of zero takes a target out
-    assert np.array_equal(one.rows, other.rows)
-    assert np.array_equal(one.outputs, other.outputs)
-    assert sorted(zip(one.outputs, one.rows, one.targets, one.weights, strict=True)) == sorted(
-        zip(other.outputs, other.rows, other.targets, other.weights, strict=True)
-    )
-
-
 def test_units_of_the_inputs_do_not_matter():
     X, Y = toy(43)
     settings = small_settings()
@@ -239,23 +224,6 @@ def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
     assert np.array_equal(decision(X, one_task.state), decision(X, indicator.state))
 
 
-def test_outputs_of_mixed_tasks():
-    rows, tasks, labels = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
-    cells, outputs = classification_cells(rows, tasks, labels, np.array([2, 3]))
-    assert outputs.tasks.tolist() == [0, 1, 1, 1]
-    assert outputs.classes.tolist() == [1, 0, 1, 2]
-    assert outputs.groups.tolist() == [0, 1, 2, 3]
-    assert cells.matrix(cells.targets, 4, 3).toarray().tolist() == [[1, -1, 0], [0, -1, 1], [0, -1, -1], [0, 1, -1]]
-
-
-def test_costs_of_wrong_answers_weigh_the_cells():
-    rows, tasks, labels = np.arange(4), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
-    costs = [np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [0.0, 4.0, 0.0]])]
-    cells, _ = classification_cells(rows, tasks, labels, np.array([2, 3]), np.array([1.0, 1.0, 10.0, 1.0]), costs)
-    table = cells.matrix(cells.weights, 4, 4).toarray()
-    assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # a cost of 0 leaves out
-
-
 def test_rows_without_targets_shape_the_features_only():
     X, Y = toy(48, n_rows=60)
     Y[20:] = np.nan
@@ -269,36 +237,7 @@ def test_rows_without_targets_shape_the_features_only():
     assert not np.allclose(with_all.latent.psi, labelled.latent.psi, atol=1e-3)
 
 
-# Statistics and scales
-
-
-def test_statistics_add_up_and_do_not_depend_on_threads():
-    rng = np.random.default_rng(50)
-    X, weights = rng.standard_normal((5000, 4)), rng.uniform(0.5, 2.0, 5000)
-    for row_weights in (None, weights):
-        one, four = collect(X, row_weights, n_threads=1), collect(X, row_weights, n_threads=4)
-        assert np.array_equal(one.gram, four.gram)
-        assert one.n_rows == four.n_rows
-        part = collect(X[:1234], None if row_weights is None else row_weights[:1234])
-        rest = collect(X[1234:], None if row_weights is None else row_weights[1234:])
-        assert np.allclose((part + rest).gram, one.gram)
-        assert np.allclose((one - part).gram, rest.gram)
-        expected = X.T @ X if row_weights is None else (X * weights[:, None]).T @ X
-        assert np.allclose(one.gram, expected)
-        assert one.n_rows == pytest.approx(5000 if row_weights is None else weights.sum())
-
-
-def test_scales_of_the_objective():
-    settings = Settings(C=0.2, generative_weight=3.0)
-    complete = resolve_scales(settings, 0.1, 100.0, 400.0)
-    assert (complete.multiplicity, complete.temperature) == (4.0, pytest.approx(40.0))
-    assert complete.generative == pytest.approx(0.2 * 3.0 / 4.0)
-    mostly_unlabelled = resolve_scales(settings, 0.1, 100.0, 5.0)
-    assert (mostly_unlabelled.multiplicity, mostly_unlabelled.temperature) == (1.0, pytest.approx(10.0))
-    assert resolve_scales(settings, 0.0, 100.0, 400.0).temperature == 1.0
-    automatic = resolve_scales(replace(settings, generative_weight="auto"), 0.1, 100.0, 400.0)
-    explicit = replace(settings, generative_weight=automatic.generative_weight)
-    assert resolve_scales(explicit, 0.1, 100.0, 400.0).generative == pytest.approx(automatic.generative)
+# Temperatures and starts
 
 
 def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_melt():
@@ -325,23 +264,30 @@ def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_melt()
     assert again.state.scales == automatic.scales
 
 
-def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():
-    X, _ = toy(51, n_rows=50, n_columns=6)
-    latent = start_latent(local_step(X), Settings(n_components=4), np.zeros((6, 4)))
-    directions = np.linalg.svd(X)[2][:2].T
-    logits = latent.logits / np.linalg.norm(latent.logits, axis=0)
-    overlap = np.abs(directions.T @ logits).max(axis=0)
-    assert np.allclose(overlap, 1.0)
-    assert np.allclose(sorted(latent.logits.sum(axis=0)), sorted(-latent.logits.sum(axis=0)))
-    assert np.all(np.diff(latent.psi.sum(axis=0)) <= 1e-12)
-
-
 def test_more_features_than_directions_start_from_noise():
     X, Y = toy(52)
     settings = small_settings(n_components=14, max_iter=5)
     result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X, 14))
     assert np.all(np.isfinite(result.state.latent.logits))
     assert np.isfinite(result.trace.objective[-1])
+
+
+@pytest.mark.parametrize("kind", ["all zero", "constant column", "one column", "one row", "one distinct row"])
+@pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
+def test_degenerate_inputs_give_finite_fits(kind, margins):
+    X, Y = toy(54, loss="epsilon_insensitive")
+    if kind == "one row":
+        X, Y = X[:1], Y[:1]
+    elif kind == "one column":
+        X = X[:, :1]
+    elif kind == "constant column":
+        X[:, 2] = 0.0  # centred
+    else:
+        X[:] = 0.0 if kind == "all zero" else X[0]
+    settings = small_settings("squared_epsilon_insensitive", margins=margins, temperature="auto", n_components=4)
+    result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X, 4))
+    assert np.all(np.isfinite(decision(X, result.state)))
+    assert np.all(np.isfinite(result.trace.objective))
 
 
 # Prediction, continuing, watching

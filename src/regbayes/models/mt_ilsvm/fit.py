@@ -97,7 +97,7 @@ def prepare(
         outputs=outputs,
         form=box_dual(cells, settings.loss, settings.C, settings.epsilon),
         sharing=settings.task_sharing,
-        input_scale=float(np.sqrt(stats.mean_square)) or 1.0,
+        input_scale=float(np.sqrt(stats.mean_square)),
         include_inputs=settings.include_inputs,
         fit_intercept=settings.fit_intercept,
     )

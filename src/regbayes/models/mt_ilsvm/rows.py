@@ -40,8 +40,8 @@ class RowStats:
 
     @property
     def mean_square(self) -> float:
-        """The mean of the squared entries of X."""
-        return self.squared_norm / (self.n_rows * len(self.gram))
+        """The mean of the squared entries of X: the unit of variances. 1 where all entries are zero."""
+        return self.squared_norm / (self.n_rows * len(self.gram)) or 1.0
 
 
 def local_step(rows: Floats, row_weights: Floats | None = None) -> RowStats:
