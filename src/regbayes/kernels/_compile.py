@@ -1,4 +1,4 @@
-"""How kernels are compiled: two typed decorators, so that the rest of the package never sees Numba's options.
+"""How kernels are compiled: typed decorators, so that the rest of the package never sees Numba's options.
 
 Numba is asked to cache on disk, to release the interpreter lock (callers run fixed chunks of rows in threads) and to
 divide as NumPy does, because a check for zero before every division stops a loop from being vectorised. Full
@@ -18,6 +18,7 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+_INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
 
 
 def compiled(function: Function) -> Function:
@@ -26,11 +27,14 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_inline(function: Function) -> Function:
-    """Compile a small part of a kernel, to be copied into its callers: passing arrays costs more than the work."""
-    options = {**_OPTIONS, "forceinline": True}
-    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **options)(function))
+    """Compile a part of a kernel, to be copied into its callers: passing arrays costs more than the work.
+
+    Every function that a kernel calls is compiled so. One that is not exists twice, by itself and inside the kernel,
+    with sums in different orders: a process that compiles may call the one, a process that finds the cache the other.
+    """
+    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_INLINE)(function))
 
 
 def compiled_as_written(function: Function) -> Function:
-    """Compile a function whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
-    return cast(Function, numba.njit(fastmath={"contract"}, **_OPTIONS)(function))
+    """Compile a part whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
+    return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.kernels._compile import compiled, compiled_as_written
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels.chunks import chunk_bounds, map_chunks
 from regbayes.kernels.types import Floats, Reals, SweepGradient, read_only
 
@@ -41,7 +41,7 @@ def _sigmoid(x: float) -> float:
     return (q - p) / ((q - p) + power_of_two * (q + p))
 
 
-@compiled
+@compiled_inline
 def _subtract_products(target: Floats, k: int, matrix: Floats, values: Floats, first: int, last: int) -> None:
     """Write ``target[k] -= sum_{first <= j < last} matrix[k, j] values[j]`` for the rows of a block."""
     j = first
@@ -58,7 +58,7 @@ def _subtract_products(target: Floats, k: int, matrix: Floats, values: Floats, f
         j += 1
 
 
-@compiled
+@compiled_inline
 def _subtract_inner_products(target: Floats, k: int, left: Floats, right: Floats, first: int, last: int) -> None:
     """Write ``target[k, j] -= <left[k], right[j]>`` for ``first <= j < last``, summing over the rows of a block."""
     j = first
@@ -83,7 +83,7 @@ def _subtract_inner_products(target: Floats, k: int, left: Floats, right: Floats
         j += 1
 
 
-@compiled
+@compiled_inline
 def _load(rows: Reals, first: int, n: int, block: Floats) -> None:
     """Write rows ``first .. first + n`` into the columns of ``block`` and zero to the rest."""
     n_features = block.shape[0]
@@ -95,7 +95,7 @@ def _load(rows: Reals, first: int, n: int, block: Floats) -> None:
             block[k, r] = 0.0
 
 
-@compiled
+@compiled_inline
 def _store(block: Floats, first: int, n: int, rows: Reals) -> None:
     """Write the first ``n`` columns of ``block`` to rows ``first .. first + n``."""
     n_features = block.shape[0]
@@ -104,7 +104,7 @@ def _store(block: Floats, first: int, n: int, rows: Reals) -> None:
             rows[first + r, k] = block[k, r]
 
 
-@compiled
+@compiled_inline
 def _load_start(start: Reals, first: int, n: int, block: Floats) -> None:
     """Write the start of the sweeps into ``block``; a start with one row is shared by all."""
     if start.shape[0] > 1:
@@ -115,7 +115,7 @@ def _load_start(start: Reals, first: int, n: int, block: Floats) -> None:
             block[k, r] = start[0, k]
 
 
-@compiled
+@compiled_inline
 def _start_products(coupling: Floats, start: Reals) -> Floats:
     """Return ``sum_{j > k} coupling[k, j] start[0, j]``: what a shared start contributes to the first sweep."""
     n_features = coupling.shape[0]
@@ -126,7 +126,7 @@ def _start_products(coupling: Floats, start: Reals) -> Floats:
     return products
 
 
-@compiled
+@compiled_inline
 def _sweep_block(theta: Floats, coupling: Floats, shared: Floats, use_shared: bool, old: Floats, new: Floats) -> None:
     """Write one sweep from ``old`` to ``new``, all blocks (k, BLOCK).
 
