@@ -86,6 +86,12 @@ def test_features_and_inputs_have_names(make):
         fitted.transform(frame[frame.columns[::-1]])
 
 
+def test_the_best_estimator_of_a_search_knows_the_names_too():
+    frame = pd.DataFrame(X).add_prefix("pixel ")
+    search = ilsvm_cv(Cs=(1.0,)).fit(frame, y)
+    np.testing.assert_array_equal(search.best_estimator_.predict(frame), search.predict(frame))
+
+
 @every_estimator
 def test_an_estimator_that_is_not_fitted_says_so(make):
     with pytest.raises(NotFittedError):

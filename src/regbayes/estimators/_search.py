@@ -94,6 +94,8 @@ def refit_best(owner: Any, base: Any, samples: Samples, candidates: Sequence[Can
     for name, value in vars(owner.best_estimator_).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(owner, name, value)
+    if hasattr(owner, "feature_names_in_"):
+        owner.best_estimator_.feature_names_in_ = owner.feature_names_in_
     for name, value in best.items():
         setattr(owner, f"{name}_", value)
 
@@ -102,6 +104,4 @@ def fitted_best(owner: Any, X: ArrayLike) -> Any:
     """Return the refitted estimator, after checking that it exists and that X fits it."""
     check_is_fitted(owner, "best_estimator_")
     validate_data(owner, X, dtype=np.float64, reset=False)
-    if hasattr(owner, "feature_names_in_"):
-        owner.best_estimator_.feature_names_in_ = owner.feature_names_in_
     return owner.best_estimator_

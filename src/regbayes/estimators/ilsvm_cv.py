@@ -74,7 +74,8 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
     cv : int, splitter or iterable, default=None
         As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part.
     scoring : str, callable or None, default=None
-        As in scikit-learn; accuracy by default.
+        As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
+        may be objects of any class and are not saved.
     loss, cost, class_weight, fit_intercept, margins, unlabeled, transductive, noise_variance, prior_variance
         As in `ILSVMClassifier`, and so are the next three.
     n_sweeps, max_iter, tol
