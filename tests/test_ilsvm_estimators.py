@@ -201,6 +201,15 @@ def test_threads_do_not_change_a_bit(make):
         np.testing.assert_array_equal(left, right)
 
 
+def test_threads_do_not_change_a_bit_however_often_they_are_tried():
+    """Threads put arrays in ever new places, and sums must not depend on where."""
+    X = np.random.default_rng(0).standard_normal((6000, 50))
+    fitted = ibp(23, max_iter=0, n_jobs=1).fit(X[:200])
+    expected = fitted.transform(X)
+    fitted.set_params(n_jobs=2)
+    assert all(np.array_equal(fitted.transform(X), expected) for _ in range(100))
+
+
 def test_processes_do_not_change_a_cross_validation():
     one, two = (ilsvm_cv(n_jobs=n_jobs).fit(X, y) for n_jobs in (1, 2))
     np.testing.assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])

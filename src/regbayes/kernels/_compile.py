@@ -4,6 +4,10 @@ Numba is asked to cache on disk, to release the interpreter lock (callers run fi
 divide as NumPy does, because a check for zero before every division stops a loop from being vectorised. Full
 ``fastmath`` would assume that NaN and infinity do not occur; both do, so only the harmless flags are set.
 
+Sums are accumulated in a variable, never in an element of an array: where arrays might overlap, the compiler keeps a
+second loop that sums in order, and takes it when they merely lie close together. The bits would depend on the
+allocator, and so on threads.
+
 The cache on disk is renewed when the file of a kernel changes, not when a helper in another file does: after editing
 this module or ``_prefetch``, delete ``__pycache__``.
 """

@@ -115,9 +115,10 @@ def _check_rows(rows: BoxRows, state: BoxState) -> tuple[float, float]:
 @compiled
 def _score_rows(features: Reals, feature_row: Indices, task: Indices, weights: Floats, scores: Floats) -> None:
     for i in range(task.size):
-        scores[i] = 0.0
+        score = 0.0  # not summed in the array: the order would depend on where that lies in memory
         for k in range(features.shape[1]):
-            scores[i] += features[feature_row[i], k] * weights[task[i], k]
+            score += features[feature_row[i], k] * weights[task[i], k]
+        scores[i] = score
 
 
 @compiled

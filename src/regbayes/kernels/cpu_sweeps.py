@@ -119,10 +119,12 @@ def _load_start(start: Reals, first: int, n: int, block: Floats) -> None:
 def _start_products(coupling: Floats, start: Reals) -> Floats:
     """Return ``sum_{j > k} coupling[k, j] start[0, j]``: what a shared start contributes to the first sweep."""
     n_features = coupling.shape[0]
-    products = np.zeros(n_features)
+    products = np.empty(n_features)
     for k in range(n_features):
+        total = 0.0  # a sum in an array is taken in one of two orders, by where the array happens to lie in memory
         for j in range(k + 1, n_features):
-            products[k] += coupling[k, j] * start[0, j]
+            total += coupling[k, j] * start[0, j]
+        products[k] = total
     return products
 
 
