@@ -6,31 +6,86 @@ the multipliers that say what each constraint cost.
 
 from __future__ import annotations
 
-from regbayes import metrics, regularizers
-from regbayes.estimators import (
-    IBPFactorAnalysis,
-    ILSVMClassifier,
-    ILSVMClassifierCV,
-    MultiLabelThresholdCV,
-    MultiTaskILSVMClassifier,
-    MultiTaskILSVMClassifierCV,
-    MultiTaskILSVMRegressor,
-    MultiTaskILSVMRegressorCV,
-    TruncationWarning,
-)
-from regbayes.framework.constraints import E
-from regbayes.framework.empirical_bayes import empirical_bayes
-from regbayes.framework.posteriors import Finite, Gaussian, Samples
-from regbayes.framework.regularize import (
-    InfeasibleError,
-    NotConvergedWarning,
-    RegularizedPosterior,
-    UnreliableWeightsWarning,
-    regularize,
-)
-from regbayes.persistence import load
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from regbayes._registry import declare_provider
+
+# The names below are imported when they are first used, so that the command line answers at once. Type checkers and
+# editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
+if TYPE_CHECKING:
+    from regbayes import datasets, metrics, plots, regularizers
+    from regbayes.estimators import (
+        IBPFactorAnalysis,
+        ILSVMClassifier,
+        ILSVMClassifierCV,
+        MultiLabelThresholdCV,
+        MultiTaskILSVMClassifier,
+        MultiTaskILSVMClassifierCV,
+        MultiTaskILSVMRegressor,
+        MultiTaskILSVMRegressorCV,
+        TruncationWarning,
+    )
+    from regbayes.framework.constraints import E
+    from regbayes.framework.empirical_bayes import empirical_bayes
+    from regbayes.framework.posteriors import Finite, Gaussian, Samples
+    from regbayes.framework.regularize import (
+        InfeasibleError,
+        NotConvergedWarning,
+        RegularizedPosterior,
+        UnreliableWeightsWarning,
+        regularize,
+    )
+    from regbayes.persistence import load
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "regbayes.estimators": (
+        "IBPFactorAnalysis",
+        "ILSVMClassifier",
+        "ILSVMClassifierCV",
+        "MultiLabelThresholdCV",
+        "MultiTaskILSVMClassifier",
+        "MultiTaskILSVMClassifierCV",
+        "MultiTaskILSVMRegressor",
+        "MultiTaskILSVMRegressorCV",
+        "TruncationWarning",
+    ),
+    "regbayes.framework.constraints": ("E",),
+    "regbayes.framework.empirical_bayes": ("empirical_bayes",),
+    "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
+    "regbayes.framework.regularize": (
+        "InfeasibleError",
+        "NotConvergedWarning",
+        "RegularizedPosterior",
+        "UnreliableWeightsWarning",
+        "regularize",
+    ),
+    "regbayes.persistence": ("load",),
+}
+
+_MODULES = ("datasets", "metrics", "plots", "regularizers")
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+# A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
+for _module in _HOMES:
+    declare_provider(_module)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"regbayes.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'regbayes' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "E",
@@ -51,9 +106,11 @@ __all__ = [
     "TruncationWarning",
     "UnreliableWeightsWarning",
     "__version__",
+    "datasets",
     "empirical_bayes",
     "load",
     "metrics",
+    "plots",
     "regularize",
     "regularizers",
 ]

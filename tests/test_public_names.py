@@ -1,0 +1,46 @@
+"""The public names: imported when first used, and the two lists of them agree."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regbayes
+
+SOURCE = Path(regbayes.__file__)
+
+
+def names_for_type_checkers() -> set[str]:
+    """Everything imported under ``if TYPE_CHECKING``."""
+    (block,) = (node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
+    return {alias.name for statement in block.body for alias in statement.names}
+
+
+def test_every_public_name_is_there_and_known_to_type_checkers():
+    for name in regbayes.__all__:
+        assert getattr(regbayes, name) is not None
+    assert names_for_type_checkers() == set(regbayes.__all__) - {"__version__"}
+    assert set(regbayes.__all__) <= set(dir(regbayes))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'ILSVM'"):
+        _ = regbayes.ILSVM
+
+
+def test_importing_the_package_alone_loads_nothing_heavy():
+    program = "import regbayes, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "scipy", "sklearn", "numba"} & set(loaded)
+
+
+def test_a_saved_model_loads_before_anything_else_was_imported(tmp_path):
+    path = tmp_path / "model"
+    regbayes.ILSVMClassifier(3, max_iter=1, tol=10.0).save(path)
+    program = f"import regbayes; print(type(regbayes.load({str(path)!r})).__name__)"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "ILSVMClassifier"
