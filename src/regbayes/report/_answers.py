@@ -1,0 +1,287 @@
+"""How right the model is: scores, what is confused with what, each task, the worst rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import leaves_list, linkage
+
+from regbayes.report._examples import ExamplePool
+from regbayes.report._targets import Outcomes
+from regbayes.report.data import Confusion, Regression, Tasks, Worst
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Score = tuple[str, float, str]
+
+N_WORST = 12
+N_PAIRS = 8
+N_PAIR_EXAMPLES = 4
+MAX_POINTS = 1500  # of predicted against observed
+MAX_RELATED = 120  # tasks whose relations are shown
+
+
+def scores_of(outcomes: Outcomes) -> list[Score]:
+    """Return the scores of the predictions; none if nothing was predicted."""
+    if outcomes.predicted is None:
+        return []
+    if outcomes.kind == "numbers":
+        return _number_scores(outcomes, outcomes.predicted)
+    right = outcomes.values == outcomes.predicted
+    if outcomes.pooled_classes:
+        counts = _counts(outcomes.values, outcomes.predicted, len(outcomes.class_names[0]))
+        f1 = _f1(np.diag(counts), counts.sum(axis=1), counts.sum(axis=0))[counts.sum(axis=1) > 0].mean()
+        return [
+            ("accuracy", float(right.mean()), "share of rows whose class is predicted"),
+            ("class-average F1", float(f1), "mean over classes of the harmonic mean of precision and recall"),
+            ("largest class", float(counts.sum(axis=1).max() / counts.sum()), "accuracy of always naming that class"),
+        ]
+    found: list[Score] = [("label accuracy", float(right.mean()), "share of all observed labels that are predicted")]
+    if all(len(names) == 2 for names in outcomes.class_names):
+        hits, actual, said = _positives(outcomes, outcomes.predicted)
+        found += [
+            ("F1-micro", float(_f1(hits.sum(), actual.sum(), said.sum())), "F1 of all labels counted together"),
+            ("F1-macro", float(_f1(hits, actual, said).mean()), "mean over labels of the F1 of each"),
+        ]
+    return found
+
+
+def _number_scores(outcomes: Outcomes, predicted: Floats) -> list[Score]:
+    residual = outcomes.values - predicted
+    pooled = outcomes.values - outcomes.values.mean()
+    found: list[Score] = []
+    one_unit = outcomes.layout != "matrix"
+    if one_unit or len(outcomes.task_names) == 1:
+        found.append(("R²", _explained(residual, pooled), "share of the targets' variance that is explained"))
+    if len(outcomes.task_names) > 1:
+        meaning = "share of the variance around each task's own mean that is explained"
+        found.append(("R² within tasks", _explained(residual, outcomes.values - _task_means(outcomes)), meaning))
+    if one_unit:
+        found.append(("RMSE", float(np.sqrt(np.mean(residual**2))), "root mean squared error, in units of the target"))
+    return found
+
+
+def _explained(residual: Floats, spread: Floats) -> float:
+    total = float(np.sum(spread**2))
+    return 1.0 - float(np.sum(residual**2)) / total if total > 0 else float("nan")
+
+
+def _task_means(outcomes: Outcomes) -> Floats:
+    n = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
+    sums = np.bincount(outcomes.tasks, weights=outcomes.values, minlength=len(n))
+    return np.asarray((sums / np.maximum(n, 1))[outcomes.tasks])
+
+
+def _counts(truth: Integers, predicted: Integers, n_classes: int) -> Integers:
+    flat = np.bincount(truth * n_classes + predicted, minlength=n_classes**2)
+    return flat.reshape(n_classes, n_classes).astype(np.int64)
+
+
+def _f1(hits: Any, actual: Any, said: Any) -> Any:
+    both = np.asarray(actual + said, dtype=np.float64)
+    return np.divide(2.0 * hits, both, out=np.zeros_like(both), where=both > 0)
+
+
+def _positives(outcomes: Outcomes, predicted: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
+    """Return by task how many labels are there and predicted, there, and predicted."""
+    truth, said = outcomes.values == 1, predicted == 1
+    n = len(outcomes.task_names)
+    hits, actual, claimed = (
+        np.bincount(outcomes.tasks[flags], minlength=n).astype(np.float64) for flags in (truth & said, truth, said)
+    )
+    return hits, actual, claimed
+
+
+def confusion_of(outcomes: Outcomes, pool: ExamplePool) -> Confusion | None:
+    """Count what each class is taken for; None where there is more than one question, or no prediction."""
+    if outcomes.predicted is None or not outcomes.pooled_classes:
+        return None
+    n_classes = len(outcomes.class_names[0])
+    counts = _counts(outcomes.values, outcomes.predicted, n_classes)
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:N_PAIRS]
+    pairs = [divmod(int(place), n_classes) for place in order if wrong.flat[place] > 0]
+    examples = []
+    for truth, answer in pairs:
+        cells = np.flatnonzero((outcomes.values == truth) & (outcomes.predicted == answer))[:N_PAIR_EXAMPLES]
+        examples.append(tuple(pool.places(outcomes.rows[cells]).tolist()))
+    return Confusion(
+        classes=tuple(outcomes.class_names[0]),
+        counts=counts,
+        pairs=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        pair_examples=tuple(examples),
+    )
+
+
+def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
+    """Return by how much the right answer of each target beats the best other one; None if scores do not say.
+
+    Parameters
+    ----------
+    scores : array or list of arrays
+        What `decision_function` returned.
+    """
+    margins = np.full(len(outcomes.rows), np.nan)
+    blocks = scores if isinstance(scores, list) else None
+    for task in np.unique(outcomes.tasks):
+        mine = np.flatnonzero(outcomes.tasks == task)
+        rows, codes = outcomes.rows[mine], outcomes.values[mine]
+        if blocks is not None:
+            block = np.asarray(blocks[task])
+        elif outcomes.layout == "matrix" and np.ndim(scores) == 2:
+            block = np.asarray(scores)[:, task]
+        else:
+            block = np.asarray(scores)
+        n_classes = len(outcomes.class_names[task])
+        if block.ndim == 1 and n_classes == 2:
+            margins[mine] = np.where(codes == 1, 1.0, -1.0) * block[rows]
+        elif block.ndim == 2 and block.shape[1] == n_classes:
+            own = block[rows, codes]
+            others = block[rows].copy()
+            others[np.arange(len(rows)), codes] = -np.inf
+            margins[mine] = own - others.max(axis=1)
+        else:
+            return None
+    return margins
+
+
+def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool) -> Worst | None:
+    """Return the wrong answers that the model is most sure of; of scores that do not say, the first ones."""
+    if outcomes.predicted is None:
+        return None
+    wrong = np.flatnonzero(outcomes.values != outcomes.predicted)
+    if margins is not None:
+        wrong = wrong[np.argsort(margins[wrong], kind="stable")]
+    wrong = wrong[:N_WORST]
+    notes = []
+    for cell in wrong:
+        labels = outcomes.class_names[outcomes.tasks[cell]]
+        said, is_ = labels[outcomes.predicted[cell]], labels[outcomes.values[cell]]
+        text = f"is {is_}, taken for {said}"
+        if outcomes.layout == "matrix":
+            text = f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}"
+        notes.append(text if margins is None else f"{text}; margin {margins[cell]:.2f}")
+    return Worst(pool.places(outcomes.rows[wrong]), tuple(notes))
+
+
+def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
+    """Return the largest residuals, in units of the deviation of the task's targets."""
+    if outcomes.predicted is None:
+        return None
+    residual = outcomes.values - outcomes.predicted
+    unit = np.ones(len(residual))
+    if outcomes.layout == "matrix":
+        deviation = _task_means_of((outcomes.values - _task_means(outcomes)) ** 2, outcomes) ** 0.5
+        unit = np.where(deviation > 0, deviation, 1.0)
+    order = np.argsort(-np.abs(residual / unit), kind="stable")[:N_WORST]
+    notes = []
+    for cell in order:
+        text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}"
+        several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
+        notes.append(f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}" if several else text)
+    return Worst(pool.places(outcomes.rows[order]), tuple(notes))
+
+
+def _task_means_of(values: Floats, outcomes: Outcomes) -> Floats:
+    n = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
+    sums = np.bincount(outcomes.tasks, weights=values, minlength=len(n))
+    return np.asarray((sums / np.maximum(n, 1))[outcomes.tasks])
+
+
+def regression_of(outcomes: Outcomes) -> Regression | None:
+    """Return predicted and observed numbers, evenly thinned over the range of the observed ones."""
+    if outcomes.predicted is None or outcomes.kind != "numbers":
+        return None
+    order = np.lexsort((outcomes.values, outcomes.tasks))
+    n = len(order)
+    kept = order[np.unique(np.linspace(0, n - 1, min(n, MAX_POINTS)).round().astype(int))]
+    several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
+    return Regression(
+        tasks=outcomes.tasks[kept] if several else np.zeros(len(kept), dtype=np.int64),
+        task_names=tuple(outcomes.task_names) if several else (),
+        observed=outcomes.values[kept],
+        predicted=outcomes.predicted[kept],
+        n_all=n,
+    )
+
+
+def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
+    """Return the scores of each task and their relations; None for a single task.
+
+    Parameters
+    ----------
+    output_scores : (rows, tasks)
+        What the features say about every row for every task; their correlations are the relations. None where
+        a task has more than one output.
+    """
+    if len(outcomes.task_names) < 2:
+        return None
+    names, columns = _task_columns(outcomes)
+    shown = np.zeros(0, dtype=np.int64)
+    relations = np.zeros((0, 0))
+    if output_scores is not None and output_scores.shape[1] == len(outcomes.task_names):
+        counts = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
+        kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_RELATED])
+        relations = correlations(output_scores[:, kept])
+        order = related_order(relations)
+        shown, relations = kept[order].astype(np.int64), relations[np.ix_(order, order)]
+    return Tasks(tuple(outcomes.task_names), tuple(names), columns, relations, shown)
+
+
+def _task_columns(outcomes: Outcomes) -> tuple[list[str], Floats]:
+    n_tasks = len(outcomes.task_names)
+    counts = np.bincount(outcomes.tasks, minlength=n_tasks).astype(float)
+    names, columns = ["targets"], [counts]
+
+    def mean(values: NDArray[Any]) -> Floats:
+        sums = np.bincount(outcomes.tasks, weights=values.astype(float), minlength=n_tasks)
+        return np.divide(sums, counts, out=np.full(n_tasks, np.nan), where=counts > 0)
+
+    if outcomes.kind == "numbers":
+        names.append("mean")
+        columns.append(mean(outcomes.values))
+    if outcomes.predicted is None:
+        return names, np.stack(columns, axis=1)
+    if outcomes.kind == "numbers":
+        squared = mean((outcomes.values - outcomes.predicted) ** 2)
+        variance = mean((outcomes.values - _task_means(outcomes)) ** 2)
+        share = np.divide(squared, variance, out=np.full(n_tasks, np.nan), where=variance > 0)
+        names += ["R²", "RMSE"]
+        columns += [1.0 - share, np.sqrt(squared)]
+    else:
+        binary = all(len(labels) == 2 for labels in outcomes.class_names)
+        if binary:
+            names.append("share of yes" if outcomes.layout == "matrix" else f"share of {outcomes.class_names[0][1]}")
+            columns.append(mean(outcomes.values == 1))
+        names.append("accuracy")
+        columns.append(mean(outcomes.values == outcomes.predicted))
+        if binary:
+            hits, actual, said = _positives(outcomes, outcomes.predicted)
+            names += ["precision", "recall", "F1"]
+            columns += [_ratio(hits, said), _ratio(hits, actual), _f1(hits, actual, said)]
+    return names, np.stack(columns, axis=1)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+
+
+def correlations(scores: Floats) -> Floats:
+    """Return correlations of columns; a column that does not vary has none with the others."""
+    centred = scores - scores.mean(axis=0)
+    norms = np.sqrt(np.sum(centred**2, axis=0))
+    unit = np.divide(centred, norms, out=np.zeros_like(centred), where=norms > 0)
+    found = np.clip(unit.T @ unit, -1.0, 1.0)
+    np.fill_diagonal(found, 1.0)
+    return np.asarray(found)
+
+
+def related_order(relations: Floats) -> Integers:
+    """Return an order of the tasks in which related ones are neighbours."""
+    n = len(relations)
+    if n < 3:
+        return np.arange(n, dtype=np.int64)
+    distances = (1.0 - relations)[np.triu_indices(n, 1)]
+    return np.asarray(leaves_list(linkage(distances, "average", optimal_ordering=True)), dtype=np.int64)

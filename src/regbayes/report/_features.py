@@ -1,0 +1,164 @@
+"""Averages, histograms, weights and loadings of the features that the page shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.report._models import LatentModel, weights_of
+from regbayes.report._targets import Outcomes
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+N_BINS = 24
+N_LOADINGS = 15
+N_QUANTILES = 5
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows by class, by label, or by the size of the target."""
+
+    title: str
+    names: list[str]
+    members: list[Integers]  # rows of each group
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What has weights for the features."""
+
+    title: str
+    names: list[str]
+    weights: Floats  # (outputs, K)
+
+
+def groups_of(outcomes: Outcomes | None) -> Groups:
+    """Return the groups of rows whose averages are shown."""
+    if outcomes is None:
+        return Groups("", [], [])
+    if outcomes.kind == "numbers":
+        return _quantile_groups(outcomes)
+    if outcomes.pooled_classes:
+        names = outcomes.class_names[0]
+        members = [outcomes.rows[outcomes.values == code] for code in range(len(names))]
+        return Groups("class", names, members)
+    groups: list[tuple[str, Integers]] = []
+    for place, task in enumerate(outcomes.task_names):
+        mine = outcomes.tasks == place
+        labels = outcomes.class_names[place]
+        if len(labels) <= 2:  # "is it a beach?": the rows that are
+            groups.append((task, outcomes.rows[mine & (outcomes.values == len(labels) - 1)]))
+        else:
+            groups += [
+                (f"{task}: {name}", outcomes.rows[mine & (outcomes.values == c)]) for c, name in enumerate(labels)
+            ]
+    return Groups("label", [name for name, _ in groups], [rows for _, rows in groups])
+
+
+def _quantile_groups(outcomes: Outcomes) -> Groups:
+    """Fifths of the rows by target; none where columns of a matrix have targets of their own."""
+    if outcomes.layout == "matrix" and len(outcomes.task_names) > 1:
+        return Groups("", [], [])
+    order = np.argsort(outcomes.values, kind="stable")
+    parts = [part for part in np.array_split(order, N_QUANTILES) if len(part)]
+    names = [f"{outcomes.values[part[0]]:.3g} to {outcomes.values[part[-1]]:.3g}" for part in parts]
+    return Groups("target", names, [outcomes.rows[part] for part in parts])
+
+
+def group_statistics(values: Floats, groups: Groups) -> tuple[Integers, Floats, Floats]:
+    """Return the number of rows of each group, and the features' means and deviations in it, (features, groups)."""
+    shape = (values.shape[1], len(groups.names))
+    means, deviations = np.full(shape, np.nan), np.full(shape, np.nan)
+    for place, rows in enumerate(groups.members):
+        if len(rows):
+            means[:, place] = values[rows].mean(axis=0)
+            deviations[:, place] = values[rows].std(axis=0)
+    return np.array([len(rows) for rows in groups.members], dtype=np.int64), means, deviations
+
+
+def separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
+    """Return the share of each feature's variance that the targets explain, and the task for which it is largest.
+
+    For labels it is the correlation ratio, for numbers the squared correlation. Ragged tasks ask one question and count
+    as one task.
+    """
+    several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
+    shares = []
+    for place in range(len(outcomes.task_names) if several else 1):
+        mine = outcomes.tasks == place if several else np.ones(len(outcomes.rows), dtype=bool)
+        x, t = values[outcomes.rows[mine]], outcomes.values[mine]
+        shares.append(_explained_share(x, t, outcomes.kind))
+    table = np.array(shares).reshape(-1, values.shape[1])
+    best = table.argmax(axis=0)
+    names = [outcomes.task_names[place] if several else "" for place in best]
+    return table.max(axis=0), names
+
+
+def _explained_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
+    total = np.sum((x - x.mean(axis=0)) ** 2, axis=0) if len(x) else np.zeros(x.shape[1])
+    if len(x) < 2:
+        return np.zeros(x.shape[1])
+    if kind == "classes":
+        means = [(np.sum(target == c), x[target == c].mean(axis=0)) for c in np.unique(target)]
+        explained = np.sum([n * (mean - x.mean(axis=0)) ** 2 for n, mean in means], axis=0)
+    else:
+        centred = target - target.mean()
+        spread = np.sum(centred**2)
+        explained = (centred @ (x - x.mean(axis=0))) ** 2 / spread if spread > 0 else np.zeros(x.shape[1])
+    return np.asarray(np.divide(explained, total, out=np.zeros_like(total), where=total > 0))
+
+
+def histograms(values: Floats, *, unit: bool) -> tuple[Integers, Floats]:
+    """Return counts of rows by value, (features, bins), and the ends, (features, 2)."""
+    counts, limits = [], []
+    for column in values.T:
+        low, high = (0.0, 1.0) if unit else (float(column.min()), float(column.max()))
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        counts.append(np.histogram(column, bins=N_BINS, range=(low, high))[0])
+        limits.append((low, high))
+    return np.array(counts, dtype=np.int64).reshape(-1, N_BINS), np.array(limits).reshape(-1, 2)
+
+
+def outputs_of(latent: LatentModel, outcomes: Outcomes | None) -> Outputs:
+    """Return the weights of classes or tasks for the features, and what they are called."""
+    weights = weights_of(latent)
+    if weights is None:
+        return Outputs("", [], np.zeros((0, len(latent.model.components_))))
+    if outcomes is None or hasattr(latent.model, "tasks_"):
+        title, names = "task", _output_names(latent.model, outcomes, len(weights))
+    else:
+        labels = outcomes.class_names[0] if outcomes.pooled_classes else []
+        title = "class"
+        names = labels[-1:] if len(weights) == 1 else labels
+    if len(names) != len(weights):
+        names = [str(place) for place in range(len(weights))]
+    return Outputs(title, names, weights)
+
+
+def _output_names(model: Any, outcomes: Outcomes | None, n_outputs: int) -> list[str]:
+    """Name the rows of `coef_`: a task, or a class of a task with more than two."""
+    from_fit = [str(task) for task in getattr(model, "tasks_", ())]
+    same = outcomes is not None and len(outcomes.task_names) == len(from_fit)
+    names = outcomes.task_names if outcomes is not None and same else from_fit
+    if len(names) == n_outputs or outcomes is None or not same:
+        return names
+    labels = outcomes.class_names
+    pairs = [
+        name if len(classes) == 2 else f"{name}: {label}"
+        for name, classes in zip(names, labels, strict=True)
+        for label in (classes[-1:] if len(classes) == 2 else classes)
+    ]
+    return [pair.removeprefix("0: ") for pair in pairs] if len(names) == 1 else pairs
+
+
+def top_loadings(components: Floats) -> tuple[Integers, Floats]:
+    """Return the inputs with the largest loadings of each feature, and the loadings, (features, at most N_LOADINGS)."""
+    n = min(N_LOADINGS, components.shape[1])
+    places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, :n]
+    return places.astype(np.int64), np.take_along_axis(components, places, axis=1)

@@ -1,0 +1,95 @@
+// Elements, text and colours. Text from the data becomes text nodes and attribute values here, and never markup.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === 'function') node.addEventListener(name, value);
+    else if (name === 'style') Object.assign(node.style, value);
+    else node.setAttribute(name, value === true ? '' : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function text(value, digits = 3) {
+  if (value === null || value === undefined) return '–';
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(2).replace('-', '−');
+  if (Number.isInteger(value) || size >= 1000) return Math.round(value).toLocaleString('en-US').replace('-', '−');
+  return String(Number(value.toPrecision(digits))).replace('-', '−');
+}
+
+function signed(value) {
+  return value > 0 ? '+' + text(value) : text(value);
+}
+
+function percent(value) {
+  return value === null ? '–' : (100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0) + '%';
+}
+
+function plural(count, noun) {
+  return text(count) + ' ' + noun + (count === 1 ? '' : 's');
+}
+
+// What depends on the theme or on the width of the window is drawn by functions that are kept, and drawn again.
+const drawings = new Map();
+
+function drawn(node, draw) {
+  drawings.set(node, draw);
+  return node;
+}
+
+function redraw(root = document) {
+  for (const [node, draw] of [...drawings]) {
+    if (!node.isConnected) drawings.delete(node);
+    else if (root.contains(node)) draw();
+  }
+}
+
+const probe = document.createElement('span');
+probe.hidden = true;
+
+function colour(name) {
+  if (!probe.isConnected) document.body.append(probe);
+  probe.style.color = 'var(--' + name + ')';
+  return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+}
+
+function mixed(from, to, share) {
+  return from.map((value, i) => Math.round(value + (to[i] - value) * share));
+}
+
+// Blue for plus, orange for minus, the ground for zero; the root spreads small values out.
+function diverging() {
+  const [zero, plus, minus] = [colour('zero'), colour('accent'), colour('warm')];
+  return (share) => mixed(zero, share >= 0 ? plus : minus, Math.min(1, Math.abs(share) ** 0.75));
+}
+
+function bytesOf(packed, signedBytes) {
+  const raw = atob(packed.bytes);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return signedBytes ? new Int8Array(bytes.buffer) : bytes;
+}
+
+function section(id, title, lead, ...content) {
+  return h('section', { id, 'aria-labelledby': id + '-title' },
+    h('header', null, h('h2', { id: id + '-title' }, title), lead && h('p', null, lead)), ...content);
+}
+
+function panel(title, lead, ...content) {
+  return h('div', { class: 'panel' }, h('h3', null, title), h('p', { class: 'soft small' }, lead || ''), ...content);
+}
