@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from regbayes import (
     MultiTaskILSVMClassifier,
@@ -61,3 +62,21 @@ def classifier_cv(n_components: int = 4, **parameters: Any) -> MultiTaskILSVMCla
 
 def regressor_cv(n_components: int = 4, **parameters: Any) -> MultiTaskILSVMRegressorCV:
     return MultiTaskILSVMRegressorCV(n_components, **{"Cs": (0.03, 0.3)} | QUICK_SEARCH | parameters)
+
+
+MAKERS = {
+    "classifier": classifier,
+    "regressor": regressor,
+    "classifier CV": classifier_cv,
+    "regressor CV": regressor_cv,
+}
+every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+def data_for(make):
+    return numbers() if make in (regressor, regressor_cv) else labels()
+
+
+def ragged_for(make):
+    X, y, task = groups()
+    return (X, y, task) if make in (regressor, regressor_cv) else (X, (y > np.median(y)).astype(int), task)

@@ -1,0 +1,84 @@
+"""Awkward and bad inputs of the multi-task estimators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multitask_tools import (
+    classifier,
+    data_for,
+    every_estimator,
+    labels,
+    regressor,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_awkward_arrays_give_the_same_answer(make):
+    X, Y = data_for(make)
+    X = X.astype(np.float32).astype(np.float64)
+    plain = make().fit(X, Y).predict(X)
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    for awkward in (
+        X.astype(np.float32),
+        np.asfortranarray(X),
+        read_only,
+        X.tolist(),
+        np.hstack([X, X])[:, : X.shape[1]],
+    ):
+        np.testing.assert_allclose(make().fit(awkward, np.asfortranarray(Y)).predict(X), plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("unit", [1e-150, 1e-8, 1e8, 1e150])
+def test_units_of_the_inputs_do_not_matter(make, unit):
+    X, Y = data_for(make)
+    np.testing.assert_allclose(
+        make(max_iter=5).fit(unit * X, Y).transform(unit * X), make(max_iter=5).fit(X, Y).transform(X), atol=1e-5
+    )
+
+
+def test_values_too_large_to_square_are_refused():
+    X, Y = labels()
+    with pytest.raises(ValueError, match="too large to square"):
+        classifier(scale_inputs=False).fit(1e200 * X, Y)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_constant_columns_and_duplicated_rows_do_no_harm(make):
+    X, Y = data_for(make)
+    X = np.column_stack([X, np.full(len(X), 0.1), np.zeros(len(X)), 1e9 * (1 + 1e-16 * np.arange(len(X)))])
+    X[1], Y[1] = X[0], Y[0]
+    fitted = make(20).fit(X, Y)
+    assert np.all(np.isfinite(fitted.transform(X)))
+    assert fitted.scale_[-3:-1].tolist() == [1.0, 1.0]
+    assert fitted.score(X, Y) > 0.3
+    with pytest.raises(ValueError, match="every column of X is constant"):
+        make().fit(np.ones((len(X), 2)), Y)
+
+
+@every_estimator
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_inputs_are_refused(make, bad):
+    X, Y = data_for(make)
+    broken = X.copy()
+    broken[3, 2] = bad
+    with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+        make().fit(broken, Y)
+    with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+        make().fit(X, Y).predict(broken)
+
+
+@every_estimator
+def test_bad_targets_are_refused(make):
+    X, Y = data_for(make)
+    with pytest.raises(ValueError, match="Input y contains infinity"):
+        make().fit(X, np.where(np.isclose(Y, Y[0, 0]), np.inf, Y))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        make().fit(X, Y[:-1])
+    with pytest.raises(ValueError, match="y is None"):
+        make().fit(X, None)

@@ -1,0 +1,175 @@
+"""The multi-task estimators keep scikit-learn's promises: checks, names, saving, routing, callbacks, warnings."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import KFold, cross_validate
+from sklearn.utils.estimator_checks import check_estimator
+
+import regbayes
+from multitask_tools import (
+    MAKERS,
+    classifier,
+    classifier_cv,
+    data_for,
+    every_estimator,
+    holes,
+    labels,
+    numbers,
+    ragged_for,
+    regressor,
+    regressor_cv,
+)
+from regbayes import TruncationWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+# --- scikit-learn's own checks
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (classifier(C=1.0), 67),
+        (regressor(C=1.0, max_iter=30), 59),
+        (classifier_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=2), 67),
+        (regressor_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=3), 59),
+    ],
+    ids=MAKERS.keys(),
+)
+def test_all_of_scikit_learns_checks_pass(estimator, expected):
+    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    # the first runs where SCIPY_ARRAY_API is set, the second is about predict_proba
+    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+# --- scikit-learn's manners
+
+
+@every_estimator
+def test_features_have_names(make):
+    X, Y = data_for(make)
+    frame = pd.DataFrame(X, columns=[f"input {i}" for i in range(X.shape[1])])
+    fitted = make().set_output(transform="pandas").fit(frame, Y)
+    names = [f"{type(fitted).__name__.lower()}{k}" for k in range(4)]
+    assert list(fitted.get_feature_names_out()) == names
+    assert list(fitted.transform(frame).columns) == names
+    np.testing.assert_allclose(make().fit_transform(X, Y), fitted.transform(frame))
+
+
+@every_estimator
+def test_a_failed_fit_does_not_look_like_a_fitted_one(make):
+    X, _ = data_for(make)
+    model = make()
+    with pytest.raises(ValueError, match="y is None"):
+        model.fit(X, None)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@every_estimator
+def test_saving_pickling_and_cloning(make, tmp_path):
+    X, y, task = ragged_for(make)
+    fitted = make().fit(X, y, task=task)
+    fitted.save(tmp_path / "model.regbayes")
+    for found in (regbayes.load(tmp_path / "model.regbayes"), pickle.loads(pickle.dumps(fitted))):
+        np.testing.assert_array_equal(found.predict(X, task=task), fitted.predict(X, task=task))
+        np.testing.assert_array_equal(found.trace_.objective, fitted.trace_.objective)
+        assert found.tasks_.tolist() == fitted.tasks_.tolist()
+    again = clone(fitted)
+    assert not hasattr(again, "coef_")
+    np.testing.assert_array_equal(again.fit(X, y, task=task).predict(X, task=task), fitted.predict(X, task=task))
+
+
+def test_mixed_classes_can_be_saved(tmp_path):
+    X, Y = numbers()
+    mixed = np.empty((len(X), 2), dtype=object)
+    mixed[:, 0], mixed[:, 1] = np.where(Y[:, 0] > 0, "yes", "no"), np.digitize(Y[:, 1], [-1, 1])
+    fitted = classifier().fit(X, mixed)
+    fitted.save(tmp_path / "model.regbayes")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "model.regbayes").predict(X), fitted.predict(X))
+
+
+@every_estimator
+def test_tasks_are_routed_as_metadata(make):
+    X, y, task = ragged_for(make)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make().set_fit_request(task=True).set_score_request(task=True).set_predict_request(task=True)
+        found = cross_validate(model, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
+        assert np.all(found["test_score"] > 0)
+        assert model.get_metadata_routing().predict.requests == {"task": True}
+
+
+def test_callbacks_see_every_step():
+    X, Y = labels()
+    monitor = ScoringMonitor(scoring="accuracy")
+    fitted = classifier(max_iter=5, tol=0).set_callbacks(monitor).fit(X, Y)
+    logs = monitor.get_logs()
+    assert logs is not None
+    assert fitted.n_iter_ == 5
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_warm_start_goes_on(make):
+    X, Y = data_for(make)
+    model = make(max_iter=4, tol=0, warm_start=True).fit(X, Y)
+    first = model.trace_.objective[-1]
+    model.fit(X, Y)
+    assert model.trace_.objective[0] == pytest.approx(first, rel=1e-3)
+    assert model.trace_.objective[-1] < first
+    model.set_params(n_components=5).fit(X, Y)
+    assert model.components_.shape == (5, X.shape[1])
+
+
+@pytest.mark.parametrize("sharing", [0.0, 1.0])
+def test_the_objective_never_rises(sharing):
+    X, Y = labels()
+    trace = classifier(task_sharing=sharing, tol=0, max_iter=30).fit(X, holes(Y)).trace_
+    assert len(trace.objective) > 3
+    assert trace.rises.largest <= 1e-13 * abs(trace.objective[0])
+
+
+def test_threads_do_not_change_the_result():
+    X, Y = labels()
+    one, two = classifier(n_jobs=1).fit(X, Y), classifier(n_jobs=2).fit(X, Y)
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+
+
+def test_warnings_say_what_to_do():
+    X, Y = labels()
+    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
+        classifier(max_iter=1, tol=0).fit(X, Y)
+    with pytest.warns(TruncationWarning, match="Raise n_components"):
+        classifier(2, temperature=0.0, max_iter=100, tol=1e-2).fit(X, Y)
+
+
+def test_progress_is_shown(capsys):
+    X, Y = labels()
+    classifier(verbose=1).fit(X, Y)
+    assert "MultiTaskILSVMClassifier" in capsys.readouterr().err
+    classifier_cv(verbose=1).fit(X, Y)
+    assert "path" in capsys.readouterr().err
+
+
+def test_features_that_factor_analysis_switches_off_come_back():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 10))
+    X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]  # white: nothing to find without the targets
+    Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
+    given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
+    assert np.all(regressor(margins="decoupled", **given).fit(X, Y).components_ < 0.5)
+    assert regressor(**given).fit(X, Y).score(X, Y) > 0.5

@@ -1,0 +1,264 @@
+"""The two ways to give tasks, their classes, and targets that are missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, hamming_loss, r2_score
+
+from multitask_tools import (
+    classifier,
+    classifier_cv,
+    data_for,
+    every_estimator,
+    groups,
+    holes,
+    labels,
+    numbers,
+    ragged_for,
+    regressor,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+# --- the two ways in
+
+
+@every_estimator
+def test_a_matrix_gives_a_column_per_task(make):
+    X, Y = data_for(make)
+    fitted = make().fit(X, Y)
+    assert fitted.predict(X).shape == Y.shape
+    assert fitted.tasks_.tolist() == [0, 1, 2]
+    assert fitted.coef_.shape == (3, 4)
+    with pytest.raises(ValueError, match="fitted without task="):
+        fitted.predict(X, task=np.zeros(len(X)))
+
+
+@every_estimator
+def test_ragged_tasks_give_one_answer_per_row_and_must_be_named(make):
+    X, y, task = ragged_for(make)
+    fitted = make().fit(X, y, task=task)
+    assert fitted.predict(X, task=task).shape == y.shape
+    assert fitted.tasks_.tolist() == ["east", "north", "south", "west"]
+    with pytest.raises(ValueError, match=r"fitted with task=.*needs task= too"):
+        fitted.predict(X)
+    with pytest.raises(ValueError, match="one entry per row"):
+        fitted.predict(X, task=task[:-1])
+    with pytest.raises(ValueError, match="task has dtype"):
+        fitted.predict(X, task=np.arange(len(X)))
+
+
+@every_estimator
+def test_a_vector_is_one_task(make):
+    X, Y = data_for(make)
+    vector, column = make().fit(X, Y[:, 0]), make().fit(X, Y[:, :1])
+    assert vector.predict(X).shape == (len(X),)
+    np.testing.assert_array_equal(vector.predict(X), column.predict(X)[:, 0])
+
+
+@pytest.mark.parametrize("weight", [0.7, "auto"])
+@pytest.mark.parametrize("sharing", [0.0, 1.0])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_complete_matrix_equals_stacked_rows_at_a_generative_weight_divided_by_the_tasks(make, sharing, weight):
+    X, Y = data_for(make)
+    n_rows, n_tasks = Y.shape
+    given = {"task_sharing": sharing, "max_iter": 6} | ({"scale_targets": "pooled"} if make is regressor else {})
+    together = make(generative_weight=weight, **given).fit(X, Y)
+    task = np.repeat(np.arange(n_tasks), n_rows)
+    per_copy = weight if weight == "auto" else weight / n_tasks
+    stacked = make(generative_weight=per_copy, **given).fit(np.tile(X, (n_tasks, 1)), Y.T.ravel(), task=task)
+    np.testing.assert_allclose(stacked.components_, together.components_, atol=1e-3)
+    method = "predict" if make is regressor else "decision_function"
+    one_by_one = getattr(stacked, method)(np.tile(X, (n_tasks, 1)), task=task)
+    at_once = getattr(together, method)(X)
+    np.testing.assert_allclose(one_by_one.reshape(n_tasks, n_rows).T, at_once, atol=2e-2 * np.abs(at_once).max())
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("sharing", [0.0, 1.0])
+def test_the_order_of_tasks_and_rows_does_not_matter(make, sharing):
+    X, Y = data_for(make)
+    Y = holes(Y)
+    tasks, rows = [2, 0, 1], np.random.default_rng(3).permutation(len(X))
+    plain = make(task_sharing=sharing, max_iter=5).fit(X, Y)
+    moved = make(task_sharing=sharing, max_iter=5).fit(X[rows], Y[rows][:, tasks])
+    scale = np.abs(plain.coef_).max()
+    np.testing.assert_allclose(moved.components_, plain.components_, atol=1e-3)
+    np.testing.assert_allclose(moved.coef_, plain.coef_[tasks], atol=2e-2 * scale)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_the_names_of_ragged_tasks_do_not_matter(make):
+    X, y, task = ragged_for(make)
+    fitted = make().fit(X, y, task=task)
+    other_names = {"north": 7, "south": 3, "east": 11, "west": 5}
+    renamed = np.array([other_names[name] for name in task])
+    again = make().fit(X, y, task=renamed)
+    order = [list(again.tasks_).index(other_names[name]) for name in fitted.tasks_]
+    np.testing.assert_allclose(again.coef_[order], fitted.coef_, atol=2e-2 * np.abs(fitted.coef_).max())
+
+
+def test_task_needs_one_target_per_row():
+    X, Y = labels()
+    with pytest.raises(ValueError, match="a column per task; with task= it must have one target per row"):
+        classifier().fit(X, Y, task=np.zeros(len(X)))
+    with pytest.raises(ValueError, match="task contains NaN or None"):
+        classifier().fit(X, Y[:, 0], task=[None] * len(X))
+    with pytest.raises(ValueError, match="task mixes text with other types"):
+        classifier().fit(X, Y[:, 0], task=np.array(["a", 1] * (len(X) // 2), dtype=object))
+
+
+def test_columns_of_a_frame_name_the_tasks():
+    X, Y = labels()
+    frame = pd.DataFrame(Y, columns=["calm", "happy", "sad"])
+    for make in (classifier, classifier_cv):
+        assert make().fit(X, frame).tasks_.tolist() == ["calm", "happy", "sad"]
+
+
+# --- classes
+
+
+def test_any_labels_will_do():
+    X, Y = labels()
+    plain = classifier().fit(X, Y)
+    assert plain.classes_.tolist() == [0, 1]
+    words = classifier().fit(X, np.array(["no", "yes"])[Y])
+    assert words.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_array_equal(words.predict(X) == "yes", plain.predict(X) == 1)
+    with_holes = np.array(["no", "yes"], dtype=object)[Y]
+    with_holes[3, 1] = None
+    with_holes[4, 2] = np.nan
+    assert set(np.unique(classifier().fit(X, with_holes).predict(X))) <= {"no", "yes"}
+
+
+def test_columns_may_have_different_classes():
+    X, Y = numbers()
+    mixed = np.empty(Y.shape, dtype=object)
+    mixed[:, 0] = np.where(Y[:, 0] > 0, "yes", "no")
+    mixed[:, 1] = np.digitize(Y[:, 1], [-1, 1])
+    mixed[:, 2] = np.array(["a", "b", "c", "d"])[np.digitize(Y[:, 2], [-1, 0, 1])]
+    fitted = classifier(C=1.0).fit(X, mixed)
+    assert [classes.tolist() for classes in fitted.classes_] == [["no", "yes"], [0, 1, 2], ["a", "b", "c", "d"]]
+    scores, predicted = fitted.decision_function(X), fitted.predict(X)
+    assert [score.shape for score in scores] == [(60,), (60, 3), (60, 4)]
+    assert fitted.coef_.shape == (1 + 3 + 4, 4)
+    for task, score in enumerate(scores):
+        best = (score > 0).astype(int) if score.ndim == 1 else score.argmax(axis=1)
+        assert predicted[:, task].tolist() == fitted.classes_[task][best].tolist()
+    assert fitted.score(X, mixed) == np.mean(predicted == mixed) > 0.5
+
+
+def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
+    X, Y = numbers()
+    y = Y.argmax(axis=1)
+    one, many = classifier().fit(X, y), classifier().fit(X, np.eye(3, dtype=int)[y])
+    np.testing.assert_array_equal(one.decision_function(X), many.decision_function(X))
+    np.testing.assert_array_equal(one.predict(X), many.decision_function(X).argmax(axis=1))
+
+
+def test_ragged_tasks_with_several_classes():
+    X, y, task = groups()
+    y = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    fitted = classifier(C=1.0).fit(X, y, task=task)
+    scores = fitted.decision_function(X, task=task)
+    assert scores.shape == (len(X), 3)
+    np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
+    code = np.searchsorted(fitted.tasks_, task)
+    by_hand = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    for c in range(3):
+        np.testing.assert_allclose(scores[:, c], by_hand[np.arange(len(X)), 3 * code + c], rtol=1e-9, atol=1e-12)
+
+
+def test_a_label_that_is_never_on_is_learned_as_such():
+    X, Y = labels()
+    Y[:, 1] = 0
+    assert not classifier().fit(X, Y).predict(X)[:, 1].any()
+
+
+def test_too_few_classes_are_refused():
+    X, Y = labels()
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        classifier().fit(X, np.zeros(len(X)))
+    several = np.column_stack([Y[:, 0], np.arange(len(X)) % 3, np.full(len(X), 5)])
+    with pytest.raises(ValueError, match="fewer than 2 classes are observed for task 2"):
+        classifier().fit(X, several)
+    with pytest.raises(ValueError, match="Unknown label type"):
+        classifier().fit(X, Y + 0.5 * np.random.default_rng(0).random(Y.shape))
+
+
+# --- missing targets
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_rows_without_targets_shape_the_features(make):
+    X, Y = data_for(make)
+    Y = np.where(np.arange(len(X))[:, None] < 30, Y, np.nan)
+    with_all, labelled = make().fit(X, Y), make().fit(X[:30], Y[:30])
+    assert not np.allclose(with_all.mean_, labelled.mean_)
+    assert not np.allclose(with_all.components_, labelled.components_, atol=1e-3)
+    vector = make().fit(X, Y[:, 0])
+    ragged = make(task_sharing=0).fit(X, Y[:, 0], task=np.zeros(len(X), dtype=int))
+    scale = np.abs(vector.coef_).max()
+    np.testing.assert_allclose(ragged.coef_, vector.coef_, atol=1e-6 * scale)
+
+
+def test_a_value_may_mark_missing_labels():
+    X, Y = labels()
+    Y = holes(Y)
+    marked = np.where(np.isnan(Y), -1, Y).astype(int)
+    plain, other = classifier().fit(X, Y), classifier(unlabeled=-1).fit(X, marked)
+    np.testing.assert_array_equal(plain.decision_function(X), other.decision_function(X))
+    assert other.classes_.tolist() == [0, 1]
+    assert other.score(X, marked) == plain.score(X, Y)
+
+
+def test_scores_are_over_observed_cells():
+    X, Y = labels()
+    fitted, some = classifier().fit(X, Y), holes(Y)
+    assert fitted.score(X, Y) == pytest.approx(1 - hamming_loss(Y, fitted.predict(X)))
+    seen = ~np.isnan(some)
+    assert fitted.score(X, some) == pytest.approx(accuracy_score(Y[seen], fitted.predict(X)[seen]))
+    X, Y = numbers()
+    fitted, some = regressor().fit(X, Y), holes(Y)
+    assert fitted.score(X, some) == pytest.approx(r2_score(Y[seen], fitted.predict(X)[seen]))
+    assert regressor().fit(X, Y[:, 0]).score(X, Y[:, 0]) > 0.5
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_tasks_without_targets_are_refused_or_served_by_the_shared_weights(make):
+    X, y, task = ragged_for(make)
+    y = np.where(task == "west", np.nan, y)
+    with pytest.raises(ValueError, match=r"no target is observed for task 'west'.*unseen_tasks='shared'"):
+        make().fit(X, y, task=task)
+    fitted = make(unseen_tasks="shared").fit(X, y, task=task)
+    answer = fitted.predict if make is regressor else fitted.decision_function
+    as_west, as_new = answer(X, task=["west"] * len(X)), answer(X, task=["nowhere"] * len(X))
+    np.testing.assert_allclose(as_west, as_new, rtol=1e-9, atol=1e-9)
+    assert np.std(as_new) > 0.1 * np.std(answer(X, task=task))
+    known = task != "west"
+    others = make().fit(X[known], y[known], task=task[known])
+    with pytest.raises(ValueError, match=r"task contains 'nowhere'.*had no target in training"):
+        others.predict(X, task=["nowhere"] * len(X))
+    with pytest.raises(ValueError, match="unseen_tasks='shared' needs weights that tasks share"):
+        make(unseen_tasks="shared", task_sharing=0).fit(X, y, task=task)
+
+
+def test_an_empty_column_is_refused_or_served_by_the_shared_weights():
+    X, Y = labels()
+    Y = np.column_stack([Y, np.full(len(X), np.nan)])
+    with pytest.raises(ValueError, match="no target is observed for task 3"):
+        classifier().fit(X, Y)
+    served = classifier(unseen_tasks="shared", task_sharing=1.0).fit(X, Y)
+    shared = served._state.tasks.shared[0]
+    np.testing.assert_allclose(served.coef_[3], shared[:4], rtol=1e-9)
+    X, Y = numbers()
+    Y = np.column_stack([Y, np.full(len(X), np.nan)])
+    with pytest.raises(ValueError, match="needs targets in one unit"):
+        regressor(unseen_tasks="shared", task_sharing=1.0).fit(X, Y)
+    predicted = regressor(unseen_tasks="shared", task_sharing=1.0, scale_targets="pooled").fit(X, Y).predict(X)
+    assert np.all(np.isfinite(predicted))
+    with pytest.raises(ValueError, match="every value is missing"):
+        regressor().fit(X, np.full(Y.shape, np.nan))

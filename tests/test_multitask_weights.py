@@ -1,0 +1,125 @@
+"""What tasks see, what their weights are, and the prices of margins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC
+
+from multitask_tools import (
+    classifier,
+    data_for,
+    labels,
+    numbers,
+    regressor,
+)
+from regbayes.models.mt_ilsvm.predict import INPUT_GAIN
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.mark.parametrize("include_inputs", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_answers_are_linear_in_what_tasks_see(make, fit_intercept, include_inputs):
+    X, Y = data_for(make)
+    fitted = make(include_inputs=include_inputs, fit_intercept=fit_intercept).fit(X, Y)
+    by_hand = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    if include_inputs:
+        by_hand += (X - fitted.mean_) / fitted.scale_ @ fitted.coef_inputs_.T
+    else:
+        assert not hasattr(fitted, "coef_inputs_")
+    answers = fitted.predict(X) if make is regressor else fitted.decision_function(X)
+    np.testing.assert_allclose(answers, by_hand, rtol=1e-9, atol=1e-9)
+    if make is classifier:
+        np.testing.assert_array_equal(fitted.predict(X), answers > 0)
+
+
+@pytest.mark.parametrize("include_inputs", [False, True])
+def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs):
+    X, Y = labels()
+    fitted = classifier(margins="decoupled", include_inputs=include_inputs, C=0.5).fit(X, Y)
+    seen = fitted.transform(X)
+    if include_inputs:
+        standardized = (X - X.mean(axis=0)) / X.std(axis=0)
+        seen = np.hstack([seen, INPUT_GAIN * standardized / np.sqrt(X.shape[1])])
+    for task, y in enumerate(Y.T):
+        svm = LinearSVC(C=0.5, intercept_scaling=1.0, tol=1e-8, max_iter=100_000, random_state=0).fit(seen, y)
+        np.testing.assert_allclose(fitted.decision_function(X)[:, task], svm.decision_function(seen), atol=5e-2)
+    other = classifier(margins="decoupled", include_inputs=include_inputs).fit(X, 1 - Y)
+    np.testing.assert_array_equal(other.components_, fitted.components_)
+
+
+def test_prices_by_class():
+    X, Y = labels()
+    rng = np.random.default_rng(5)
+    Y = np.where(rng.random(Y.shape) < 0.3, 1 - Y, Y)
+    heavy = {"class_weight": {1: 50.0}}
+    plain, dear = classifier().fit(X, Y).predict(X), classifier(**heavy).fit(X, Y).predict(X)
+    assert dear.mean() > plain.mean() + 0.1
+    # a cost on missed positives is a weight on positives
+    cost = classifier(cost=[[0.0, 1.0], [50.0, 0.0]]).fit(X, Y)
+    np.testing.assert_array_equal(cost.predict(X), dear)
+    only_first = classifier(class_weight=[{1: 50.0}, {}, {}]).fit(X, Y).predict(X)
+    assert only_first[:, 0].mean() > plain[:, 0].mean() + 0.1
+    with pytest.raises(ValueError, match="lists 1 dicts, but there are 3 tasks"):
+        classifier(class_weight=[{1: 2.0}]).fit(X, Y)
+    with pytest.raises(ValueError, match="class_weight has 7, which is a class of no task"):
+        classifier(class_weight={7: 2.0}).fit(X, Y)
+    with pytest.raises(ValueError, match="class_weight must not be negative"):
+        classifier(class_weight={1: -2.0}).fit(X, Y)
+
+
+def test_balanced_weights_are_those_of_each_task():
+    X, Y = labels()
+    Y[:40, 0] = 0
+    balanced = classifier(class_weight="balanced").fit(X, Y)
+    counts = [np.bincount(y) for y in Y.T]
+    by_hand = [dict(enumerate(len(X) / (2 * count))) for count in counts]
+    np.testing.assert_allclose(
+        balanced.decision_function(X), classifier(class_weight=by_hand).fit(X, Y).decision_function(X), rtol=1e-9
+    )
+
+
+def test_costs_say_which_mistakes_are_dear():
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 3
+    X = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[y] + rng.standard_normal((300, 2))
+    cost = np.array([[0.0, 20.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+
+    def mistakes(**given):
+        predicted = classifier(6, C=1.0, **given).fit(X, y).predict(X)
+        return np.sum((y == 0) & (predicted == 1))
+
+    assert mistakes(cost=cost) < 0.5 * mistakes()
+    assert mistakes(cost=1.0 - np.eye(3)) == mistakes()
+    with pytest.raises(ValueError, match=r"cost must have shape \(3, 3\)"):
+        mistakes(cost=np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="zero diagonal"):
+        mistakes(cost=np.ones((3, 3)))
+    with pytest.raises(ValueError, match="tasks with the same classes"):
+        classifier(cost=cost).fit(X, np.column_stack([y, y > 0]))
+
+
+def test_sharing_pulls_a_small_task_to_the_others():
+    rng = np.random.default_rng(8)
+    X, slopes = rng.standard_normal((300, 5)), rng.standard_normal(5)
+    task = np.where(np.arange(300) < 4, 9, np.arange(300) % 5)
+    y = X @ slopes + 0.3 * rng.standard_normal(300)
+    new = rng.standard_normal((200, 5))
+    alone = regressor(8, task_sharing=0).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)
+    shared = regressor(8).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)  # auto: 1
+    assert shared > 0.8
+    assert shared > alone + 0.1
+
+
+def test_epsilon_is_in_units_of_the_target():
+    X, Y = numbers()
+    for scale in (1e-3, 1e3):
+        wide = regressor(epsilon=100.0).fit(X, scale * Y)
+        np.testing.assert_allclose(wide.predict(X), np.tile(scale * Y.mean(axis=0), (len(X), 1)), rtol=1e-6)
+        one, other = regressor(epsilon=0.3).fit(X, Y), regressor(epsilon=0.3).fit(X, scale * Y + 5.0)
+        np.testing.assert_allclose(other.predict(X), scale * one.predict(X) + 5.0, rtol=1e-3, atol=1e-2 * scale)
+    raw = regressor(scale_targets=False).fit(X, Y)
+    assert raw.target_mean_.tolist() == [0.0] * 3
+    assert raw.target_scale_.tolist() == [1.0] * 3
