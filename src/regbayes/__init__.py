@@ -14,7 +14,7 @@ from regbayes._registry import declare_provider
 # The names below are imported when they are first used, so that the command line answers at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
-    from regbayes import datasets, metrics, plots, regularizers, report
+    from regbayes import baselines, datasets, metrics, plots, regularizers, report
     from regbayes.estimators import (
         IBPFactorAnalysis,
         ILSVMClassifier,
@@ -65,11 +65,11 @@ _HOMES = {
     "regbayes.persistence": ("load",),
 }
 
-_MODULES = ("datasets", "metrics", "plots", "regularizers", "report")
+_MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-for _module in (*_HOMES, "regbayes.report.data"):
+for _module in (*_HOMES, "regbayes.baselines", "regbayes.report.data"):
     declare_provider(_module)
 
 
@@ -106,6 +106,7 @@ __all__ = [
     "TruncationWarning",
     "UnreliableWeightsWarning",
     "__version__",
+    "baselines",
     "datasets",
     "empirical_bayes",
     "load",
