@@ -36,3 +36,25 @@ def ilsvm_cv(n_components: int = 4, **parameters: Any) -> ILSVMClassifierCV:
 
 def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:
     return IBPFactorAnalysis(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+
+
+class Watch:
+    """A callback that scores the estimator of every task and asks to stop after some."""
+
+    def __init__(self, stop_after=10**9):
+        self.stop_after = stop_after
+        self.tasks = []
+        self.parents = []
+        self.scores = []
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context): ...
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.tasks.append(context.task_name)
+        self.parents.append(None if context.parent is None else context.parent.task_name)
+        self.scores.append(fitted_estimator.score(X, y))
+        return len(self.tasks) >= self.stop_after

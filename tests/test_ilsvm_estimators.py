@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.callback import ProgressBar, ScoringMonitor
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
@@ -18,8 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_limits
 
 import regbayes
-from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv, overlapping
-from regbayes import TruncationWarning
+from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv, overlapping
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -222,92 +220,6 @@ def test_the_seed_decides(make):
     first, again, other = (make(random_state=seed).fit(X, y) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.components_, again.components_)
     assert not np.allclose(first.components_, other.components_)
-
-
-# --- callbacks, bars, warnings
-
-
-class Watch:
-    """A callback that scores the estimator of every task and asks to stop after some."""
-
-    def __init__(self, stop_after=10**9):
-        self.stop_after = stop_after
-        self.tasks = []
-        self.scores = []
-
-    def setup(self, estimator, context): ...
-
-    def teardown(self, estimator, context): ...
-
-    def on_fit_task_begin(self, estimator, context): ...
-
-    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
-        self.tasks.append(context.task_name)
-        self.scores.append(fitted_estimator.score(X, y))
-        return len(self.tasks) >= self.stop_after
-
-
-@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
-def test_a_callback_sees_every_iteration_and_the_end(make):
-    watch = Watch()
-    fitted = make().set_callbacks(watch).fit(X, y)
-    assert watch.tasks == ["iteration"] * fitted.n_iter_ + ["fit"]
-    assert watch.scores[-1] == fitted.score(X, y)
-    np.testing.assert_array_equal(fitted.components_, make().fit(X, y).components_)
-
-
-@pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
-def test_a_callback_can_stop_a_fit(make):
-    watch = Watch(stop_after=3)
-    with pytest.warns(TruncationWarning) as warned:  # and no word about max_iter
-        fitted = make().set_callbacks(watch).fit(X, y)
-    assert len(warned) == 1
-    assert fitted.n_iter_ == 3
-    assert watch.scores[-1] == fitted.score(X, y)
-
-
-def test_scikit_learns_monitor_logs_every_iteration():
-    monitor = ScoringMonitor(scoring="accuracy")
-    fitted = ilsvm().set_callbacks(monitor).fit(X, y)
-    log = monitor.get_logs().data
-    assert len(log) == fitted.n_iter_ + 1
-    assert log[-1]["accuracy"] == fitted.score(X, y)
-
-
-def test_scikit_learns_progress_bar(capsys):
-    pytest.importorskip("rich")
-    ilsvm().set_callbacks(ProgressBar()).fit(X, y)
-    assert "ILSVMClassifier" in capsys.readouterr().out
-
-
-@every_estimator
-def test_verbose_shows_a_bar(make, capsys):
-    make(verbose=1).fit(X, y)
-    assert type(make()).__name__ in capsys.readouterr().err
-    make().fit(X, y)
-    assert not capsys.readouterr().err
-
-
-def test_the_bar_of_a_transductive_fit_never_goes_back(capsys):
-    ilsvm(verbose=1, transductive=True, unlabeled=-1, max_iter=4).fit(X, np.where(np.arange(len(y)) % 3, y, -1))
-    shown = [int(part.split("/")[0]) for part in capsys.readouterr().err.split("| ")[1:] if "/20" in part]
-    assert shown == sorted(shown)
-    assert shown[-1] > 4
-
-
-def test_warnings_say_what_to_do():
-    with pytest.warns(ConvergenceWarning, match=r"max_iter=2 .* Raise max_iter, or tol"):
-        ilsvm(max_iter=2).fit(X, y)
-    with pytest.warns(TruncationWarning, match="all 3 features .* Raise n_components"):
-        ilsvm(3).fit(X, y)
-    with pytest.warns(ConvergenceWarning, match=r"no feature is in use.* Lower temperature"):
-        ibp(temperature=1e6).fit(X)
-
-
-def test_the_folds_of_a_cross_validation_keep_quiet():
-    with pytest.warns(ConvergenceWarning) as warned:
-        ilsvm_cv(max_iter=1).fit(X, y)
-    assert len(warned) <= 2  # of the refitted model alone
 
 
 # --- saving, copying, looking

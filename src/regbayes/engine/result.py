@@ -73,6 +73,8 @@ class Progress(Generic[State]):
         Seconds since the loop began.
     state : State
         The state after this iteration, which need not be the best one.
+    stage : str
+        Which part of the fit this is an iteration of, where a model's fit has several; the loop itself knows of none.
     """
 
     iteration: int
@@ -82,6 +84,7 @@ class Progress(Generic[State]):
     diagnostics: Mapping[str, float]
     elapsed: float
     state: State
+    stage: str = ""
 
 
 @dataclass(frozen=True)

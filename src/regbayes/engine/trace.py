@@ -59,7 +59,8 @@ class Rises:
 class Trace:
     """The course of a fit. The arrays are read-only and have one entry per recorded iteration.
 
-    The start is recorded as iteration 0 when its objective was known; the first entry is iteration 1 otherwise.
+    The start is recorded as iteration 0 when its objective was known; the first entry is iteration 1 otherwise. Where
+    the objective itself changed between two runs, the iteration in between has two entries: one for each objective.
     """
 
     iterations: Integers  # (records,)
@@ -73,10 +74,13 @@ class Trace:
 
     @property
     def rises(self) -> Rises:
-        """The rises between consecutive finite objectives, however small."""
+        """The rises between consecutive finite objectives, however small.
+
+        Two entries of one iteration are the same state seen by two objectives, and no rise.
+        """
         with np.errstate(invalid="ignore"):  # inf - inf at an infeasible start
             change = np.diff(self.objective)
-        up = np.flatnonzero(np.isfinite(change) & (change > 0))
+        up = np.flatnonzero(np.isfinite(change) & (change > 0) & (np.diff(self.iterations) > 0))
         return Rises(iterations=self.iterations[up + 1], sizes=change[up])
 
     @classmethod
@@ -91,6 +95,27 @@ class Trace:
             terms={name: _column([record.terms for record in records], name) for name in term_names},
             diagnostics={name: _column([record.diagnostics for record in records], name) for name in diagnostic_names},
             elapsed=_frozen(np.array([record.elapsed for record in records], dtype=np.float64)),
+        )
+
+    @classmethod
+    def joined(cls, traces: Sequence[Trace]) -> Trace:
+        """Lay traces of runs that followed each other end to end: iterations and seconds count on."""
+        iterations, elapsed, before, began = [], [], 0, 0.0
+        for trace in traces:
+            iterations.append(before + trace.iterations)
+            elapsed.append(began + trace.elapsed)
+            if len(trace):
+                before, began = int(iterations[-1][-1]), float(elapsed[-1][-1])
+        names = dict.fromkeys(name for trace in traces for name in trace.diagnostics)
+        return cls(
+            iterations=_frozen(np.concatenate(iterations)),
+            objective=_frozen(np.concatenate([trace.objective for trace in traces])),
+            terms={name: _frozen(np.concatenate([t.terms[name] for t in traces])) for name in traces[0].terms},
+            diagnostics={
+                name: _frozen(np.concatenate([t.diagnostics.get(name, np.full(len(t), np.nan)) for t in traces]))
+                for name in names
+            },
+            elapsed=_frozen(np.concatenate(elapsed)),
         )
 
 

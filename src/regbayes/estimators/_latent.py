@@ -28,7 +28,6 @@ def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = Tr
     default = DEFAULT_TEMPERATURE if C > 0 else UNSUPERVISED_TEMPERATURE
     temperature = default if estimator.temperature == "auto" else float(estimator.temperature)
     noise, prior = estimator.noise_variance, estimator.prior_variance
-    _check_variances(noise, prior)
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
     prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
     weight = getattr(estimator, "generative_weight", 1.0)
@@ -42,7 +41,8 @@ def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = Tr
         generative_weight=DEFAULT_GENERATIVE_SHARE * C if weight == "auto" else float(weight),
         noise_variance=noise_variance,
         prior_variance=prior_variance,
-        estimate_variances="estimate" in (noise, prior),
+        estimate_noise=noise == "estimate",
+        estimate_prior=prior == "estimate",
         fit_intercept=bool(getattr(estimator, "fit_intercept", False)),
         input_scale=float(input_scale) if getattr(estimator, "include_inputs", False) else 0.0,
         n_sweeps=int(estimator.n_sweeps),
@@ -61,32 +61,18 @@ def _mean_square(X: Floats) -> float:
     return mean_square
 
 
-def _check_variances(noise: float | str, prior: float | str) -> None:
-    """Refuse to re-estimate a variance that was given as a number: the model re-estimates both or neither."""
-    if "estimate" in (noise, prior) and not (isinstance(noise, str) and isinstance(prior, str)):
-        raise ValueError(
-            'noise_variance and prior_variance are re-estimated together: "estimate" for one does not go with a number '
-            f"for the other, got noise_variance={noise!r} and prior_variance={prior!r}"
-        )
+def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | None:
+    """Return the fit that a warm start goes on from: the last one, if it is wanted and of the same size."""
+    previous: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
+    if previous is None or previous.globals.loadings.shape != (settings.n_components, n_inputs):
+        return None
+    return previous
 
 
 def label_free(X: Floats, g: Globals, n_jobs: int | None) -> Floats:
     """Features of centred rows as prediction infers them."""
     with one_blas_thread():
         return predict.features(X, g, n_threads(n_jobs))
-
-
-def resumed(previous: Globals, settings: Settings) -> Globals:
-    """The parameters of an earlier fit as the start of one with other settings."""
-    return Globals(
-        loadings=previous.loadings,
-        variances=previous.variances,
-        sticks=previous.sticks,
-        noise_variance=settings.noise_variance,
-        prior_variance=settings.prior_variance,
-        temperature=settings.temperature,
-        n_sweeps=settings.n_sweeps,
-    )
 
 
 def latent_attributes(state: State) -> dict[str, Any]:

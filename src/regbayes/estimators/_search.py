@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -15,6 +16,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
+
+from regbayes.estimators._reporting import InterruptedWarning
 
 Floats = NDArray[np.float64]
 Candidate = dict[str, Any]
@@ -52,35 +55,65 @@ def candidate_paths(grid: Mapping[str, tuple[str, Sequence[Any]]]) -> list[list[
 
 
 def score_paths(
-    owner: Any, base: Any, samples: Samples, folds: Sequence[Fold], paths: Sequence[Sequence[Candidate]], score: Score
+    owner: Any,
+    base: Any,
+    samples: Samples,
+    folds: Sequence[Fold],
+    paths: Sequence[Sequence[Candidate]],
+    score: Score,
+    backwards: bool = False,
 ) -> Floats:
     """Return the score of every candidate on every fold, (folds, candidates).
 
-    Folds and paths are shared out to ``owner.n_jobs`` processes; ``owner.verbose`` shows a bar with the time left.
+    With ``backwards`` the first fit of a path is that of its last candidate. Folds and paths are shared out to
+    ``owner.n_jobs`` processes; ``owner.verbose`` shows a bar with the time left.
     """
     jobs = [(fold, path) for fold in folds for path in paths]
     found = Parallel(n_jobs=owner.n_jobs, return_as="generator")(
-        delayed(score_path)(base, samples, fold, path, score) for fold, path in jobs
+        delayed(score_path)(base, samples, fold, path, score, backwards) for fold, path in jobs
     )
     bar = tqdm(found, total=len(jobs), desc=type(owner).__name__, unit="path", disable=not owner.verbose)
     return np.array(list(bar)).reshape(len(folds), -1)
 
 
-def score_path(base: Any, samples: Samples, fold: Fold, path: Sequence[Candidate], score: Score) -> list[float]:
-    """Fit along a path on one fold, each fit from the last, and score each."""
+@contextmanager
+def searching() -> Iterator[None]:
+    """Around a fit inside a search: no warnings, and an interrupted fit ends the search instead of being scored."""
+    with warnings.catch_warnings():  # one warning, of the refitted model, is enough
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("error", InterruptedWarning)
+        try:
+            yield
+        except InterruptedWarning:
+            raise KeyboardInterrupt from None
+
+
+def score_path(
+    base: Any, samples: Samples, fold: Fold, path: Sequence[Candidate], score: Score, backwards: bool = False
+) -> list[float]:
+    """Fit along a path on one fold, each fit from the last, and score each, in the order of the path."""
     train, test = samples.take(fold[0]), samples.take(fold[1])
     estimator = clone(base).set_params(warm_start=True)
     scores = []
-    for candidate in path:
-        with warnings.catch_warnings():  # one warning, of the refitted model, is enough
-            warnings.simplefilter("ignore", ConvergenceWarning)
+    for candidate in reversed(path) if backwards else path:
+        with searching():
             estimator.set_params(**candidate).fit(train.X, train.y, **train.metadata)
         scores.append(float(score(estimator, test.X, test.y, **test.metadata)))
-    return scores
+    return scores[::-1] if backwards else scores
 
 
-def refit_best(owner: Any, base: Any, samples: Samples, candidates: Sequence[Candidate], scores: Floats) -> None:
-    """Fit the best candidate to all rows, and give its owner the results and the fitted attributes."""
+def refit_best(
+    owner: Any,
+    base: Any,
+    samples: Samples,
+    candidates: Sequence[Candidate],
+    scores: Floats,
+    before: Sequence[Candidate] = (),
+) -> None:
+    """Fit the best candidate to all rows, and give its owner the results and the fitted attributes.
+
+    ``before`` are candidates to fit first, each from the last: those that came before the best one on its path.
+    """
     mean = scores.mean(axis=0)
     best = candidates[int(np.argmax(mean))]
     owner.best_score_ = float(mean.max())
@@ -90,7 +123,12 @@ def refit_best(owner: Any, base: Any, samples: Samples, candidates: Sequence[Can
         "std_test_score": scores.std(axis=0),
         "rank_test_score": np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1,
     }
+    for candidate in before:
+        with searching():
+            base.set_params(**candidate, warm_start=True).fit(samples.X, samples.y, **samples.metadata)
     owner.best_estimator_ = base.set_params(**best).fit(samples.X, samples.y, **samples.metadata)
+    if before:
+        base.set_params(warm_start=False)
     for name, value in vars(owner.best_estimator_).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(owner, name, value)

@@ -21,10 +21,10 @@ from regbayes.estimators._common import (
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import label_free, latent_attributes, resumed, settings_of
+from regbayes.estimators._latent import earlier_fit, label_free, latent_attributes, settings_of
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
-from regbayes.models.ilsvm.state import UNLABELED, Data, State
+from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, State
 
 Floats = NDArray[np.float64]
 
@@ -52,8 +52,8 @@ class IBPFactorAnalysis(
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate", for either,
-        starts there and re-estimates both.
+        Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
+        variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
@@ -61,7 +61,7 @@ class IBPFactorAnalysis(
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
+        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
     random_state : int, RandomState instance or None, default=None
         For the start.
     n_jobs : int or None, default=None
@@ -82,8 +82,9 @@ class IBPFactorAnalysis(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms.
+        Course of the objective and its named terms, from the end of the start-up on.
     n_iter_ : int
+        Iterations in it.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -153,14 +154,13 @@ class IBPFactorAnalysis(
         settings = settings_of(self, centred)
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         data = Data(centred, labels, np.ones(len(X)), np.zeros((1, 1)))
-        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         self.mean_ = mean
-        reporter = FitReporter(self, settings.max_iter, {"X": X}, latent_attributes, self.verbose)
+        stages = fit.stages_of("consistent", transductive=False, max_iter=settings.max_iter)
+        reporter = FitReporter(self, stages, {"X": X}, lambda read: latent_attributes(read()), self.verbose)
         with one_blas_thread(), reporter:
+            start: State | Globals | None = earlier_fit(self, settings, X.shape[1])
             early_rows = None
-            if previous is not None and previous.globals.loadings.shape == (settings.n_components, X.shape[1]):
-                start = resumed(previous.globals, settings)
-            else:
+            if start is None:
                 rng = generator(self.random_state)
                 start = init.initial_globals(centred, settings, rng)
                 early_rows = init.draw_early_rows(labels, rng)
@@ -169,8 +169,9 @@ class IBPFactorAnalysis(
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
-        warn_if_unused(self.n_components_)
-        warn_if_truncated(self, self.n_components_)
+        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            warn_if_unused(self.n_components_)
+            warn_if_truncated(self, self.n_components_)
         return self
 
     def transform(self, X: ArrayLike) -> Floats:

@@ -31,11 +31,17 @@ from regbayes.estimators._common import (
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import classifier_attributes, label_free, latent_attributes, resumed, settings_of
+from regbayes.estimators._latent import (
+    classifier_attributes,
+    earlier_fit,
+    label_free,
+    latent_attributes,
+    settings_of,
+)
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import fit, init, predict
-from regbayes.models.ilsvm.state import UNLABELED, Data, Settings, State
+from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
 
 Floats = NDArray[np.float64]
 
@@ -87,8 +93,8 @@ class ILSVMClassifier(
     transductive : bool, default=False
         Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999).
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings. "auto" sets them from the inputs' variance; "estimate", for either,
-        starts there and re-estimates both.
+        Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
+        variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
@@ -96,7 +102,7 @@ class ILSVMClassifier(
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
+        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
     random_state : int, RandomState instance or None, default=None
         For the start.
     n_jobs : int or None, default=None
@@ -123,8 +129,10 @@ class ILSVMClassifier(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms.
+        Course of the objective and its named terms, from the end of the start-up on. That of a transductive fit has
+        all its rounds, end to end.
     n_iter_ : int
+        Iterations in it.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -228,38 +236,40 @@ class ILSVMClassifier(
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         data = self._prepare(X, y)
         settings = settings_of(self, data.X, C=float(self.C), squared=self.loss == "squared_hinge")
-        reporter = FitReporter(self, self._max_steps(data), {"X": X, "y": y}, _attributes, self.verbose)
+        reporter = FitReporter(
+            self, self._stages(data), {"X": X, "y": y}, lambda read: _attributes(read()), self.verbose
+        )
         with one_blas_thread(), reporter:
             result = self._run(data, settings, reporter)
             for name, value in _attributes(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
-        if not self.include_inputs:
-            warn_if_unused(self.n_components_)
-        warn_if_truncated(self, self.n_components_)
+        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            if not self.include_inputs:
+                warn_if_unused(self.n_components_)
+            warn_if_truncated(self, self.n_components_)
         return self
 
     def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
         """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
-        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        multipliers = early_rows = None
-        if previous is not None and previous.globals.loadings.shape == (settings.n_components, data.X.shape[1]):
-            start = resumed(previous.globals, settings)
-            if previous.multipliers is not None and previous.multipliers.shape == (len(data.labeled), len(data.cost)):
-                multipliers = previous.multipliers
-        else:
+        start: State | Globals | None = earlier_fit(self, settings, data.X.shape[1])
+        early_rows = None
+        if start is None:
             rng = generator(self.random_state)
-            start = init.initial_globals(data.X, settings, rng)
+            start = self._start(data.X, settings, rng)
             early_rows = init.draw_early_rows(data.labels, rng)
-        options: dict[str, Any] = {"margins": self.margins, "early_rows": early_rows, "callbacks": [reporter]}
-        if self.transductive:
-            return fit.fit_transductive(data, settings, start, **options)
-        return fit.fit(data, settings, start, warm_start=multipliers, **options)
+        run = fit.fit_transductive if self.transductive else fit.fit
+        return run(data, settings, start, margins=self.margins, early_rows=early_rows, callbacks=[reporter])
 
-    def _max_steps(self, data: Data) -> int:
-        rounds = 1 + len(fit.TRANSDUCTIVE_WEIGHTS) if self.transductive and np.any(data.labels == UNLABELED) else 1
-        return rounds * int(self.max_iter)
+    def _start(self, X: Floats, settings: Settings, rng: np.random.Generator) -> Globals:
+        """Return where a new fit starts, for centred rows."""
+        return init.initial_globals(X, settings, rng)
+
+    def _stages(self, data: Data) -> dict[str, int | None]:
+        """Return the stages that the fit can have, and the most iterations of each."""
+        guesses = self.transductive and bool(np.any(data.labels == UNLABELED))
+        return fit.stages_of(self.margins, guesses, int(self.max_iter))
 
     def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
         """Validate labels, weights and costs; remember classes and mean."""

@@ -27,7 +27,7 @@ from regbayes.estimators.ilsvm import ILSVMClassifier
 
 Floats = NDArray[np.float64]
 
-GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes up along a path
+GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes down along a path
     "alpha": "alphas",
     "temperature": "temperatures",
     "generative_weight": "generative_weights",
@@ -55,7 +55,8 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
     """iLSVM whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
-    smallest value up, each fit starting where the last one ended. The best combination is refitted on all rows.
+    largest value down, each fit starting where the last one ended: a smaller C keeps fewer features, and those that a
+    fit has left out do not return. The best combination is refitted on all rows along the same path.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     best_estimator_ : ILSVMClassifier
-        Fitted to all rows; its fitted attributes are here too.
+        Fitted to all rows, along the path that was scored; its fitted attributes are here too.
     C_, alpha_, temperature_, generative_weight_, include_inputs_
         The values chosen.
     best_score_ : float
@@ -191,8 +192,12 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         )
         paths = candidate_paths({name: (listed, getattr(self, listed)) for name, listed in GRID.items()})
         samples, folds = Samples(X, y), list(self._folds(X, y))
-        scores = score_paths(self, base, samples, folds, paths, check_scoring(base, self.scoring))
-        refit_best(self, base, samples, [candidate for path in paths for candidate in path], scores)
+        scorer = check_scoring(base, self.scoring)
+        scores = score_paths(self, base, samples, folds, paths, scorer, backwards=True)
+        candidates = [candidate for path in paths for candidate in path]
+        best_path, best_place = divmod(int(np.argmax(scores.mean(axis=0))), len(paths[0]))
+        before = paths[best_path][:best_place:-1]  # the larger values of C
+        refit_best(self, base, samples, candidates, scores, before)
         return self
 
     def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[Fold]:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks
-from regbayes.models.ilsvm.descent import Evaluation, Problem
-from regbayes.models.ilsvm.inference import Stats, explain, infer_all, sum_rows
-from regbayes.models.ilsvm.margins import Accuracy, Margins, margin_gradient, solve_margins
-from regbayes.models.ilsvm.objective import generative_terms
+from regbayes.models.ilsvm.descent import Evaluation, Problem, evaluate, evaluate_at
+from regbayes.models.ilsvm.inference import Stats, explain, sum_rows
+from regbayes.models.ilsvm.margins import Accuracy, margin_gradient
 from regbayes.models.ilsvm.state import Globals
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_prior_blocks, update_variances
 
@@ -30,49 +29,39 @@ class Round:
     """The blocks after a round, with the objective there."""
 
     at: Evaluation
+    psi: Floats  # (N, K): the posterior of the training rows
 
 
 def start(problem: Problem, g: Globals, warm_start: Floats | None) -> Round:
     """Label-free features to begin with."""
-    psi, stats = infer_all(problem.data.X, g, problem.settings.n_threads)
-    return Round(_evaluated(problem, g, psi, stats, warm_start))
+    return Round(*evaluate(problem, g, warm_start, ACCURACY))
 
 
 def step(problem: Problem, state: Round) -> StepResult[Round]:
     """Features, loadings, sticks, variances, classifier: one round."""
-    settings, at = problem.settings, state.at
-    psi = _swept(problem, at)
+    at = state.at
+    psi = _swept(problem, state)
     stats, cross = _summed(problem, psi)
-    g = update_prior_blocks(update_loadings(at.globals, stats, cross), stats, settings.alpha)
+    g = update_prior_blocks(update_loadings(at.globals, stats, cross), stats, problem.settings.alpha)
     stats = explain(stats, cross, g)
-    if settings.estimate_variances:
-        g = update_variances(g, stats)
-    moved = _evaluated(problem, g, psi, stats, at.multipliers)
-    return StepResult(Round(moved), moved.terms, {"gap": moved.gap})
+    g = update_variances(g, stats, problem.settings)
+    moved = evaluate_at(problem, g, psi, stats, at.multipliers, ACCURACY)
+    return StepResult(Round(moved, psi), moved.terms, {"gap": moved.gap})
 
 
-def _evaluated(problem: Problem, g: Globals, psi: Floats, stats: Stats, warm_start: Floats | None) -> Evaluation:
-    settings = problem.settings
-    terms = generative_terms(stats, g, settings.alpha, settings.generative_weight)
-    margins: Margins | None = None
-    if problem.dual is not None:
-        margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, ACCURACY)
-        terms |= margins.terms
-    return Evaluation(g, psi, stats, margins, terms)
-
-
-def _swept(problem: Problem, at: Evaluation) -> Floats:
+def _swept(problem: Problem, state: Round) -> Floats:
     """One sweep of all rows' features, with what their margins add to the logits."""
-    X, g = problem.data.X, at.globals
+    X, at, g = problem.data.X, state.at, state.at.globals
     if at.margins is None:
-        pull = np.zeros_like(at.psi)
+        pull = np.zeros_like(state.psi)
     else:
-        pull = -margin_gradient(problem.data, at.margins) / problem.settings.generative_weight
-    psi = np.empty_like(at.psi)
+        pull = margin_gradient(problem.data, at.margins)
+        pull /= -problem.settings.generative_weight
+    psi = np.empty_like(state.psi)
 
     def work(_: int, first: int, last: int) -> None:
         rows = slice(first, last)
-        psi[rows] = update_features(X[rows], at.psi[rows], pull[rows], g)
+        psi[rows] = update_features(X[rows], state.psi[rows], pull[rows], g)
 
     map_chunks(work, len(X), problem.settings.n_threads)
     return psi

@@ -3,6 +3,9 @@
 Margins act on the loadings through the label-free inference, docs/math.md eq. (30)-(34). Every evaluation runs the
 inference, solves the large-margin problem from the last accepted multipliers and goes back through the inference.
 Sticks and loading variances move in closed form every few steps, and only where that does not raise J.
+
+The features of all rows are the largest arrays there are. They are needed from an evaluation to its gradient and no
+longer, so no state holds them.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from regbayes.framework.large_margin import MultiClassDual
 from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
 from regbayes.models.ilsvm.margins import Accuracy, Margins, margin_gradient, solve_margins
 from regbayes.models.ilsvm.objective import generative_terms, second_moment
-from regbayes.models.ilsvm.state import Data, Globals, Settings, State
+from regbayes.models.ilsvm.state import Data, Globals, Settings
 from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
 
 Floats = NDArray[np.float64]
@@ -60,7 +63,6 @@ class Evaluation:
     """J at some globals, and what was computed on the way."""
 
     globals: Globals
-    psi: Floats  # (N, K)
     stats: Stats
     margins: Margins | None
     terms: dict[str, float]
@@ -80,11 +82,6 @@ class Evaluation:
         """Multipliers to start the next large-margin solve from."""
         return None if self.margins is None else self.margins.solution.dual
 
-    def state(self) -> State:
-        """The fitted model that this evaluation describes."""
-        classifier = None if self.margins is None else self.margins.classifier
-        return State(self.globals, self.psi, classifier, self.multipliers)
-
 
 @dataclass(frozen=True)
 class Search:
@@ -97,23 +94,30 @@ class Search:
     accuracy: Accuracy = FIRST
 
 
-def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, accuracy: Accuracy) -> Evaluation:
-    """Compute J: inference, statistics, large-margin step."""
+def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, accuracy: Accuracy) -> tuple[Evaluation, Floats]:
+    """Compute J: inference, statistics, large-margin step. Return it with the features, (N, K)."""
+    psi, stats = infer_all(problem.data.X, g, problem.settings.n_threads)
+    return evaluate_at(problem, g, psi, stats, warm_start, accuracy), psi
+
+
+def evaluate_at(
+    problem: Problem, g: Globals, psi: Floats, stats: Stats, warm_start: Floats | None, accuracy: Accuracy
+) -> Evaluation:
+    """Compute J at given features and their statistics: large-margin step and terms."""
     settings = problem.settings
-    psi, stats = infer_all(problem.data.X, g, settings.n_threads)
     terms = generative_terms(stats, g, settings.alpha, settings.generative_weight)
     margins = None
     if problem.dual is not None:
         margins = solve_margins(problem.data, psi, problem.dual, settings, warm_start, accuracy)
         terms |= margins.terms
-    return Evaluation(g, psi, stats, margins, terms)
+    return Evaluation(g, stats, margins, terms)
 
 
-def gradient(problem: Problem, at: Evaluation) -> Floats:
+def gradient(problem: Problem, at: Evaluation, psi: Floats) -> Floats:
     """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
     g, r = at.globals, problem.settings.generative_weight
-    slopes = np.zeros_like(at.psi) if at.margins is None else margin_gradient(problem.data, at.margins)
-    sums = reverse_all(problem.data.X, at.psi, slopes, g, r, problem.settings.n_threads)
+    slopes = np.zeros_like(psi) if at.margins is None else margin_gradient(problem.data, at.margins)
+    sums = reverse_all(problem.data.X, psi, slopes, g, r, problem.settings.n_threads)
     couplings = sums.coupling + sums.coupling.T + r * second_moment(at.stats)
     through = sums.cross - sums.theta[:, None] * g.loadings + couplings @ g.loadings
     return np.asarray(g.precision * through + (r / (g.temperature * g.prior_variance)) * g.loadings)
@@ -121,24 +125,31 @@ def gradient(problem: Problem, at: Evaluation) -> Floats:
 
 def start(problem: Problem, g: Globals, warm_start: Floats | None) -> Search:
     """Evaluate the start."""
-    at = evaluate(problem, g, warm_start, FIRST)
-    return Search(at, gradient(problem, at))
+    at, psi = evaluate(problem, g, warm_start, FIRST)
+    return Search(at, gradient(problem, at, psi))
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A step that lowers J enough."""
+
+    at: Evaluation
+    gradient: Floats  # (K, D)
+    length: float
 
 
 def step(problem: Problem, search: Search) -> StepResult[Search]:
     """One L-BFGS step and, every few steps, the closed-form blocks."""
-    search, moved, length = _downhill(problem, search)
-    if moved is None:
+    search, move = _downhill(problem, search)
+    if move is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
-    slope = gradient(problem, moved)
-    change = (moved.globals.loadings - search.at.globals.loadings, slope - search.gradient)
+    change = (move.at.globals.loadings - search.at.globals.loadings, move.gradient - search.gradient)
     curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
     moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
-    accuracy = _accuracy_after(search, moved)
-    after = Search(moved, slope, moves, search.n_steps + 1, accuracy)
+    after = Search(move.at, move.gradient, moves, search.n_steps + 1, _accuracy_after(search, move.at))
     if after.n_steps % BLOCKS_EVERY == 0:
         after = _update_blocks(problem, after)
-    return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
+    return StepResult(after, after.at.terms, {"step": move.length, "gap": after.at.gap})
 
 
 def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
@@ -151,50 +162,49 @@ def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
     return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
 
 
-def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:
+def _downhill(problem: Problem, search: Search) -> tuple[Search, _Move | None]:
     """Find a step that lowers J; where there is none, try once more without memory, then with a smaller gap."""
     while True:
-        moved, length = _line_search(problem, search)
-        if moved is not None:
-            return search, moved, length
+        move = _line_search(problem, search)
+        if move is not None:
+            return search, move
         if search.moves:
             search = replace(search, moves=())
         elif search.at.margins is not None and search.accuracy.gap > LEAST_GAP:
             search = _sharpened(problem, search)
         else:
-            return search, None, 0.0
+            return search, None
 
 
 def _sharpened(problem: Problem, search: Search) -> Search:
     """Solve for the classifier more accurately: what looked like a rise may have been the gap."""
     accuracy = Accuracy(max(0.1 * search.accuracy.gap, LEAST_GAP), PATIENT_EPOCHS)
-    at = evaluate(problem, search.at.globals, search.at.multipliers, accuracy)
-    if at.objective > search.at.objective:
-        # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the better
-        # multipliers are worth having all the same.
-        return replace(search, accuracy=accuracy, gradient=gradient(problem, at))
-    return replace(search, at=at, accuracy=accuracy, gradient=gradient(problem, at))
+    at, psi = evaluate(problem, search.at.globals, search.at.multipliers, accuracy)
+    sharper = replace(search, accuracy=accuracy, gradient=gradient(problem, at, psi))
+    # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
+    # belongs to the better multipliers is worth having all the same.
+    return sharper if at.objective > search.at.objective else replace(sharper, at=at)
 
 
-def _line_search(problem: Problem, search: Search) -> tuple[Evaluation | None, float]:
+def _line_search(problem: Problem, search: Search) -> _Move | None:
     """Backtrack along the L-BFGS direction until J falls enough."""
     at = search.at
     direction = _direction(search)
     slope = float(np.vdot(search.gradient, direction))
     if not slope < 0:
-        return None, 0.0
+        return None
     length = 1.0
     for _ in range(MAX_TRIALS):
         g = replace(at.globals, loadings=at.globals.loadings + length * direction)
-        moved = evaluate(problem, g, at.multipliers, search.accuracy)
+        moved, psi = evaluate(problem, g, at.multipliers, search.accuracy)
         rise = moved.objective - at.objective
         if rise <= ARMIJO * length * slope:
-            return moved, length
+            return _Move(moved, gradient(problem, moved, psi), length)
         # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
         curve = rise - slope * length
         best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
         length = min(max(best, 0.1 * length), 0.5 * length)
-    return None, 0.0
+    return None
 
 
 def _direction(search: Search) -> Floats:
@@ -223,14 +233,13 @@ def _direction(search: Search) -> Floats:
 
 def _update_blocks(problem: Problem, search: Search) -> Search:
     """Sticks and variances in closed form at the current features; kept only where J, inference rerun, did not rise."""
-    settings, at = problem.settings, search.at
-    g = update_prior_blocks(at.globals, at.stats, settings.alpha)
-    if settings.estimate_variances:
-        g = update_variances(g, at.stats)
-    trial = evaluate(problem, g, at.multipliers, search.accuracy)
+    at = search.at
+    g = update_prior_blocks(at.globals, at.stats, problem.settings.alpha)
+    g = update_variances(g, at.stats, problem.settings)
+    trial, psi = evaluate(problem, g, at.multipliers, search.accuracy)
     if not trial.objective <= at.objective:
         return search
-    return replace(search, at=trial, gradient=gradient(problem, trial))
+    return replace(search, at=trial, gradient=gradient(problem, trial, psi))
 
 
 def settled(limit: float) -> Callable[[Sequence[float]], Status | None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from regbayes.engine import FitResult, Progress, run
+from regbayes.engine import FitResult, Progress, Status, Trace, run
 from regbayes.models.ilsvm import alternation, descent, startup
 from regbayes.models.ilsvm.descent import Evaluation, Problem, Search, settled
 from regbayes.models.ilsvm.inference import infer_all
@@ -19,21 +20,26 @@ from regbayes.models.ilsvm.predict import decide
 from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Integers, Settings, State
 
 Floats = NDArray[np.float64]
-Callback = Callable[[Progress[State]], bool | None]
+Callback = Callable[[Progress[Callable[[], State]]], bool | None]
+MarginKind = Literal["consistent", "posterior"]
 
 FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # of the large-margin step once the features stand
+AS_IT_IS = Accuracy(gap=1.0, max_epochs=0.0)
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
+CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
+START_UP = "start-up"  # the stages of a fit, as callbacks see them
+STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
 def fit(
     data: Data,
     settings: Settings,
-    start: Globals,
+    start: Globals | State,
     *,
-    margins: Literal["consistent", "posterior"] = "consistent",
-    warm_start: Floats | None = None,
+    margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
     callbacks: Sequence[Callback] = (),
+    stage: str | None = None,
 ) -> FitResult[State]:
     """Fit the model.
 
@@ -41,64 +47,95 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Globals
-        From `init.initial_globals`, or of an earlier fit. Where its temperature is above that of the settings, the
-        start-up cools it down.
+    start : Globals or State
+        A new start, from `init.initial_globals`; or an earlier fit to go on from, which has its start-up behind it:
+        the features that it has are not judged again. Where its temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
         training rows (the paper).
-    warm_start : array of shape (n_labeled, answers), default=None
-        Multipliers of an earlier fit on the same rows.
     early_rows : array of int, default=None
         Rows that the start-up is content with, in order; all of them by default. `init.draw_early_rows` draws them.
     callbacks : sequence of callable
-        Each sees a `Progress` whose state is a fitted `State`.
+        Each sees the `Progress` of every iteration, those of the start-up too. Its ``stage`` says which they are, and
+        its ``state`` is a function that returns the `State` of a fit that ends there: rows are inferred for it.
+    stage : str, default=None
+        Name of the iterations after the start-up: "descent" or "alternation", as the margins are, unless given.
 
     Returns
     -------
     FitResult
-        Its trace begins after the start-up. With consistent margins the objective never rises in it.
+        Its trace begins after the start-up. With consistent margins the objective never rises in it. A fit that is
+        stopped or interrupted in the start-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = _problem(data, settings)
+    halted: Status | None = None
     step: Any
     state: Any
     if margins == "posterior":
-        step, state = alternation.step, alternation.start(problem, _at_temperature(start, settings), warm_start)
+        step, state = alternation.step, _alternating(problem, start)
     else:
-        step, state = descent.step, _started(problem, start, warm_start, early_rows)
+        step = descent.step
+        state, halted = _started(problem, start, early_rows, callbacks)
     result: FitResult[Any] = run(
         lambda at: step(problem, at),
         state,
-        max_iter=settings.max_iter,
+        max_iter=0 if halted else settings.max_iter,
         objective=lambda at: at.at.terms,
         stop=settled(settings.tol * problem.unit),
-        callbacks=[_seeing_states(callback, settings) for callback in callbacks],
+        callbacks=_watching(callbacks, problem, stage or STAGES[margins]),
     )
-    return replace(result, state=_padded(_finished(problem, result.state.at), settings))
+    final, cut = _ended(problem, result.state.at)
+    return replace(result, state=final, status=cut or halted or result.status)
 
 
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Globals,
+    start: Globals | State,
     *,
-    margins: Literal["consistent", "posterior"] = "consistent",
+    margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
-    """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more."""
-    result = fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)
+    """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
+
+    Every round is a fit that goes on from the last one, with new guesses. A stop or an interrupt ends the rounds. The
+    trace is that of all rounds, and iterations count on; the one at which a round ends and the next begins is there
+    twice, with the objectives of both.
+    """
+    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
     guessed = np.flatnonzero(data.labels == UNLABELED)
-    if not len(guessed) or result.state.classifier is None:
-        return result
-    for weight in TRANSDUCTIVE_WEIGHTS:
+    for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
+        last = results[-1]
+        if last.status in CUT_SHORT or last.state.classifier is None:
+            break
         labels, weights = data.labels.copy(), data.weights.copy()
-        scores = decide(data.X[guessed], result.state.embedding[guessed], result.state.classifier)
+        scores = decide(data.X[guessed], last.state.embedding[guessed], last.state.classifier)
         labels[guessed] = np.argmax(scores, axis=1)
         weights[guessed] = weight
         full = replace(data, labels=labels, weights=weights)
-        result = fit(full, settings, result.state.globals, margins=margins, early_rows=early_rows, callbacks=callbacks)
-    return result
+        stage = guesses_at(weight)
+        results.append(fit(full, settings, last.state, margins=margins, callbacks=callbacks, stage=stage))
+    *earlier, last = results
+    n_before = sum(result.n_iter for result in earlier)
+    return replace(
+        last,
+        trace=Trace.joined([result.trace for result in results]),
+        n_iter=n_before + last.n_iter,
+        kept_iteration=n_before + last.kept_iteration,
+    )
+
+
+def stages_of(margins: MarginKind, transductive: bool, max_iter: int) -> dict[str, int | None]:
+    """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
+    rounds = [guesses_at(weight) for weight in TRANSDUCTIVE_WEIGHTS] if transductive else []
+    start_up: dict[str, int | None] = {START_UP: None} if margins == "consistent" else {}
+    return start_up | dict.fromkeys([STAGES[margins], *rounds], max_iter)
+
+
+def guesses_at(weight: float) -> str:
+    """Return the stage of a round with guessed labels."""
+    return f"guesses at weight {weight:g}"
 
 
 def _problem(data: Data, settings: Settings) -> Problem:
@@ -106,36 +143,92 @@ def _problem(data: Data, settings: Settings) -> Problem:
     return Problem(data, settings, build_dual(data, settings) if supervised else None)
 
 
-def _started(problem: Problem, start: Globals, multipliers: Floats | None, early_rows: Integers | None) -> Search:
-    """Run the start-up, on some of the rows if there are many, and evaluate where it ended on all of them."""
-    settings, data = problem.settings, problem.data
-    if settings.max_iter == 0:
-        return descent.start(problem, _at_temperature(start, settings), multipliers)
-    start = startup.without_empty(start)
+def _alternating(problem: Problem, start: Globals | State) -> alternation.Round:
+    g = _resumed(start.globals, problem.settings) if isinstance(start, State) else start
+    multipliers = _known_multipliers(problem, start)
+    return alternation.start(problem, _at_temperature(g, problem.settings), multipliers)
+
+
+def _started(
+    problem: Problem, start: Globals | State, early_rows: Integers | None, callbacks: Sequence[Callback]
+) -> tuple[Search, Status | None]:
+    """Run the start-up, on some of the rows if there are many, and evaluate where it ended on all of them.
+
+    Return the status too if the fit shall not go on.
+    """
+    settings, resumed = problem.settings, isinstance(start, State)
+    g = startup.without_empty(_resumed(start.globals, settings)) if isinstance(start, State) else start
+    multipliers = _known_multipliers(problem, start)
+    if settings.max_iter == 0 or (resumed and g.temperature == settings.temperature):
+        return descent.start(problem, _at_temperature(g, settings), multipliers), None
     # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
-    settings = replace(settings, estimate_variances=False)
-    if early_rows is None:
-        return startup.start_up(replace(problem, settings=settings), start, multipliers)
-    some = _problem(data.rows(early_rows), settings)  # multipliers belong to all rows
-    found = startup.start_up(some, start, None, share=len(early_rows) / len(data.X))
-    return descent.start(problem, found.at.globals, multipliers)
+    fixed = replace(settings, estimate_noise=False, estimate_prior=False)
+    whole = replace(problem, settings=fixed)
+    some = whole if early_rows is None or resumed else _problem(problem.data.rows(early_rows), fixed)
+    plan = startup.Plan(some, whole, is_new=not resumed)
+    result = run(
+        partial(startup.step, plan),
+        startup.begin(plan, g, multipliers),
+        max_iter=startup.most_steps(plan, g),
+        callbacks=_watching(callbacks, problem, START_UP),
+        keep="last",
+    )
+    found = result.state.search
+    if result.status is Status.CONVERGED:
+        return found, None
+    return descent.start(problem, _at_temperature(found.at.globals, settings), multipliers), result.status
 
 
-def _at_temperature(start: Globals, settings: Settings) -> Globals:
-    return replace(start, temperature=settings.temperature)
+def _at_temperature(g: Globals, settings: Settings) -> Globals:
+    return replace(g, temperature=settings.temperature)
 
 
-def _seeing_states(callback: Callback, settings: Settings) -> Callable[[Progress[Any]], bool | None]:
-    return lambda progress: callback(replace(progress, state=_padded(progress.state.at.state(), settings)))
+def _resumed(previous: Globals, settings: Settings) -> Globals:
+    """Return the parameters of an earlier fit as the start of one with other settings, cooled later where warmer."""
+    return replace(
+        previous,
+        noise_variance=previous.noise_variance if settings.estimate_noise else settings.noise_variance,
+        prior_variance=previous.prior_variance if settings.estimate_prior else settings.prior_variance,
+        temperature=max(previous.temperature, settings.temperature),
+        n_sweeps=settings.n_sweeps,
+    )
 
 
-def _finished(problem: Problem, at: Evaluation) -> State:
-    """Infer the training rows as prediction does, and solve the classifier there to the full accuracy."""
-    psi, _ = infer_all(problem.data.X, at.globals, problem.settings.n_threads)
+def _known_multipliers(problem: Problem, start: Globals | State | Evaluation) -> Floats | None:
+    """Return the multipliers that came with a start, unless they are those of other rows or answers."""
+    known = None if isinstance(start, Globals) else start.multipliers
+    shape = (len(problem.data.labeled), len(problem.data.cost))
+    return known if problem.dual is not None and known is not None and known.shape == shape else None
+
+
+def _watching(callbacks: Sequence[Callback], problem: Problem, stage: str) -> list[Callable[[Progress[Any]], Any]]:
+    """Return the callbacks as the engine calls them."""
+
+    def watch(callback: Callback, progress: Progress[Any]) -> bool | None:
+        at = progress.state.search.at if stage == START_UP else progress.state.at
+        return callback(replace(progress, stage=stage, state=partial(_finished, problem, at, FINAL)))
+
+    return [partial(watch, callback) for callback in callbacks]
+
+
+def _ended(problem: Problem, at: Evaluation) -> tuple[State, Status | None]:
+    """Return the fitted model; interrupted now, it has the classifier that is there, and a status that says so."""
+    try:
+        return _finished(problem, at, FINAL), None
+    except KeyboardInterrupt:
+        return _finished(problem, at, AS_IT_IS), Status.INTERRUPTED
+
+
+def _finished(problem: Problem, at: Evaluation, accuracy: Accuracy) -> State:
+    """Infer the training rows as prediction does, and solve the classifier there."""
+    settings = problem.settings
+    g = _at_temperature(at.globals, settings)  # a callback may look during the start-up, when it is warmer
+    psi, _ = infer_all(problem.data.X, g, settings.n_threads)
     if problem.dual is None:
-        return State(at.globals, psi, None, None)
-    margins = solve_margins(problem.data, psi, problem.dual, problem.settings, at.multipliers, FINAL)
-    return State(at.globals, psi, margins.classifier, margins.solution.dual)
+        return _padded(State(g, psi, None, None), settings)
+    multipliers = _known_multipliers(problem, at)
+    margins = solve_margins(problem.data, psi, problem.dual, settings, multipliers, accuracy)
+    return _padded(State(g, psi, margins.classifier, margins.solution.dual), settings)
 
 
 def _padded(state: State, settings: Settings) -> State:

@@ -2,16 +2,20 @@
 
 What happens here changes the objective itself (its temperature, the number of features), so that its values cannot be
 compared. The descent that follows has one objective, which never rises.
+
+The start-up is a chain of legs, each of them some steps of descent on one objective. `step` takes one step, and where
+a leg is over decides on the next one; `regbayes.engine.run` repeats it. So progress is seen, and a fit that is
+interrupted here keeps what it has.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.engine import run
+from regbayes.engine import Status, StepResult
 from regbayes.models.ilsvm import descent
 from regbayes.models.ilsvm.descent import Problem, Search, settled
 from regbayes.models.ilsvm.objective import kl_of_each_loading
@@ -23,87 +27,175 @@ Indices = NDArray[np.intp]
 
 STEPS = 40  # of descent before features are judged
 TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier
-COOLING = 0.8  # factor between the temperatures of two stages
-COOLING_STEPS = 4  # of descent in a stage
+COOLING = 0.8  # factor between the temperatures of two legs
+COOLING_STEPS = 4  # of descent in a leg
 TRIAL_STEPS = 8  # of descent that a model with fewer features gets before it is compared
 WEAK = 0.5  # squared length of loadings, in units of the tempered noise: longer ones are not judged
 STICK_ROUNDS = 5
 
 
-def start_up(problem: Problem, start: Globals, multipliers: Floats | None, share: float = 1.0) -> Search:
-    """Descend a little from the start, cool to the wanted temperature, and leave out features that do not pay.
+@dataclass(frozen=True)
+class Plan:
+    """What stays the same through a start-up."""
 
-    ``share`` is the share of all rows that the problem has: what features are worth grows with the rows, their price
-    does not.
-    """
-    wanted = problem.settings.temperature
-    search = _descend_at(problem, start, multipliers, max(start.temperature, wanted), STEPS)
-    while (temperature := search.at.globals.temperature) > wanted:
-        temperature = max(COOLING * temperature, wanted)
-        search = _descend_at(problem, search.at.globals, search.at.multipliers, temperature, COOLING_STEPS)
-    return prune(problem, search, share)
+    problem: Problem  # the rows that it is content with, at the wanted temperature
+    whole: Problem  # all rows
+    is_new: bool = True  # an earlier fit had its first steps, and its features were judged: it is cooled only
+
+    @property
+    def share(self) -> float:
+        """Share of the rows: what features are worth grows with the rows, their price does not."""
+        return len(self.problem.data.X) / len(self.whole.data.X)
 
 
-def _descend_at(problem: Problem, g: Globals, multipliers: Floats | None, temperature: float, n_steps: int) -> Search:
-    """Take some steps at a temperature that may not be the final one.
+@dataclass(frozen=True)
+class Leg:
+    """Some steps of descent on one objective, fewer if they gain little, and no more than a fit may have."""
+
+    problem: Problem
+    search: Search
+    n_steps: int
+    objectives: tuple[float, ...]  # at its start and after each step
+    is_over: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem, search: Search, n_steps: int) -> Leg:
+        """Return a leg at its start."""
+        return cls(problem, search, min(n_steps, problem.settings.max_iter), (search.at.objective,))
+
+    def step(self) -> StepResult[Leg]:
+        """Take one step."""
+        result = descent.step(self.problem, self.search)
+        objectives = (*self.objectives, result.state.at.objective)
+        small = settled(TOL * self.problem.unit)(objectives) is not None
+        over = result.status is not None or small or len(objectives) > self.n_steps
+        moved = replace(self, search=result.state, objectives=objectives, is_over=over)
+        return StepResult(moved, result.terms, result.diagnostics)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model with fewer features, on its way to be compared with the one that has them."""
+
+    leg: Leg
+    n_removed: int
+    limit: float  # the objective that it must reach
+
+    @property
+    def pays(self) -> bool:
+        """Whether the features that it lacks are not worth what they cost."""
+        return self.leg.search.at.objective <= self.limit
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Where the start-up has got to. While features are on trial the model still has them."""
+
+    leg: Leg
+    trial: Trial | None = None
+
+    @property
+    def search(self) -> Search:
+        """The model, as far as it has got."""
+        return self.leg.search
+
+
+def begin(plan: Plan, start: Globals, multipliers: Floats | None) -> StartUp:
+    """Return the start-up before its first step: at the temperature of the start, or the wanted one if that is more."""
+    temperature = max(start.temperature, plan.problem.settings.temperature)
+    if not plan.is_new:  # an earlier fit at more heat, which has had its first steps
+        temperature = _cooler(plan, temperature)
+    n_steps = STEPS if plan.is_new else COOLING_STEPS
+    return StartUp(_leg_at(plan, start, multipliers, temperature, n_steps))
+
+
+def step(plan: Plan, at: StartUp) -> StepResult[StartUp]:
+    """Take one step of descent; where that ends a leg, go on to the next one, or end the start-up."""
+    result = (at.leg if at.trial is None else at.trial.leg).step()
+    moved = result.state
+    after = replace(at, leg=moved) if at.trial is None else replace(at, trial=replace(at.trial, leg=moved))
+    status = None
+    if moved.is_over:
+        following = _after_leg(plan, after)
+        after, status = (_handed_over(plan, after), Status.CONVERGED) if following is None else (following, None)
+    return StepResult(after, result.terms, result.diagnostics, status)
+
+
+def most_steps(plan: Plan, start: Globals) -> int:
+    """Return a bound on the steps of a start-up: first steps, legs of cooling, trials of features."""
+    wanted = plan.problem.settings.temperature
+    n_coolings = int(np.ceil(max(0.0, np.log(start.temperature / wanted)) / -np.log(COOLING))) + 1
+    # A batch that is removed doubles the next one and a batch that is not halves it, down to a single feature.
+    n_trials = 2 * len(start.loadings) + 2 * int(np.ceil(np.log2(len(start.loadings) + 1)))
+    return STEPS + COOLING_STEPS * n_coolings + TRIAL_STEPS * n_trials
+
+
+def _after_leg(plan: Plan, at: StartUp) -> StartUp | None:
+    """Return the start-up at the beginning of its next leg, or None where there is none."""
+    if at.trial is None:
+        g = at.search.at.globals
+        if g.temperature > plan.problem.settings.temperature:
+            temperature = _cooler(plan, g.temperature)
+            return StartUp(_leg_at(plan, g, at.search.at.multipliers, temperature, COOLING_STEPS))
+        return _next_trial(plan, at.leg, len(g.loadings)) if plan.is_new else None
+    if at.trial.pays:
+        return _next_trial(plan, at.trial.leg, 2 * at.trial.n_removed)
+    return _next_trial(plan, at.leg, at.trial.n_removed // 2)
+
+
+def _handed_over(plan: Plan, at: StartUp) -> StartUp:
+    """Return the start-up with the model that it found evaluated on all rows."""
+    search = at.trial.leg.search if at.trial is not None and at.trial.pays else at.search
+    if plan.problem.data is not plan.whole.data:
+        search = descent.start(plan.whole, search.at.globals, None)
+    return StartUp(Leg.of(plan.whole, search, 0))
+
+
+def _cooler(plan: Plan, temperature: float) -> float:
+    return max(COOLING * temperature, plan.problem.settings.temperature)
+
+
+def _leg_at(plan: Plan, g: Globals, multipliers: Floats | None, temperature: float, n_steps: int) -> Leg:
+    """Return a leg at a temperature that may not be the final one.
 
     The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
     """
-    settings = problem.settings
+    settings = plan.problem.settings
     weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-    here = replace(problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
-    return descend(here, descent.start(here, replace(g, temperature=temperature), multipliers), n_steps)
+    here = replace(plan.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
+    return Leg.of(here, descent.start(here, replace(g, temperature=temperature), multipliers), n_steps)
 
 
-def descend(problem: Problem, start: Search, n_steps: int) -> Search:
-    """Take some steps of descent, fewer if they gain little, and no more than a fit may have."""
-    return run(
-        lambda at: descent.step(problem, at),
-        start,
-        max_iter=min(n_steps, problem.settings.max_iter),
-        objective=lambda at: at.at.terms,
-        stop=settled(TOL * problem.unit),
-    ).state
-
-
-def prune(problem: Problem, search: Search, share: float = 1.0) -> Search:
-    """Leave out weak features, several at once, as long as the model without them has the lower objective.
+def _next_trial(plan: Plan, leg: Leg, batch: int) -> StartUp | None:
+    """Put weak features on trial, several at once; None where there are none, or a single one was worth its price.
 
     A feature whose loadings are zero is the same for all rows. It still pays the divergence of its loadings from their
     prior, which a model without the feature does not: that is its price. And it earns by being undecided, the more the
     higher the temperature; but so would any number of features that do nothing. Here the tempered prior counts as
     normalised, and that earns nothing.
     """
-    batch = len(search.at.globals.loadings)
-    while True:
-        g = search.at.globals
-        strength = g.precision * np.einsum("kd,kd->k", g.loadings, g.loadings)
-        weak = np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
-        batch = min(batch, len(weak), len(strength) - 1)
-        if batch == 0:
-            return search
-        smaller = _without(problem, search, weak[:batch], share)
-        if smaller is None:
-            batch //= 2
-        else:
-            search, batch = smaller, 2 * batch
+    g = leg.search.at.globals
+    strength = g.precision * np.einsum("kd,kd->k", g.loadings, g.loadings)
+    weak = np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
+    batch = min(batch, len(weak), len(strength) - 1)
+    return StartUp(leg, _trial_without(plan, leg, weak[:batch])) if batch > 0 else None
 
 
-def _without(problem: Problem, search: Search, removed: Indices, share: float) -> Search | None:
-    """Return the search without some features, after some steps, or None if they are worth what they cost."""
-    at, g = search.at, search.at.globals
+def _trial_without(plan: Plan, leg: Leg, removed: Indices) -> Trial:
+    """Return the model without some features, and the objective that it must reach."""
+    problem, at = leg.problem, leg.search.at
+    g, settings = at.globals, problem.settings
     loadings = g.loadings.copy()
     loadings[removed] = 0.0
     empty = replace(g, loadings=loadings)
-    weight = share * problem.settings.generative_weight / g.temperature
+    weight = plan.share * settings.generative_weight / g.temperature
     limit = at.objective + weight * float(kl_of_each_loading(empty)[removed].sum())
-    zeroed = descent.evaluate(problem, empty, at.multipliers, search.accuracy)
+    zeroed, _ = descent.evaluate(problem, empty, at.multipliers, leg.search.accuracy)
     kept = np.setdiff1d(np.arange(len(loadings)), removed)
-    smaller = select(g, kept, at.stats.counts, at.stats.n_rows, problem.settings.alpha)
+    smaller = select(g, kept, at.stats.counts, at.stats.n_rows, settings.alpha)
     start = descent.start(problem, smaller, zeroed.multipliers)
     constant = zeroed.objective - start.at.objective  # what the features say about themselves: the same at any loadings
-    moved = descend(problem, start, TRIAL_STEPS)
-    return moved if moved.at.objective + constant <= limit else None
+    return Trial(Leg.of(problem, start, TRIAL_STEPS), len(removed), limit - constant)
 
 
 def without_empty(g: Globals) -> Globals:

@@ -29,7 +29,8 @@ class Settings:
     generative_weight: float  # r
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
-    estimate_variances: bool
+    estimate_noise: bool  # whether sigma^2 is only where the estimate starts
+    estimate_prior: bool  # the same for sigma_0^2
     fit_intercept: bool
     input_scale: float  # factor on the inputs beside the latent features; 0 leaves them out
     n_sweeps: int  # S, of label-free inference

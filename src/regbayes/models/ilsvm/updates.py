@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.ilsvm.inference import Stats, base_logits
 from regbayes.models.ilsvm.objective import expected_residual, second_moment
-from regbayes.models.ilsvm.state import Globals
+from regbayes.models.ilsvm.state import Globals, Settings
 from regbayes.priors.indian_buffet import update_sticks
 
 Floats = NDArray[np.float64]
@@ -40,13 +40,17 @@ def update_loadings(g: Globals, stats: Stats, cross: Floats) -> Globals:
     return replace(g, loadings=loadings, variances=loading_variances(g, stats))
 
 
-def update_variances(g: Globals, stats: Stats) -> Globals:
-    """Noise and prior variance by empirical Bayes, shared by all rows, with a floor."""
+def update_variances(g: Globals, stats: Stats, settings: Settings) -> Globals:
+    """Noise and prior variance by empirical Bayes, those of them that are to be estimated, with a floor."""
     K, D = g.loadings.shape
     floor = VARIANCE_FLOOR * stats.squared_norm / (stats.n_rows * D)
-    noise = expected_residual(stats, g) / (stats.n_rows * D)
-    prior = (float(np.vdot(g.loadings, g.loadings)) + D * float(np.sum(g.variances))) / (K * D)
-    return replace(g, noise_variance=max(noise, floor), prior_variance=max(prior, floor))
+    noise, prior = g.noise_variance, g.prior_variance
+    if settings.estimate_noise:
+        noise = max(expected_residual(stats, g) / (stats.n_rows * D), floor)
+    if settings.estimate_prior:
+        squares = float(np.vdot(g.loadings, g.loadings)) + D * float(np.sum(g.variances))
+        prior = max(squares / (K * D), floor)
+    return replace(g, noise_variance=noise, prior_variance=prior)
 
 
 def update_features(X: Floats, psi: Floats, pull: Floats, g: Globals) -> Floats:

@@ -1,0 +1,54 @@
+"""What the tests of the iLSVM model share: small problems, and settings for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regbayes.framework.large_margin import zero_one_cost
+from regbayes.models.ilsvm import descent, init
+from regbayes.models.ilsvm.margins import Accuracy, build_dual
+from regbayes.models.ilsvm.state import UNLABELED, Data, Settings
+
+EXACT = Accuracy(gap=1e-10, max_epochs=20_000.0)
+ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
+
+
+def make_settings(X, **changes):
+    noise = init.default_noise_variance(X)
+    values = {
+        "n_components": 5,
+        "alpha": 2.0,
+        "C": 1.0,
+        "squared": True,
+        "temperature": init.graded_temperature(X, noise),
+        "generative_weight": 0.1,
+        "noise_variance": noise,
+        "prior_variance": noise * init.PRIOR_RATIO,
+        "estimate_noise": False,
+        "estimate_prior": False,
+        "fit_intercept": True,
+        "input_scale": 0.0,
+        "n_sweeps": 1,
+        "max_iter": 20,
+        "tol": 0.0,
+        "n_threads": 1,
+    }
+    return Settings(**(values | changes))
+
+
+def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_classes, n)
+    X = rng.standard_normal((n, D)) + 2.0 * rng.standard_normal((n_classes, D))[labels]
+    labels[:n_unlabeled] = UNLABELED
+    return Data(X - X.mean(axis=0), labels, rng.uniform(0.5, 2.0, n), zero_one_cost(n_classes))
+
+
+def make_problem(seed, settings_changes=None, **data_changes):
+    data = make_data(seed, **data_changes)
+    settings = make_settings(data.X, **(settings_changes or {}))
+    return descent.Problem(data, settings, build_dual(data, settings) if settings.C > 0 else None)
+
+
+def start_of(problem, seed=0):
+    return init.initial_globals(problem.data.X, problem.settings, np.random.default_rng(seed))

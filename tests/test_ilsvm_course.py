@@ -1,0 +1,239 @@
+"""The course of a fit as its user sees it: stages, callbacks, bars, warnings, interrupts, warm starts."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning
+
+from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
+from regbayes import TruncationWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, y = digits()
+MAKERS = {"iLSVM": ilsvm, "IBP": ibp}
+both = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+# --- callbacks, bars, warnings
+
+
+@both
+def test_a_callback_sees_every_iteration_and_every_stage(make):
+    watch = Watch()
+    fitted = make().set_callbacks(watch).fit(X, y)
+    n_starting = watch.parents.count("start-up")
+    assert n_starting > 3
+    assert watch.tasks == (
+        ["iteration"] * n_starting + ["start-up"] + ["iteration"] * fitted.n_iter_ + ["descent", "fit"]
+    )
+    assert watch.parents[-2:] == ["fit", None]
+    assert watch.scores[-1] == fitted.score(X, y)
+    np.testing.assert_array_equal(fitted.components_, make().fit(X, y).components_)
+
+
+def test_the_paper_s_way_has_one_stage():
+    watch = Watch()
+    fitted = ilsvm(margins="posterior").set_callbacks(watch).fit(X, y)
+    assert watch.tasks == ["iteration"] * fitted.n_iter_ + ["alternation", "fit"]
+
+
+@both
+def test_a_callback_can_stop_a_fit(make):
+    watch = Watch()
+    make().set_callbacks(watch).fit(X, y)
+    n_starting = watch.parents.count("start-up")
+    watch = Watch(stop_after=n_starting + 3)  # the end of the start-up is a task too
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # whoever asked to stop knows
+        fitted = make().set_callbacks(watch).fit(X, y)
+    assert fitted.n_iter_ == 2
+    assert watch.scores[-1] == fitted.score(X, y)
+
+
+@both
+@pytest.mark.parametrize("n_tasks", [1, 6])
+def test_a_callback_can_stop_a_start_up(make, n_tasks):
+    watch = Watch(stop_after=n_tasks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = make().set_callbacks(watch).fit(X, y)
+    assert watch.tasks == ["iteration"] * n_tasks + ["start-up", "fit"]
+    assert fitted.n_iter_ == 0
+    assert len(fitted.trace_) == 1
+    assert watch.scores[n_tasks - 1] == pytest.approx(fitted.score(X, y), rel=1e-2)
+
+
+class CtrlC(Watch):
+    """A user who interrupts after some tasks."""
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.tasks.append(context.task_name)
+        if len(self.tasks) == self.stop_after:
+            raise KeyboardInterrupt
+
+
+@both
+@pytest.mark.parametrize(("n_tasks", "when"), [(5, "during its start-up"), (200, "after .* iterations")])
+def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(make, n_tasks, when):
+    model = make(20, max_iter=1000, tol=0.0, temperature=0.02).set_callbacks(CtrlC(n_tasks))
+    with pytest.warns(ConvergenceWarning, match=f"was interrupted {when}; the best state so far is kept") as warned:
+        model.fit(X, y)
+    assert len(warned) == 1
+    assert (model.n_iter_ == 0) == (n_tasks == 5)
+    np.testing.assert_allclose(model.transform(X), model.embedding_, rtol=1e-12)
+    assert np.isfinite(model.score(X, y))
+
+
+def test_an_interrupted_transductive_fit_does_not_go_on():
+    labels = np.where(np.arange(len(y)) % 3, y, -1)
+    user = CtrlC(5)
+    fitted = ilsvm(transductive=True, unlabeled=-1).set_callbacks(user).fit(X, labels)
+    assert user.tasks == ["iteration"] * 5 + ["start-up", "fit"]
+    assert fitted.n_iter_ == 0
+
+
+def test_a_transductive_fit_counts_all_its_iterations():
+    watch = Watch()
+    labels = np.where(np.arange(len(y)) % 3, y, -1)
+    fitted = ilsvm(transductive=True, unlabeled=-1, max_iter=4).set_callbacks(watch).fit(X, labels)
+    rounds = [task for task in watch.tasks if task not in ("iteration", "start-up", "fit")]
+    assert rounds == ["descent", *(f"guesses at weight {weight}" for weight in (0.01, 0.1, 0.3, 1))]
+    assert fitted.n_iter_ == watch.tasks.count("iteration") - watch.parents.count("start-up") > 4
+    assert len(fitted.trace_) == fitted.n_iter_ + 5
+
+
+def test_scikit_learns_monitor_logs_every_iteration():
+    monitor = ScoringMonitor(scoring="accuracy")
+    fitted = ilsvm().set_callbacks(monitor).fit(X, y)
+    log = monitor.get_logs().data
+    assert sum(entry["task_name"] == "iteration" and entry["task_id_path"][1] == 1 for entry in log) == fitted.n_iter_
+    (whole,) = (entry for entry in log if entry["task_name"] == "fit")
+    assert whole["accuracy"] == fitted.score(X, y)
+
+
+def test_scikit_learns_progress_bar(capsys):
+    pytest.importorskip("rich")
+    ilsvm().set_callbacks(ProgressBar()).fit(X, y)
+    assert "ILSVMClassifier" in capsys.readouterr().out
+
+
+@both
+def test_verbose_shows_a_bar_for_each_stage(make, capsys):
+    fitted = make(verbose=1).fit(X, y)
+    shown = capsys.readouterr().err
+    name = type(fitted).__name__
+    assert re.search(rf"{name} start-up: [1-9]\d*it", shown)
+    assert re.search(rf"{name} descent: .* {fitted.n_iter_}/15 ", shown)
+    make().fit(X, y)
+    assert not capsys.readouterr().err
+
+
+def test_verbose_shows_a_bar_for_a_search(capsys):
+    ilsvm_cv(verbose=1).fit(X, y)
+    assert re.search("ILSVMClassifierCV: 100%.* 2/2 ", capsys.readouterr().err)
+
+
+def test_every_round_of_a_transductive_fit_has_its_bar(capsys):
+    ilsvm(verbose=1, transductive=True, unlabeled=-1, max_iter=4).fit(X, np.where(np.arange(len(y)) % 3, y, -1))
+    shown = capsys.readouterr().err
+    for stage in ("start-up", "descent", "guesses at weight 0.01", "guesses at weight 1"):
+        assert f"ILSVMClassifier {stage}: " in shown
+
+
+def test_warnings_say_what_to_do():
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=2 .* Raise max_iter, or tol"):
+        ilsvm(max_iter=2).fit(X, y)
+    with pytest.warns(TruncationWarning, match="all 3 features .* Raise n_components"):
+        ilsvm(3).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match=r"no feature is in use.* Lower temperature"):
+        ibp(temperature=1e6).fit(X)
+
+
+def test_the_folds_of_a_cross_validation_keep_quiet():
+    with pytest.warns(ConvergenceWarning) as warned:
+        ilsvm_cv(max_iter=1).fit(X, y)
+    assert len(warned) <= 2  # of the refitted model alone
+
+
+# --- warm starts
+
+
+@both
+def test_a_warm_start_goes_on(make):
+    fitted = make(max_iter=4, warm_start=True).fit(X, y)
+    ends = [fitted.trace_.objective[-1]]
+    for _ in range(3):
+        fitted.fit(X, y)
+        assert fitted.trace_.objective[0] <= ends[-1] + 1e-3 * abs(ends[-1])
+        ends.append(fitted.trace_.objective[-1])
+    assert ends == sorted(ends, reverse=True)
+    cold = make(max_iter=4).fit(X, y)
+    assert ends[-1] < cold.fit(X, y).trace_.objective[-1] == ends[0]
+
+
+def test_a_warm_start_takes_other_settings():
+    fitted = ilsvm(warm_start=True).fit(X, y)
+    loadings, psi = fitted.components_, fitted.embedding_
+    fitted.set_params(max_iter=0, temperature=0.02, noise_variance=3.0, prior_variance=5.0).fit(X, y)
+    np.testing.assert_array_equal(fitted.components_, loadings)
+    assert (fitted.noise_variance_, fitted.prior_variance_) == (3.0, 5.0)
+    assert np.mean(fitted.embedding_ * (1 - fitted.embedding_)) < 0.5 * np.mean(psi * (1 - psi))
+
+
+def test_a_warm_start_takes_other_rows_classes_and_sizes():
+    fitted = ilsvm(warm_start=True).fit(X, y)
+    assert fitted.fit(X[:100], y[:100]).embedding_.shape == (100, 6)
+    assert fitted.fit(X, y > 1).coef_.shape == (1, 6)
+    assert fitted.set_params(n_components=4).fit(X, y).components_.shape == (4, 64)
+    shuffled = np.random.default_rng(0).permutation(y)
+    fitted.fit(X, y).fit(X, shuffled)  # multipliers of other labels are only a start
+    cold = ilsvm(4, warm_start=True, max_iter=0).fit(X, y)
+    assert fitted.trace_.objective[-1] < cold.fit(X, shuffled).trace_.objective[0]
+
+
+@both
+def test_a_second_fit_of_the_same_thing_changes_almost_nothing(make):
+    fitted = make(20, max_iter=300, tol=1e-4, warm_start=True).fit(X, y)
+    in_use, psi = fitted.n_components_, fitted.embedding_
+    left_out = np.all(fitted.components_ == 0.0, axis=1)
+    watch = Watch()
+    fitted.set_callbacks(watch).fit(X, y)
+    assert "start-up" not in watch.tasks
+    assert fitted.n_iter_ <= 6
+    assert fitted.n_components_ == in_use
+    np.testing.assert_array_equal(np.all(fitted.components_ == 0.0, axis=1), left_out)
+    assert np.mean(np.abs(fitted.embedding_ - psi)) < 0.01
+
+
+# --- the path of a cross-validation
+
+
+@pytest.mark.parametrize("weight", ["auto", 0.03])
+def test_no_setting_is_crippled_by_those_before_it_on_the_path(weight):
+    """Where a small C leaves few features, a larger one that goes on from there has nothing to work with."""
+    Xs, ys = digits(10, 600)
+    train, test = np.arange(0, 600, 2), np.arange(1, 600, 2)
+    Cs = (0.01, 0.1, 1.0, 10.0)
+    search = ilsvm_cv(
+        16, Cs=Cs, generative_weights=(weight,), cv=[(train, test)], max_iter=60
+    ).fit(Xs, ys)  # fmt: skip
+    cold = search.best_estimator_.set_params(warm_start=False)
+    alone = [cold.set_params(C=C).fit(Xs[train], ys[train]).score(Xs[test], ys[test]) for C in Cs]
+    noise = 2 * np.sqrt(0.9 * 0.1 / len(test))
+    assert np.all(search.cv_results_["mean_test_score"] > np.array(alone) - noise)
+
+
+def test_the_best_combination_is_refitted_along_its_path():
+    search = ilsvm_cv(Cs=(0.01, 0.1, 1.0), scoring=lambda model, X, y: -abs(model.C - 0.1)).fit(X, y)
+    assert search.C_ == 0.1
+    by_hand = clone(search.best_estimator_).set_params(warm_start=True, C=1.0).fit(X, y).set_params(C=0.1).fit(X, y)
+    np.testing.assert_array_equal(search.components_, by_hand.components_)
+    assert not search.best_estimator_.warm_start
+    assert search.cv_results_["param_C"] == [0.01, 0.1, 1.0]
