@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from regbayes.plots.components import FeatureWeightsDisplay, TopWordsDisplay
 from regbayes.plots.latent import FeatureUseDisplay, ObjectiveDisplay
 from regbayes.plots.posterior import DualMultipliersDisplay, PosteriorShiftDisplay
+from regbayes.plots.tasks import TaskRelationsDisplay
 
-__all__ = ["DualMultipliersDisplay", "FeatureUseDisplay", "ObjectiveDisplay", "PosteriorShiftDisplay"]
+__all__ = [
+    "DualMultipliersDisplay",
+    "FeatureUseDisplay",
+    "FeatureWeightsDisplay",
+    "ObjectiveDisplay",
+    "PosteriorShiftDisplay",
+    "TaskRelationsDisplay",
+    "TopWordsDisplay",
+]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage
 
+from regbayes.plots.tasks import correlations, related_order, relation_name
 from regbayes.report._examples import ExamplePool
 from regbayes.report._targets import Outcomes
 from regbayes.report.data import Confusion, Regression, Tasks, Worst
@@ -148,22 +148,25 @@ def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
 
 
 def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool) -> Worst | None:
-    """Return the wrong answers that the model is most sure of; of scores that do not say, the first ones."""
+    """Return the wrong answers that the model is most sure of; without margins, the first ones."""
     if outcomes.predicted is None:
         return None
     wrong = np.flatnonzero(outcomes.values != outcomes.predicted)
+    title = f"{min(N_WORST, len(wrong))} of the {len(wrong)} wrong answers"
     if margins is not None:
         wrong = wrong[np.argsort(margins[wrong], kind="stable")]
+        title = "The wrong answers that the model is most sure of"
     wrong = wrong[:N_WORST]
     notes = []
     for cell in wrong:
         labels = outcomes.class_names[outcomes.tasks[cell]]
-        said, is_ = labels[outcomes.predicted[cell]], labels[outcomes.values[cell]]
-        text = f"is {is_}, taken for {said}"
+        text = f"is {labels[outcomes.values[cell]]}, taken for {labels[outcomes.predicted[cell]]}"
         if outcomes.layout == "matrix":
             text = f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}"
-        notes.append(text if margins is None else f"{text}; margin {margins[cell]:.2f}")
-    return Worst(pool.places(outcomes.rows[wrong]), tuple(notes))
+        notes.append(
+            text if margins is None else f"{text}; margin {margins[cell]:.2f}".replace("; margin -", "; margin −")
+        )
+    return Worst(title, pool.places(outcomes.rows[wrong]), tuple(notes))
 
 
 def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
@@ -178,10 +181,11 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
     order = np.argsort(-np.abs(residual / unit), kind="stable")[:N_WORST]
     notes = []
     for cell in order:
-        text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}"
+        text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}".replace(" -", " −")
         several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
         notes.append(f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}" if several else text)
-    return Worst(pool.places(outcomes.rows[order]), tuple(notes))
+    title = "The largest differences between predicted and observed"
+    return Worst(title, pool.places(outcomes.rows[order]), tuple(notes))
 
 
 def _task_means_of(values: Floats, outcomes: Outcomes) -> Floats:
@@ -224,10 +228,11 @@ def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
     if output_scores is not None and output_scores.shape[1] == len(outcomes.task_names):
         counts = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
         kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_RELATED])
-        relations = correlations(output_scores[:, kept])
+        relations = correlations(output_scores[:, kept], centred=outcomes.layout == "ragged")
         order = related_order(relations)
         shown, relations = kept[order].astype(np.int64), relations[np.ix_(order, order)]
-    return Tasks(tuple(outcomes.task_names), tuple(names), columns, relations, shown)
+    name = relation_name(centred=outcomes.layout == "ragged")
+    return Tasks(tuple(outcomes.task_names), tuple(names), columns, name, relations, shown)
 
 
 def _task_columns(outcomes: Outcomes) -> tuple[list[str], Floats]:
@@ -266,22 +271,3 @@ def _task_columns(outcomes: Outcomes) -> tuple[list[str], Floats]:
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
-
-
-def correlations(scores: Floats) -> Floats:
-    """Return correlations of columns; a column that does not vary has none with the others."""
-    centred = scores - scores.mean(axis=0)
-    norms = np.sqrt(np.sum(centred**2, axis=0))
-    unit = np.divide(centred, norms, out=np.zeros_like(centred), where=norms > 0)
-    found = np.clip(unit.T @ unit, -1.0, 1.0)
-    np.fill_diagonal(found, 1.0)
-    return np.asarray(found)
-
-
-def related_order(relations: Floats) -> Integers:
-    """Return an order of the tasks in which related ones are neighbours."""
-    n = len(relations)
-    if n < 3:
-        return np.arange(n, dtype=np.int64)
-    distances = (1.0 - relations)[np.triu_indices(n, 1)]
-    return np.asarray(leaves_list(linkage(distances, "average", optimal_ordering=True)), dtype=np.int64)

@@ -57,6 +57,12 @@ def describe(
     """Describe the rows of the pool."""
     truths, predictions = answers_of(rows, outcomes)
     names = [f"row {row}" if row_names is None else label_text(row_names[row]) for row in rows]
+    if outcomes is not None and outcomes.layout == "ragged":
+        task = dict(zip(outcomes.rows.tolist(), outcomes.tasks.tolist(), strict=True))
+        names = [
+            f"{name}, {outcomes.task_names[task[row]]}" if row in task else name
+            for name, row in zip(names, rows.tolist(), strict=True)
+        ]
     shown = [] if texts is None else [shortened(str(texts[row])) for row in rows]
     return Examples(
         names=tuple(names),
@@ -84,7 +90,18 @@ def answers_of(rows: Integers, outcomes: Outcomes | None) -> tuple[list[str], li
     truths = [_answer(cells[int(row)], outcomes.values, outcomes) for row in rows]
     if outcomes.predicted is None:
         return truths, [""] * len(rows)
+    if outcomes.layout == "matrix" and outcomes.kind == "classes":
+        return truths, [_mistakes(cells[int(row)], outcomes, outcomes.predicted) for row in rows]
     return truths, [_answer(cells[int(row)], outcomes.predicted, outcomes) for row in rows]
+
+
+def _mistakes(cells: list[int], outcomes: Outcomes, predicted: NDArray[Any]) -> str:
+    """Say which of a row's labels are wrong; an empty string if none is."""
+    wrong = [cell for cell in cells if outcomes.values[cell] != predicted[cell]]
+    missed = [name for name in (_named(cell, outcomes.values, outcomes) for cell in wrong) if name]
+    added = [name for name in (_named(cell, predicted, outcomes) for cell in wrong) if name]
+    parts = [f"{verb} {_listed(names)}" for verb, names in (("misses", missed), ("adds", added)) if names]
+    return "; ".join(parts)
 
 
 def _answer(cells: list[int], values: NDArray[Any], outcomes: Outcomes) -> str:
@@ -97,10 +114,8 @@ def _answer(cells: list[int], values: NDArray[Any], outcomes: Outcomes) -> str:
         return _listed([f"{outcomes.task_names[outcomes.tasks[cell]]} {values[cell]:.3g}" for cell in cells])
     cell = cells[0]
     if outcomes.kind == "numbers":
-        text = f"{values[cell]:.4g}"
-    else:
-        text = outcomes.class_names[outcomes.tasks[cell]][values[cell]]
-    return f"{text} ({outcomes.task_names[outcomes.tasks[cell]]})" if outcomes.layout == "ragged" else text
+        return f"{values[cell]:.4g}".replace("-", "−")
+    return outcomes.class_names[outcomes.tasks[cell]][values[cell]]
 
 
 def _named(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:

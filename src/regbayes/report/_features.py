@@ -66,7 +66,7 @@ def _quantile_groups(outcomes: Outcomes) -> Groups:
         return Groups("", [], [])
     order = np.argsort(outcomes.values, kind="stable")
     parts = [part for part in np.array_split(order, N_QUANTILES) if len(part)]
-    names = [f"{outcomes.values[part[0]]:.3g} to {outcomes.values[part[-1]]:.3g}" for part in parts]
+    names = [f"{outcomes.values[part[0]]:.3g} to {outcomes.values[part[-1]]:.3g}".replace("-", "−") for part in parts]
     return Groups("target", names, [outcomes.rows[part] for part in parts])
 
 

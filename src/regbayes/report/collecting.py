@@ -107,14 +107,16 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     rows = _rows(latent, X, kind, image_shape, texts, feature_names)
     _check_lengths(_num_samples(X), row_names=row_names, texts=texts)
     outcomes = None
+    own_predictions = predictions is None
     if y is not None:
-        if predictions is None and hasattr(estimator, "predict"):
+        if own_predictions and hasattr(estimator, "predict"):
             predictions = respond(estimator, "predict", X, task)
         outcomes = read_outcomes(estimator, latent.model, X, y, task, predictions, target_names)
     pool = ExamplePool()
     values = np.asarray(latent.model.transform(latent.X), dtype=np.float64)
     features = _features(latent, rows, values, outcomes, pool)
-    judged = _judged(estimator, latent, values, outcomes, (X, task), pool)
+    asked = (X, task) if own_predictions else None
+    judged = _judged(estimator, latent, values, outcomes, asked, pool)
     pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)
     return ReportData(
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
@@ -190,6 +192,7 @@ def _features(
         all_use=use,
         all_in_use=in_use,
         use_name=_use_name(unit, bool(len(outputs.weights))),
+        count_note=_count_note(latent.model, int(in_use.sum()), len(in_use)),
         separation_name="" if outcomes is None else _separation_name(outcomes),
         probabilities=unit,
         number=kept,
@@ -233,6 +236,21 @@ def _use_name(unit: bool, weighted: bool) -> str:
     return "spread of its values times the size of its weights" if weighted else "spread of its values"
 
 
+def _count_note(model: Any, n_used: int, n_components: int) -> str:
+    if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
+        return (
+            f"{n_used} of {n_components} features are on for some input and off for another. At a temperature above 0 "
+            "features are graded and all of them are used, so n_components is a budget; at temperature=0 their number "
+            "follows the data."
+        )
+    if n_used == n_components > 1:
+        return (
+            f"All {n_used} features that the model may have are in use: the data may ask for more. Raise n_components "
+            "to let them decide; ignore this if you want just so many."
+        )
+    return f"{n_used} of the {n_components} features that the model may have are in use: the truncation does not bind."
+
+
 def _separation_name(outcomes: Outcomes) -> str:
     what = "classes" if outcomes.pooled_classes else "labels" if outcomes.kind == "classes" else "targets"
     return f"share of its variance that the {what} explain"
@@ -251,10 +269,14 @@ def _judged(
     latent: LatentModel,
     values: Floats,
     outcomes: Outcomes | None,
-    asked: tuple[Any, Any],
+    asked: tuple[Any, Any] | None,
     pool: ExamplePool,
 ) -> dict[str, Any]:
-    """Return the parts of the page that say how right the model is."""
+    """Return the parts of the page that say how right the model is.
+
+    `asked` are the rows and tasks to score; None where predictions are not the estimator's own, so that its scores say
+    nothing about them.
+    """
     if outcomes is None:
         return dict.fromkeys(("confusion", "tasks", "regression", "worst"))
     weights = latent_features.outputs_of(latent, outcomes).weights
@@ -264,7 +286,7 @@ def _judged(
         worst, confusion = answers.worst_numbers(outcomes, pool), None
     else:
         margins = None
-        if outcomes.predicted is not None and hasattr(estimator, "decision_function"):
+        if asked is not None and outcomes.predicted is not None and hasattr(estimator, "decision_function"):
             margins = answers.class_margins(respond(estimator, "decision_function", *asked), outcomes)
         confusion = answers.confusion_of(outcomes, pool)
         worst = answers.worst_labels(outcomes, margins, pool)

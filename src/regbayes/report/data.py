@@ -58,6 +58,7 @@ class Features:
     all_use: Floats  # (K,)
     all_in_use: NDArray[np.bool_]  # (K,)
     use_name: str  # what `use` measures
+    count_note: str  # whether the truncation binds
     separation_name: str  # what `separation` measures; empty without targets
     probabilities: bool  # whether values lie between 0 and 1
 
@@ -98,7 +99,7 @@ class Examples:
 
     names: tuple[str, ...]
     truths: tuple[str, ...]  # empty where there is no target
-    predictions: tuple[str, ...]  # empty where nothing was predicted
+    predictions: tuple[str, ...]  # empty where nothing was predicted; of several labels, those that are wrong
     texts: tuple[str, ...]  # how documents begin; empty strings otherwise
     pictures: Bytes | None  # (P, height, width) or (P, height, width, 3)
 
@@ -108,6 +109,7 @@ class Examples:
 class Worst:
     """The rows that the model is most wrong about."""
 
+    title: str  # in what sense they are the worst
     examples: Integers  # (n,): places in `Examples`
     notes: tuple[str, ...]
 
@@ -131,7 +133,8 @@ class Tasks:
     names: tuple[str, ...]
     column_names: tuple[str, ...]
     columns: Floats  # (tasks, columns): counts and scores of each task
-    relations: Floats  # (shown, shown): correlations of the tasks' scores
+    relation_name: str  # what a relation is
+    relations: Floats  # (shown, shown)
     shown: Integers  # (shown,): tasks in the order of `relations`, related ones together
 
 

@@ -60,7 +60,7 @@ function pairsView(data, bytes) {
 function worstView(data, bytes) {
   const { examples, notes } = data.worst;
   if (!examples.length) return null;
-  const lead = data.regression ? 'The largest differences between predicted and observed' : 'The wrong answers that the model is most sure of';
+  const lead = data.worst.title;
   if (data.examples.pictures) {
     return panel('Worst examples', lead, h('ol', { class: 'thumbs wide-thumbs' }, examples.map((example, i) =>
       h('li', null, exampleThumb(data, bytes, example), h('div', { class: 'cap' }, h('div', null, data.examples.names[example]), h('div', { class: 'soft' }, notes[i]))))));
@@ -68,7 +68,7 @@ function worstView(data, bytes) {
   const texts = data.examples.texts.some(Boolean);
   return panel('Worst examples', lead, h('div', { class: 'scroll' }, h('table', { class: 'grid-table' },
     h('thead', null, h('tr', null, h('th', null, 'row'), h('th', null, 'what happened'), texts && h('th', null, 'text'))),
-    h('tbody', null, examples.map((example, i) => h('tr', null, h('td', null, data.examples.names[example]), h('td', null, notes[i]), texts && h('td', { class: 'soft' }, data.examples.texts[example])))))));
+    h('tbody', null, examples.map((example, i) => h('tr', null, h('td', { class: 'name' }, data.examples.names[example]), h('td', null, notes[i]), texts && h('td', { class: 'soft' }, data.examples.texts[example])))))));
 }
 
 function regressionView(data) {
@@ -90,7 +90,8 @@ function sortableTable(heads, rows, label) {
   const body = h('tbody');
   let [column, descending] = [null, true];
   const headCells = heads.map((name, i) => h('th', { class: i ? 'num' : '', scope: 'col' }, h('button', { type: 'button', click: () => sort(i) }, name)));
-  const fillBody = (sorted) => body.replaceChildren(...sorted.map((row) => h('tr', null, row.map((value, i) => h('td', { class: i ? 'num' : '' }, i ? text(value) : value)))));
+  const formats = heads.map((_, i) => (i ? uniform(rows.map((row) => row[i])) : String));
+  const fillBody = (sorted) => body.replaceChildren(...sorted.map((row) => h('tr', null, row.map((value, i) => h('td', { class: i ? 'num' : 'name', title: i ? null : value }, formats[i](value))))));
   const sort = (i) => {
     descending = column === i ? !descending : i > 0;
     column = i;

@@ -2,10 +2,13 @@
 
 const SERIES = ['warm', 'accent', 'good', 'chart-3', 'chart-4', 'chart-5', 'chart-6'];
 const MANY_BARS = 24;
+const MANY_ROWS = 45;
 
 // items: [{label, value, low, high, note}]; deviations become whiskers. Bars start at zero.
-function bars(items, { limits = null, figure = text, few = MANY_BARS } = {}) {
+function bars(items, { limits = null, signs = false, few = MANY_BARS } = {}) {
   const shown = items.filter((item) => item.value !== null);
+  const plain = uniform(shown.map((item) => item.value));
+  const figure = signs ? withSign(plain) : plain;
   const ends = shown.flatMap((item) => [item.value, item.low ?? item.value, item.high ?? item.value]);
   const low = limits ? limits[0] : Math.min(0, ...ends);
   const high = limits ? limits[1] : Math.max(0, ...ends);
@@ -106,7 +109,7 @@ function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel }) {
 
 function histogram(counts, [low, high], mean, label) {
   return chart(label, (width) => {
-    const height = 150;
+    const height = 180;
     const top = Math.max(...counts, 1);
     const inner = { left: 4, right: width - 4, top: 16, bottom: height - 22 };
     const step = (inner.right - inner.left) / counts.length;
@@ -164,9 +167,10 @@ function scatter(observed, predicted, label) {
 function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, columnNoun }) {
   const canvas = h('canvas', { role: 'img', 'aria-label': label });
   const readout = h('p', { class: 'readout', 'aria-hidden': true }, 'point at a cell to read it');
-  const named = rowNames.length <= 45;
+  const named = rowNames.length <= MANY_ROWS;
   const rowHeight = named ? 1.35 : Math.max(0.22, Math.min(0.6, 28 / rowNames.length));
   const columns = columnNames.length;
+  const maxWidth = Math.max(12, 3.2 * columns) + 'rem';
   const draw = () => {
     const palette = diverging();
     paint(canvas, values.length, columns, (i) => palette((values[Math.floor(i / columns)][i % columns] ?? 0) / (limit || 1)));
@@ -177,7 +181,7 @@ function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, colum
     const frame = canvas.getBoundingClientRect();
     const row = Math.min(values.length - 1, Math.max(0, Math.floor((event.clientY - frame.top) / frame.height * values.length)));
     const column = Math.min(columns - 1, Math.max(0, Math.floor((event.clientX - frame.left) / frame.width * columns)));
-    readout.textContent = `${rowNoun} ${rowNames[row]}, ${columnNoun} ${columnNames[column]}: ${signed(values[row][column])}`;
+    readout.textContent = `${rowNoun} ${rowNames[row]}, ${columnNoun} ${columnNames[column]}: ${withSign(text)(values[row][column])}`;
   };
   canvas.addEventListener('pointermove', tell);
   canvas.addEventListener('pointerdown', tell);
@@ -185,7 +189,7 @@ function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, colum
   return h('div', null,
     h('div', { class: 'map' },
       named ? h('div', { class: 'rows', style: { gridAutoRows: rowHeight + 'rem', lineHeight: rowHeight + 'rem' } }, rowNames.map((name) => h('span', { title: name }, name))) : h('span'),
-      h('div', { style: { height: rowHeight * rowNames.length + 'rem' } }, canvas),
-      heads && h('div', { class: 'heads', 'aria-hidden': true }, columnNames.map((name) => h('span', null, name)))),
+      h('div', { style: { height: rowHeight * rowNames.length + 'rem', maxWidth } }, canvas),
+      heads && h('div', { class: 'heads', 'aria-hidden': true, style: { maxWidth } }, columnNames.map((name) => h('span', null, name)))),
     readout);
 }

@@ -32,8 +32,17 @@ function text(value, digits = 3) {
   return String(Number(value.toPrecision(digits))).replace('-', '−');
 }
 
-function signed(value) {
-  return value > 0 ? '+' + text(value) : text(value);
+// One number of decimals for numbers that stand below each other: three digits of the largest, and three for shares.
+function uniform(values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  const size = Math.max(...known.map(Math.abs), 0);
+  if (known.every(Number.isInteger) || size >= 1000 || size < 1e-3) return (value) => text(value);
+  const places = size <= 1 ? Math.min(5, 3 - Math.ceil(Math.log10(size))) : 2 - Math.floor(Math.log10(size));
+  return (value) => (value === null || value === undefined ? '–' : value.toFixed(places).replace(/^-(0\.?0*)$/, '$1').replace('-', '−'));
+}
+
+function withSign(format) {
+  return (value) => (value > 0 ? '+' : '') + format(value);
 }
 
 function percent(value) {
@@ -75,7 +84,7 @@ function mixed(from, to, share) {
 // Blue for plus, orange for minus, the ground for zero; the root spreads small values out.
 function diverging() {
   const [zero, plus, minus] = [colour('zero'), colour('accent'), colour('warm')];
-  return (share) => mixed(zero, share >= 0 ? plus : minus, Math.min(1, Math.abs(share) ** 0.75));
+  return (share) => mixed(zero, share >= 0 ? plus : minus, Math.min(1, Math.abs(share) ** 0.65));
 }
 
 function bytesOf(packed, signedBytes) {

@@ -1,5 +1,6 @@
 // The features: a list that can be sorted and walked with the arrow keys, and everything about the chosen one.
 
+const FEW_GROUPS = 14;
 const SORTS = [
   { key: 'use', label: 'use', of: (features) => features.use },
   { key: 'separation', label: 'separation', of: (features) => features.separation },
@@ -47,13 +48,14 @@ class FeatureExplorer {
     const separating = this.sort === 'separation';
     const measure = separating ? features.separation : features.use;
     const top = Math.max(...measure.map((value) => value ?? 0), 1e-12);
+    const format = uniform(measure);
     this.options = new Map();
     const options = this.order.map((place) => {
       const share = (measure[place] ?? 0) / (features.probabilities || separating ? Math.max(1, top) : top);
-      const node = h('div', { class: 'option' + (features.all_in_use[features.number[place]] ? '' : ' faint'), role: 'option', id: 'option-' + features.number[place], tabindex: -1,
+      const node = h('div', { class: 'option' + (features.pictures ? ' pictured' : '') + (features.all_in_use[features.number[place]] ? '' : ' faint'), role: 'option', id: 'option-' + features.number[place], tabindex: -1,
         'aria-selected': 'false', click: () => this.select(place, true) },
       features.pictures && loadingPicture(features.pictures, this.loadingBytes, place, ''),
-      h('div', { class: 'name' }, h('span', null, 'feature ' + features.number[place]), h('span', { class: 'number' }, text(measure[place], 2))),
+      h('div', { class: 'name' }, h('span', null, 'feature ' + features.number[place]), h('span', { class: 'number' }, format(measure[place]))),
       h('div', { class: 'hint' }, this.hint(place)),
       h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width: 100 * share + '%' } })));
       this.options.set(place, node);
@@ -154,7 +156,7 @@ class FeatureExplorer {
       return { label, value: mean, low: mean - deviation, high: mean + deviation };
     });
     const lead = { class: 'Average in each class', label: 'Average over the rows with each label', target: 'Average in each fifth of the rows, by target' }[features.group_title];
-    return panel('By ' + features.group_title, lead + ', and one standard deviation to either side', bars(items, { limits: features.probabilities ? [0, 1] : null }));
+    return panel('By ' + features.group_title, lead + ', and one standard deviation to either side', bars(items, { limits: features.probabilities ? [0, 1] : null, few: FEW_GROUPS }));
   }
 
   weights(place) {
@@ -166,27 +168,37 @@ class FeatureExplorer {
     const limit = Math.max(...features.weights.flat().map(Math.abs), 1e-12);
     const items = order.map((i) => ({ label: features.output_names[i], value: weights[i] }));
     const speaks = features.output_title === 'class' ? 'How the feature speaks for or against each class' : 'Weight of the feature in each task';
-    return panel('Weights', speaks, bars(items, { limits: [Math.min(0, -limit), limit], figure: signed }));
+    return panel('Weights', speaks, bars(items, { limits: [Math.min(0, -limit), limit], signs: true, few: FEW_GROUPS }));
   }
 
   topRanked(place) {
     const { features, data } = this;
     const rows = features.examples[place];
+    const format = features.probabilities ? (value) => value.toFixed(3) : uniform(features.example_values[place]);
     const title = `The ${rows.length} top-ranked examples`;
     if (data.examples.pictures) {
       return panel(title, 'The rows with the highest values', h('ol', { class: 'thumbs' }, rows.map((example, i) =>
-        h('li', null, exampleThumb(data, this.exampleBytes, example), h('div', { class: 'cap' }, answer(data, example)), h('div', { class: 'soft number' }, text(features.example_values[place][i]))))));
+        h('li', null, exampleThumb(data, this.exampleBytes, example), h('div', { class: 'cap' }, answer(data, example)), h('div', { class: 'soft number' }, format(features.example_values[place][i]))))));
     }
     if (data.kind === 'text' && data.examples.texts.some(Boolean)) {
       return panel(title, 'The documents with the highest values', h('ol', { class: 'texts' }, rows.map((example, i) =>
-        h('li', null, h('div', { class: 'meta' }, data.examples.names[example], ' · ', text(features.example_values[place][i]), ' · ', answer(data, example)), data.examples.texts[example]))));
+        h('li', null, h('div', { class: 'meta' }, data.examples.names[example], ' · ', format(features.example_values[place][i]), ' · ', answer(data, example)), data.examples.texts[example]))));
     }
-    const inputs = features.loading_names[place].slice(0, features.example_inputs[place][0]?.length ?? 0);
+    return panel(title, 'The rows with the highest values, and their values of the largest inputs', this.exampleTable(place, rows, format));
+  }
+
+  exampleTable(place, rows, format) {
+    const { features, data } = this;
+    const inputs = features.example_inputs[place];
+    const names = features.loading_names[place].slice(0, inputs[0]?.length ?? 0);
+    const formats = names.map((_, i) => uniform(inputs.map((row) => row[i])));
     const known = data.examples.truths.some(Boolean);
-    const head = h('tr', null, h('th', null, 'row'), h('th', { class: 'num' }, 'value'), known && h('th', null, 'target'), inputs.map((name) => h('th', { class: 'num' }, name)));
-    return panel(title, 'The rows with the highest values, and their values of the largest inputs', h('div', { class: 'scroll' }, h('table', { class: 'grid-table' }, h('thead', null, head),
-      h('tbody', null, rows.map((example, i) => h('tr', null, h('td', null, data.examples.names[example]), h('td', { class: 'num' }, text(features.example_values[place][i])),
-        known && h('td', null, answer(data, example)), features.example_inputs[place][i].map((value) => h('td', { class: 'num' }, text(value)))))))));
+    const head = h('tr', null, h('th', null, 'row'), h('th', { class: 'num' }, 'value'), known && h('th', { class: data.regression ? 'num' : '' }, 'target'),
+      data.regression && h('th', { class: 'num' }, 'predicted'), names.map((name) => h('th', { class: 'num input', title: name }, name)));
+    const line = (example, i) => h('tr', null, h('td', { class: 'name' }, data.examples.names[example]), h('td', { class: 'num' }, format(features.example_values[place][i])),
+      known && h('td', { class: data.regression ? 'num' : '' }, data.regression ? data.examples.truths[example] : answer(data, example)),
+      data.regression && h('td', { class: 'num' }, data.examples.predictions[example]), inputs[i].map((value, j) => h('td', { class: 'num' }, formats[j](value))));
+    return h('div', { class: 'scroll' }, h('table', { class: 'grid-table' }, h('thead', null, head), h('tbody', null, rows.map(line))));
   }
 }
 
@@ -198,8 +210,9 @@ function sentence(words) {
 function answer(data, example) {
   const { truths, predictions } = data.examples;
   const [truth, prediction] = [truths[example], predictions[example]];
-  if (!prediction || truth === prediction || data.regression) return h('span', null, truth, data.regression && prediction && h('span', { class: 'soft' }, ' (predicted ' + prediction + ')'));
-  return h('span', null, truth, ' ', h('span', { class: 'wrong' }, '→ ' + prediction));
+  if (!prediction || truth === prediction) return h('span', null, truth);
+  if (data.regression) return h('span', null, truth, h('span', { class: 'soft' }, ', predicted ' + prediction));
+  return h('span', null, truth, ' ', h('span', { class: 'wrong' }, (data.confusion ? '→ ' : '– ') + prediction));
 }
 
 function exampleThumb(data, bytes, example) {

@@ -54,8 +54,7 @@ function answersSection(data) {
   const bytes = data.examples.pictures && bytesOf(data.examples.pictures, false);
   const parts = [];
   if (data.confusion) {
-    parts.push(h('div', { class: 'columns' }, confusionView(data), pairsView(data, bytes)));
-    parts.push(classTable(data));
+    parts.push(h('div', { class: 'columns' }, h('div', { class: 'stack' }, confusionView(data), classTable(data)), pairsView(data, bytes)));
   }
   if (data.regression) parts.push(regressionView(data));
   if (data.worst) parts.push(worstView(data, bytes));
@@ -66,12 +65,8 @@ function answersSection(data) {
 }
 
 function countSection(data) {
-  const { all_use: use, all_in_use: inUse, use_name: name } = data.features;
+  const { all_use: use, all_in_use: inUse, use_name: name, count_note: verdict } = data.features;
   const count = inUse.filter(Boolean).length;
-  const binds = count === use.length && count > 1;
-  const verdict = binds
-    ? `All ${count} features that the model may have are in use: the data may ask for more. Raise n_components to let them decide.`
-    : `${count} of the ${use.length} features that the model may have are in use; the rest are spare, so the truncation does not bind.`;
   return section('count', 'How many features', verdict, h('div', { class: 'panel' }, h('p', { class: 'soft small' }, sentence(name)),
     h('div', null, useChart(use, inUse, `Use of all features: ${count} of ${use.length} are in use`))));
 }

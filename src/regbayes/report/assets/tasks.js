@@ -4,10 +4,13 @@ const N_RELATED = 6;
 
 function tasksView(data) {
   const { names, column_names: columns, columns: values, shown, relations } = data.tasks;
-  const parts = [panel('By task', 'Scores of each task; click on a head to sort',
-    sortableTable(['task', ...columns], names.map((name, i) => [name, ...values[i]]), 'Scores by task'))];
-  if (relations.length) parts.push(relationsView(names, shown, relations));
-  return h('div', { class: 'stack' }, weightsMap(data), h('div', { class: 'columns' }, parts));
+  const scores = panel('By task', 'Scores of each task; click on a head to sort',
+    sortableTable(['task', ...columns], names.map((name, i) => [name, ...values[i]]), 'Scores by task'));
+  const related = relations.length > 0;
+  const named = shown.length <= MANY_ROWS; // then the map is tall, and the pairs go to the other side
+  return h('div', { class: 'stack' }, weightsMap(data), h('div', { class: 'columns' },
+    h('div', { class: 'stack' }, scores, related && named && pairsOfTasks(data.tasks)),
+    related && h('div', { class: 'stack' }, relationsMap(data.tasks), !named && pairsOfTasks(data.tasks))));
 }
 
 function weightsMap(data) {
@@ -19,15 +22,20 @@ function weightsMap(data) {
     numberMap(table, outputs, number, { limit, label: 'Weights of the features in the tasks', rowNoun: 'task', columnNoun: 'feature' }));
 }
 
-function relationsView(names, shown, relations) {
+function relationsMap({ names, shown, relations, relation_name: what }) {
+  const some = shown.length < names.length ? ` The ${shown.length} tasks with the most targets.` : '';
+  const ordered = shown.map((task) => names[task]);
+  return panel('Related tasks', sentence(what) + '. Related tasks are side by side; blue is alike, orange opposed.' + some,
+    numberMap(relations, ordered, ordered, { limit: 1, label: 'Correlations of the tasks', rowNoun: 'task', columnNoun: 'task' }));
+}
+
+function pairsOfTasks({ names, shown, relations }) {
   const pairs = [];
   for (let i = 0; i < shown.length; i++) for (let j = 0; j < i; j++) pairs.push([relations[i][j], names[shown[j]], names[shown[i]]]);
   pairs.sort((a, b) => b[0] - a[0]);
-  const line = ([value, one, other]) => h('tr', null, h('td', null, one), h('td', null, other), h('td', { class: 'num' }, signed(value)));
+  const format = uniform(pairs.map(([value]) => value));
+  const line = ([value, one, other]) => h('tr', null, h('td', { class: 'name' }, one), h('td', { class: 'name' }, other), h('td', { class: 'num' }, withSign(format)(value)));
   const listed = pairs.length > 2 * N_RELATED ? [...pairs.slice(0, N_RELATED), ...pairs.slice(-N_RELATED)] : pairs;
-  const some = shown.length < names.length ? ` The ${shown.length} tasks with the most targets.` : '';
-  return panel('Related tasks', 'Correlation of what the features say about the rows for two tasks, with related tasks side by side.' + some,
-    numberMap(relations, shown.map((t) => names[t]), shown.map((t) => names[t]), { limit: 1, label: 'Correlations of the tasks', rowNoun: 'task', columnNoun: 'task' }),
-    h('div', { class: 'scroll' }, h('table', { class: 'grid-table' }, h('caption', { class: 'hidden-text' }, 'The most and the least alike pairs of tasks'),
-      h('thead', null, h('tr', null, h('th', null, 'most alike, and least'), h('th', null, ''), h('th', { class: 'num' }, 'correlation'))), h('tbody', null, listed.map(line)))));
+  return panel('Most and least alike', 'Pairs of tasks by their correlation', h('div', { class: 'scroll' }, h('table', { class: 'grid-table' },
+    h('thead', null, h('tr', null, h('th', null, 'task'), h('th', null, 'and task'), h('th', { class: 'num' }, 'correlation'))), h('tbody', null, listed.map(line)))));
 }
