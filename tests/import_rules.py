@@ -84,7 +84,7 @@ def violations(source: Path, dependencies: set[str]) -> list[Violation]:
 
 def _check_module(path: Path, source: Path, dependencies: set[str]) -> Iterator[Violation]:
     parts = path.relative_to(source).with_suffix("").parts
-    layer = "__init__" if parts[0] in PUBLIC_MODULES else parts[0]
+    layer = "__init__" if parts[0] in PUBLIC_MODULES else "cli" if parts[0] == "__main__" else parts[0]
     if layer not in LAYERS:
         yield Violation(path, 1, f"{layer!r} is not one of the layers; give it a place in tests/import_rules.py")
         return

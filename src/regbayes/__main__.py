@@ -1,0 +1,8 @@
+"""``python -m regbayes`` is the ``regbayes`` command."""
+
+from __future__ import annotations
+
+from regbayes.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The ``regbayes`` command: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from regbayes.cli import demo, evaluate, fit, predict, report
+from regbayes.cli.errors import ExitCode, UserError
+
+__all__ = ["app", "main"]
+
+EPILOG = """**Where to start**
+
+`regbayes demo` fits a model to handwritten digits and writes a page about it.
+
+Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 something is missing or cannot be reached,
+130 interrupted."""
+
+app = typer.Typer(
+    name="regbayes",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=demo.EPILOG)(demo.demo)
+app.command(epilog=fit.EPILOG)(fit.fit)
+app.command(epilog=predict.EPILOG)(predict.predict)
+app.command(epilog=evaluate.EPILOG)(evaluate.evaluate)
+app.command(epilog=report.EPILOG)(report.report)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from regbayes import __version__
+
+        print(f"regbayes {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EPILOG)
+def _regbayes(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Learn readable latent features that predict, from a file: fit, look, predict."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; a user's mistake gets a message and no traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(arguments)
+    except BrokenPipeError:  # whoever was reading has gone away, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + 13
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = app(args=arguments, prog_name="regbayes", standalone_mode=True)
+        sys.stdout.flush()
+    except SystemExit as stop:
+        sys.stdout.flush()
+        return int(stop.code or 0)
+    except UserError as error:
+        return _complain(str(error), error.exit_code, arguments)
+    except KeyboardInterrupt:
+        return _complain("interrupted before there was anything to keep", ExitCode.INTERRUPTED, arguments)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if os.environ.get("REGBAYES_TRACEBACK"):
+            raise
+        message = f"{type(error).__name__}: {error}. This is a bug in regbayes; REGBAYES_TRACEBACK=1 shows where"
+        return _complain(message, ExitCode.BUG, arguments)
+    return int(code or 0)
+
+
+def _complain(message: str, code: ExitCode, arguments: list[str]) -> int:
+    from rich.console import Console
+
+    console = Console(file=sys.stderr)
+    console.print("error: ", style="bold red", end="")
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+    if "--json" in arguments:
+        print(json.dumps({"error": message, "exit_code": int(code)}))
+    return int(code)

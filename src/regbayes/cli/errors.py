@@ -1,0 +1,49 @@
+"""What can go wrong on the command line, and the exit code of each."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["BadDataError", "ExitCode", "MissingPieceError", "BadModelError", "UserError", "listed"]
+
+
+class ExitCode(IntEnum):
+    """Exit codes; docs/command_line.md explains them."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    DATA = 3
+    MODEL = 4
+    MISSING = 5
+    INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Something the user can put right; shown without a traceback."""
+
+    exit_code = ExitCode.USAGE
+
+
+class BadDataError(UserError):
+    """Data that cannot be read, or that do not fit."""
+
+    exit_code = ExitCode.DATA
+
+
+class BadModelError(UserError):
+    """A model file that cannot be read, trusted or used for this."""
+
+    exit_code = ExitCode.MODEL
+
+
+class MissingPieceError(UserError):
+    """Something that is not installed, or cannot be reached."""
+
+    exit_code = ExitCode.MISSING
+
+
+def listed(names: list[str] | tuple[str, ...], most: int = 8) -> str:
+    """Name things in a message, not too many of them."""
+    shown = ", ".join(repr(str(name)) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

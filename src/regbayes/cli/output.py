@@ -1,0 +1,120 @@
+"""Where a command speaks: results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["Output"]
+
+
+class Output:
+    """What a command says.
+
+    Parameters
+    ----------
+    json : bool
+        Whether the result is one JSON object instead of text and tables.
+    quiet : bool
+        Whether to leave out everything but the result, warnings and errors.
+    """
+
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self.json = json
+        self.quiet = quiet
+        self.warnings: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Say what is being done, on stderr."""
+        if not self.quiet:
+            _stderr().print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Say what the user should know, on stderr, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            console = _stderr()
+            console.print("warning: ", style="yellow", end="")
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def line(self, text: str = "") -> None:
+        """Print a line of the result, unless the result is JSON."""
+        if not self.json:
+            _stdout().print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table of the result, unless the result is JSON. All columns but the first are numbers."""
+        if self.json:
+            return
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
+        for i, column in enumerate(columns):
+            shown.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(str(cell)) for cell in row))
+        _stdout().print(shown)
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Print names and values, unless the result is JSON."""
+        width = max((len(name) for name in facts), default=0)
+        for name, value in facts.items():
+            self.line(f"{name:<{width}}  {value}")
+
+    def result(self, payload: Mapping[str, Any]) -> None:
+        """Print the result as JSON, if it was asked for."""
+        if self.json:
+            sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
+
+    @contextmanager
+    def hearing_warnings(self) -> Iterator[list[warnings.WarningMessage]]:
+        """Turn Python's warnings into lines of ours; yields the list that they are collected in."""
+        heard: list[warnings.WarningMessage] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning):
+                warnings.simplefilter("ignore", category)
+
+            def show(message: Any, category: Any, filename: Any, lineno: Any, *_: Any, **__: Any) -> None:
+                heard.append(warnings.WarningMessage(message, category, filename, lineno))
+
+            warnings.showwarning = show
+            try:
+                yield heard
+            finally:
+                for found in heard:
+                    self.warn(str(found.message))
+
+
+def jsonable(value: Any) -> Any:
+    """Return plain Python for JSON: NumPy values as numbers, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(element) for element in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def _stdout() -> Any:
+    from rich.console import Console
+
+    return Console(file=sys.stdout)
+
+
+def _stderr() -> Any:
+    from rich.console import Console
+
+    return Console(file=sys.stderr)

@@ -1,0 +1,208 @@
+"""The target: which columns it is, what kind of model it asks for, and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._registry import persistable
+from regbayes.cli.errors import BadDataError, UserError, listed
+from regbayes.cli.schema import plain_number, text_of
+from regbayes.cli.tables import Table
+
+__all__ = ["Kind", "TargetSpec", "choose_targets", "decide", "target_values", "task_values"]
+
+Kind = Literal["classifier", "multilabel", "regressor"]
+
+MAX_CLASSES = 20  # different whole numbers that still count as classes
+
+
+@persistable(name="regbayes.cli.TargetSpec")
+@dataclass(frozen=True)
+class TargetSpec:
+    """What is predicted."""
+
+    names: tuple[str, ...]
+    kind: Kind
+    as_text: tuple[bool, ...]  # of each column: whether its labels are text
+    task: str | None = None  # the column that says which task a row belongs to
+
+
+def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the target columns: those that are wanted, or those that the file itself names."""
+    if not wanted:
+        if table.targets:
+            return table.targets
+        raise UserError(
+            f"say which column to predict, with --target (several times for several columns). {table.source} has "
+            f"{listed(table.names)}"
+        )
+    names: list[str] = []
+    for name in wanted:
+        names += table.groups[name] if name not in table and name in table.groups else [name]
+    for name in names:
+        if name not in table:
+            raise BadDataError(f"--target {name}: {table.source} has no such column; it has {listed(table.names)}")
+    if len(set(names)) < len(names):
+        raise UserError(f"--target names a column twice: {listed(names)}")
+    return tuple(names)
+
+
+def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | None) -> tuple[TargetSpec, str]:
+    """Return what kind of model the target asks for, and a sentence that says why."""
+    columns = [table.column(name) for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if not _observed(column).any():
+            raise BadDataError(f"the target {name!r} has no value in any row")
+    as_text = tuple(column.dtype == object for column in columns)
+    if task is not None and len(names) > 1:
+        raise UserError("--task goes with one --target: with several, each target is a task of its own")
+    if kind is not None:
+        found, why = kind, f"{_word(kind)}, as --kind says"
+    else:
+        found, why = _guess(names, columns)
+    if found == "regressor" and any(as_text):
+        raise BadDataError(f"the target {names[as_text.index(True)]!r} is text, which a regressor cannot predict")
+    if found == "classifier" and len(names) > 1:
+        raise UserError(f"--kind classifier takes one target, but there are {len(names)}; use --kind multilabel")
+    if found == "multilabel" and task is not None:
+        raise UserError("--task goes with a classifier or a regressor, not with --kind multilabel")
+    spec = TargetSpec(names, found, as_text, task)
+    _check_classes(spec, columns)
+    return spec, why
+
+
+def _guess(names: tuple[str, ...], columns: list[NDArray[Any]]) -> tuple[Kind, str]:
+    labels = [_looks_like_classes(column) for column in columns]
+    if len(names) == 1:
+        name, column = names[0], columns[0]
+        n = len(_distinct(column))
+        if column.dtype == object:
+            return "classifier", f"classifier: {name!r} holds {n} different texts"
+        if labels[0]:
+            what = "whole numbers" if _whole(column) else "numbers"
+            return (
+                "classifier",
+                f"classifier: {name!r} holds {n} different {what} (--kind regressor if they are amounts)",
+            )
+        return "regressor", f"regressor: {name!r} holds {n} different numbers (--kind classifier if they are classes)"
+    if all(labels):
+        return "multilabel", f"multi-label classifier: all {len(names)} targets hold classes"
+    if not any(column.dtype == object for column in columns):
+        return "regressor", f"regressor for {len(names)} targets: they hold numbers"
+    classes = [name for name, is_class in zip(names, labels, strict=True) if is_class]
+    raise BadDataError(
+        f"some targets hold classes ({listed(classes)}) and others numbers; one model cannot predict both. Fit one "
+        "model to each kind, or say --kind multilabel"
+    )
+
+
+def _looks_like_classes(column: NDArray[Any]) -> bool:
+    """Whether a column holds text, two values, or few whole numbers."""
+    if column.dtype == object:
+        return True
+    n = len(_distinct(column))
+    return n <= 2 or (_whole(column) and n <= MAX_CLASSES)
+
+
+def _check_classes(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
+    if spec.kind == "regressor":
+        return
+    counts = [len(_distinct(column)) for column in columns]
+    if spec.kind == "classifier" and counts[0] < 2:
+        raise BadDataError(
+            f"the target {spec.names[0]!r} has the same value, {text_of(_distinct(columns[0]))[0]!r}, in every row, so "
+            "there is nothing to learn"
+        )
+    if spec.kind == "multilabel" and max(counts) < 2:
+        raise BadDataError("every target has the same value in all rows, so there is nothing to learn")
+    rows = len(columns[0])
+    for name, n in zip(spec.names, counts, strict=True):
+        if n > 100 and n > rows / 3:
+            raise BadDataError(f"the target {name!r} has {n} different values in {rows} rows: too many to be classes")
+
+
+def target_values(table: Table, spec: TargetSpec) -> NDArray[Any]:
+    """Return the targets of a table: (n,) for one, (n, targets) for several; NaN or None where missing.
+
+    Labels that were text in training are text again, and whole numbers are whole.
+    """
+    columns = [_values(table, name, spec, i) for i, name in enumerate(spec.names)]
+    if len(columns) == 1:
+        return columns[0]
+    if any(column.dtype == object for column in columns):
+        columns = [column.astype(object) for column in columns]
+    return np.column_stack(columns)
+
+
+def _values(table: Table, name: str, spec: TargetSpec, place: int) -> NDArray[Any]:
+    column = table.column(name)
+    if spec.as_text[place]:
+        texts = np.empty(len(column), dtype=object)
+        texts[:] = text_of(column)
+        return texts
+    if column.dtype == object:
+        odd = next((value for value in column if value is not None), None)
+        raise BadDataError(f"the target {name!r} held numbers in training, but {table.source} has {odd!r} there")
+    return np.where(np.isfinite(column), column, np.nan)
+
+
+def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
+    """Return the task of each row, as text; None if the model has none."""
+    if spec.task is None:
+        return None
+    if spec.task not in table:
+        raise BadDataError(f"--task: {table.source} has no column {spec.task!r}; it has {listed(table.names)}")
+    texts = text_of(table.column(spec.task))
+    if None in texts:
+        raise BadDataError(
+            f"the task column {spec.task!r} is empty in row {texts.index(None) + 1}; every row needs a task"
+        )
+    return np.array(texts)
+
+
+def observed_rows(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows have a target, at least one."""
+    seen = _observed(y)
+    return seen if seen.ndim == 1 else np.asarray(seen.any(axis=1))
+
+
+def as_labels(y: NDArray[Any]) -> NDArray[Any]:
+    """Return labels of one target without missing ones as an array of text or of numbers, whole if they all are."""
+    if y.dtype == object:
+        return np.array([str(value) for value in y])
+    return y.astype(np.int64) if np.all(y == np.round(y)) else y
+
+
+def _observed(column: NDArray[Any]) -> NDArray[np.bool_]:
+    if column.dtype == object:
+        flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
+        return np.array(flat, dtype=bool).reshape(column.shape)
+    return np.asarray(np.isfinite(column))
+
+
+def _distinct(column: NDArray[Any]) -> NDArray[Any]:
+    seen = column[_observed(column)]
+    if column.dtype != object:
+        return np.unique(seen)
+    found = np.empty(len(set(seen)), dtype=object)
+    found[:] = sorted(set(seen))
+    return found
+
+
+def _whole(column: NDArray[Any]) -> bool:
+    seen = column[_observed(column)]
+    return column.dtype != object and bool(np.all(seen == np.round(seen)))
+
+
+def _word(kind: Kind) -> str:
+    return {"classifier": "classifier", "multilabel": "multi-label classifier", "regressor": "regressor"}[kind]
+
+
+def shown_label(label: Any) -> str:
+    """Return a label as it is written to files and tables."""
+    return str(label) if isinstance(label, str) else str(plain_number(float(label)))

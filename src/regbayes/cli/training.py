@@ -1,0 +1,184 @@
+"""``regbayes fit`` without the command line: from a table to a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.cli.errors import BadDataError, UserError, listed
+from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.output import Output
+from regbayes.cli.schema import learn_schema
+from regbayes.cli.search import FitSettings, Fitted, Problem, fit_model, score_of
+from regbayes.cli.tables import Table
+from regbayes.cli.targets import (
+    Kind,
+    TargetSpec,
+    as_labels,
+    choose_targets,
+    decide,
+    observed_rows,
+    target_values,
+    task_values,
+)
+
+__all__ = ["Wishes", "baseline_score", "metric_name", "train"]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user wants of a fit, beside its settings."""
+
+    targets: tuple[str, ...] = ()
+    kind: Kind | None = None
+    task: str | None = None
+    ignore: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    standardize: bool = True
+    image_shape: tuple[int, int] | None = None  # the inputs are the pixels of a picture
+
+
+def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -> ModelFile:
+    """Fit a model to a table, and gather what its page shows.
+
+    Raises
+    ------
+    UserError
+        If the table or the wishes make no sense; the message says which.
+    KeyboardInterrupt
+        If the user stopped it before there was anything to keep.
+    """
+    for note in table.notes:
+        output.warn(note)
+    names = choose_targets(table, wishes.targets)
+    spec, why = decide(table, names, wishes.kind, wishes.task)
+    output.say(why)
+    table, y = _rows_with_target(table, spec, output)
+    task = task_values(table, spec)
+    inputs = _input_columns(table, spec, wishes)
+    plain = wishes.image_shape is not None
+    schema = learn_schema(
+        table, inputs, output.say, standardize=wishes.standardize and not plain, categorical=wishes.categorical
+    )
+    X = schema.encode(table, output.warn)
+    _check_image(wishes.image_shape, X.shape[1])
+    output.say(f"{len(X)} rows, {X.shape[1]} inputs from {len(schema.columns)} columns{_task_note(task)}")
+    fitted = fit_model(Problem(X, y, spec.kind, task, settings), output)
+    report = _collect(fitted, X, y, task, spec, schema.encoded_names, wishes, output)
+    facts = {
+        "rows": len(X),
+        "inputs": X.shape[1],
+        "why": why,
+        "seconds": fitted.seconds,
+        "interrupted": fitted.interrupted,
+        "baseline": baseline_score(y, spec.kind),
+        "source": table.source,
+    }
+    return ModelFile(fitted.estimator, schema, spec, fitted.search, report, facts)
+
+
+def _rows_with_target(table: Table, spec: TargetSpec, output: Output) -> tuple[Table, NDArray[Any]]:
+    """Leave out rows without any target; several targets may have holes."""
+    y = target_values(table, spec)
+    kept = observed_rows(y)
+    if not kept.all():
+        output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+        table, y = table.take(kept), y[kept]
+    if len(y) < 2:
+        raise BadDataError(
+            f"{table.source} has {len(y)} row with a target; at least 2 are needed, and many more to learn"
+        )
+    return table, as_labels(y) if spec.kind == "classifier" else y
+
+
+def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
+    for option, names in (("--ignore", wishes.ignore), ("--categorical", wishes.categorical)):
+        unknown = [name for name in names if name not in table]
+        if unknown:
+            raise BadDataError(f"{option}: {table.source} has no column {unknown[0]!r}; it has {listed(table.names)}")
+    if spec.task is not None and spec.task in spec.names:
+        raise UserError(f"--task and --target name the same column, {spec.task!r}")
+    used = {*spec.names, *table.targets, *wishes.ignore} | ({spec.task} if spec.task is not None else set())
+    possible: Sequence[str] = table.names if table.inputs is None else table.inputs
+    return [name for name in possible if name not in used]
+
+
+def _task_note(task: NDArray[Any] | None) -> str:
+    return "" if task is None else f", {len(np.unique(task))} tasks"
+
+
+def _check_image(shape: tuple[int, int] | None, n_inputs: int) -> None:
+    if shape is not None and shape[0] * shape[1] != n_inputs:
+        raise UserError(
+            f"--image {shape[0]}x{shape[1]} has {shape[0] * shape[1]} pixels, but there are {n_inputs} inputs"
+        )
+
+
+def baseline_score(y: NDArray[Any], kind: Kind) -> float:
+    """Return the score of always answering the most frequent class, or the mean, of each target."""
+    columns = y[:, None] if y.ndim == 1 else y
+    answers = np.empty(columns.shape, dtype=object if kind != "regressor" else float)
+    for j in range(columns.shape[1]):
+        column = columns[:, j]
+        seen = column[observed_rows(column)] if column.dtype.kind in "fO" else column
+        if kind == "regressor":
+            answers[:, j] = seen.mean()
+        else:
+            values, counts = np.unique(seen.astype(str), return_counts=True)
+            common = values[np.argmax(counts)]
+            answers[:, j] = next(value for value in seen if str(value) == common)
+    return score_of(kind, y, answers[:, 0] if y.ndim == 1 else answers)
+
+
+def metric_name(spec: TargetSpec) -> str:
+    """Return what `score_of` is called for this model."""
+    if spec.kind == "regressor":
+        return "R²" if len(spec.names) == 1 else "R², mean over targets"
+    return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
+
+
+def _collect(
+    fitted: Fitted,
+    X: NDArray[np.float64],
+    y: NDArray[Any],
+    task: NDArray[Any] | None,
+    spec: TargetSpec,
+    names: list[str],
+    wishes: Wishes,
+    output: Output,
+) -> Any:
+    """Gather what the page shows; a failure there must not cost the user the fit."""
+    from regbayes.report import collect
+
+    honest = fitted.predictions is not None
+    note = (
+        "Predictions are those of cross-validation: each row was predicted by a fit that had not seen it."
+        if honest
+        else "Predictions are of the rows that the model was fitted to, so they look better than those of new rows."
+    )
+    scores = {}
+    if fitted.search is not None:
+        scores[f"{metric_name(spec)}, cross-validated"] = float(fitted.search.mean[fitted.search.best])
+    try:
+        with output.hearing_warnings():
+            return collect(
+                fitted.estimator,
+                X,
+                y,
+                task=task,
+                feature_names=names,
+                target_names=list(spec.names) if len(spec.names) > 1 else None,
+                image_shape=wishes.image_shape,
+                data_name="training rows",
+                predictions=fitted.predictions,
+                prediction_note=note,
+                scores=scores,
+                title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
+            )
+    except Exception as error:
+        output.warn(f"the page about the model could not be prepared, and the model is saved without ({error})")
+        return None
