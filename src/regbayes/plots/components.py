@@ -135,7 +135,7 @@ class FeatureWeightsDisplay:
         if self.weights.size <= MAX_WRITTEN:
             for (row, column), value in np.ndenumerate(self.weights):
                 shade = "white" if abs(value) > 0.6 * limit else "black"
-                ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=shade, fontsize="x-small")
+                ax.text(column, row, f"{value:.2f}", ha="center", va="center", color=shade, fontsize="x-small")
         ax.figure.colorbar(image, ax=ax, label="weight")
         self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 COLOR = "#0072b2"
 TERM_COLORS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9a9a9a")
+MAX_TICKS = 40  # features whose numbers can be read below the bars
 MAX_WRITTEN = 200  # cells of the map that are still legible with their numbers
 
 
@@ -231,7 +232,8 @@ class FeatureUseDisplay:
         for side in ("top", "right"):
             bars.spines[side].set_visible(False)
         bars.tick_params(labelbottom=not len(self.classes))
-        axes[-1].set_xticks(places, self.features)
+        step = -(-len(places) // MAX_TICKS)
+        axes[-1].set_xticks(places[::step], self.features[::step])
         axes[-1].set_xlabel("feature")
         self.axes_, self.figure_ = axes, axes[0].figure
         return self
@@ -249,7 +251,7 @@ class FeatureUseDisplay:
         import matplotlib.pyplot as plt
 
         n = len(self.classes)
-        size = (max(4.0, 0.45 * len(self.features) + 1.0), 2.2 + 0.28 * n)
+        size = (float(np.clip(0.45 * len(self.features) + 1.0, 4.0, 16.0)), min(2.2 + 0.28 * n, 12.0))
         ratios = [1.4, max(0.2 * n, 0.6)] if n else [1.0]
         figure = plt.figure(figsize=size, layout="constrained")
         return figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios, squeeze=False)[:, 0]

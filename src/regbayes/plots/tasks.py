@@ -47,9 +47,9 @@ def correlations(scores: Floats, *, centred: bool = False) -> Floats:
 
 
 def relation_name(*, centred: bool) -> str:
-    """Say what `correlations` are, on a page or an axis."""
+    """Say what `correlations` are."""
     what = "what sets two tasks apart from the average task" if centred else "what the features say for two tasks"
-    return f"correlation, over the rows, of {what}"
+    return f"correlation over the rows of {what}"
 
 
 def related_order(relations: Floats) -> Integers:
@@ -139,7 +139,7 @@ class TaskRelationsDisplay:
             centred = getattr(model, "_layout", None) == "ragged"
         scores = np.asarray(estimator.transform(X)) @ coef.T
         names = estimator.tasks_.tolist() if tasks is None else list(tasks)
-        name = relation_name(centred=bool(centred))
+        name = "correlation beyond the average task" if centred else "correlation"
         return cls(correlations(scores, centred=bool(centred)), tasks=names, name=name).plot(ax=ax, **plot_kwargs)
 
     def plot(self, ax: Axes | None = None, *, cmap: str = "RdBu", ordered: bool = True) -> TaskRelationsDisplay:

@@ -157,16 +157,22 @@ def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool) 
         wrong = wrong[np.argsort(margins[wrong], kind="stable")]
         title = "The wrong answers that the model is most sure of"
     wrong = wrong[:N_WORST]
-    notes = []
-    for cell in wrong:
-        labels = outcomes.class_names[outcomes.tasks[cell]]
-        text = f"is {labels[outcomes.values[cell]]}, taken for {labels[outcomes.predicted[cell]]}"
-        if outcomes.layout == "matrix":
-            text = f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}"
-        notes.append(
-            text if margins is None else f"{text}; margin {margins[cell]:.2f}".replace("; margin -", "; margin −")
-        )
+    notes = [_mistake(cell, outcomes, outcomes.predicted) for cell in wrong]
+    if margins is not None:
+        sizes = [f"{margin:.2f}".replace("-", "−") for margin in margins[wrong]]
+        notes = [f"{note}; margin {size}" for note, size in zip(notes, sizes, strict=True)]
     return Worst(title, pool.places(outcomes.rows[wrong]), tuple(notes))
+
+
+def _mistake(cell: int, outcomes: Outcomes, predicted: NDArray[Any]) -> str:
+    labels = outcomes.class_names[outcomes.tasks[cell]]
+    text = f"is {labels[outcomes.values[cell]]}, taken for {labels[predicted[cell]]}"
+    if outcomes.layout != "matrix":
+        return text
+    task = outcomes.task_names[outcomes.tasks[cell]]
+    if len(labels) > 2:
+        return f"{task}: {text}"
+    return f"misses {task}" if outcomes.values[cell] == 1 else f"adds {task}"
 
 
 def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
