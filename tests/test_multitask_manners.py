@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.callback import ScoringMonitor
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, cross_validate
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -22,14 +21,11 @@ from multitask_tools import (
     classifier_cv,
     data_for,
     every_estimator,
-    holes,
-    labels,
     numbers,
     ragged_for,
     regressor,
     regressor_cv,
 )
-from regbayes import TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -112,64 +108,3 @@ def test_tasks_are_routed_as_metadata(make):
         found = cross_validate(model, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
         assert np.all(found["test_score"] > 0)
         assert model.get_metadata_routing().predict.requests == {"task": True}
-
-
-def test_callbacks_see_every_step():
-    X, Y = labels()
-    monitor = ScoringMonitor(scoring="accuracy")
-    fitted = classifier(max_iter=5, tol=0).set_callbacks(monitor).fit(X, Y)
-    logs = monitor.get_logs()
-    assert logs is not None
-    assert fitted.n_iter_ == 5
-
-
-@pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_warm_start_goes_on(make):
-    X, Y = data_for(make)
-    model = make(max_iter=4, tol=0, warm_start=True).fit(X, Y)
-    first = model.trace_.objective[-1]
-    model.fit(X, Y)
-    assert model.trace_.objective[0] == pytest.approx(first, rel=1e-3)
-    assert model.trace_.objective[-1] < first
-    model.set_params(n_components=5).fit(X, Y)
-    assert model.components_.shape == (5, X.shape[1])
-
-
-@pytest.mark.parametrize("sharing", [0.0, 1.0])
-def test_the_objective_never_rises(sharing):
-    X, Y = labels()
-    trace = classifier(task_sharing=sharing, tol=0, max_iter=30).fit(X, holes(Y)).trace_
-    assert len(trace.objective) > 3
-    assert trace.rises.largest <= 1e-13 * abs(trace.objective[0])
-
-
-def test_threads_do_not_change_the_result():
-    X, Y = labels()
-    one, two = classifier(n_jobs=1).fit(X, Y), classifier(n_jobs=2).fit(X, Y)
-    np.testing.assert_array_equal(one.coef_, two.coef_)
-
-
-def test_warnings_say_what_to_do():
-    X, Y = labels()
-    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
-        classifier(max_iter=1, tol=0).fit(X, Y)
-    with pytest.warns(TruncationWarning, match="Raise n_components"):
-        classifier(2, temperature=0.0, max_iter=100, tol=1e-2).fit(X, Y)
-
-
-def test_progress_is_shown(capsys):
-    X, Y = labels()
-    classifier(verbose=1).fit(X, Y)
-    assert "MultiTaskILSVMClassifier" in capsys.readouterr().err
-    classifier_cv(verbose=1).fit(X, Y)
-    assert "path" in capsys.readouterr().err
-
-
-def test_features_that_factor_analysis_switches_off_come_back():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 10))
-    X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]  # white: nothing to find without the targets
-    Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
-    given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
-    assert np.all(regressor(margins="decoupled", **given).fit(X, Y).components_ < 0.5)
-    assert regressor(**given).fit(X, Y).score(X, Y) > 0.5

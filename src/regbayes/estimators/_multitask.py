@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
-from regbayes.engine import FitResult
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -25,7 +24,7 @@ from regbayes.estimators._common import (
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._tasks import Floats, Layout, Targets, check_no_empty_task
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
-from regbayes.models.mt_ilsvm.fit import fit
+from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
 from regbayes.models.mt_ilsvm.predict import seen_features
 from regbayes.models.mt_ilsvm.state import Settings, State
 from regbayes.priors.indian_buffet import stick_weights
@@ -141,17 +140,18 @@ def run_fit(
     """Fit the model to standardised rows and give the estimator its fitted attributes."""
     if not X.any():
         raise ValueError("every column of X is constant, so there is nothing that features could be about")
-    start = resumed(estimator, settings, X.shape[1])
-    noise = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
-    with FitReporter(estimator, settings.max_iter, data, attributes, estimator.verbose) as reporter:
+    start: State | Floats | None = resumed(estimator, settings, X.shape[1])
+    if start is None:
+        start = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
+    with FitReporter(estimator, stages_of(settings), data, attributes, estimator.verbose) as reporter:
         with one_blas_thread():
-            result = fit(X, *problem, settings, noise, start=start, callbacks=[reporter])
-            if settings.margins != "decoupled" and np.all(result.state.latent.psi < 0.5):
-                result = _revived(result, lambda alive: fit(X, *problem, settings, noise, start=alive), noise)
+            result = fit(X, *problem, settings, start, callbacks=[reporter])
         for name, value in attributes(result.state).items():
             setattr(estimator, name, value)
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
     warn_of_status(estimator, result)
+    if result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
+        return
     if estimator.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
         warn_if_truncated(estimator, estimator.n_components_)
     if estimator.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
@@ -161,19 +161,6 @@ def run_fit(
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-def _revived(
-    result: FitResult[State], fit_from: Callable[[State], FitResult[State]], noise: Floats
-) -> FitResult[State]:
-    """Return a better fit than one whose features are all off, if a random start leads to one.
-
-    Factor analysis may switch every feature off, where inputs are few and uncorrelated; nothing pulls at a feature that
-    no input has, so margins cannot bring it back.
-    """
-    dead = result.state
-    other = fit_from(replace(dead, latent=replace(dead.latent, logits=noise)))
-    return other if other.trace.objective.min() < result.trace.objective.min() else result
 
 
 def latent_attributes(state: State) -> dict[str, Any]:

@@ -84,12 +84,6 @@ class FitReporter:
             stop |= self._end(task)
         return stop
 
-    def starting(self, progress: Progress[Any]) -> bool:
-        """Hear of an iteration of a start-up that is no stage: the bar shows it and does not move."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(f"start-up {progress.iteration}, objective {progress.objective:.6g}")
-        return False
-
     @property
     def _has_callbacks(self) -> bool:
         return bool(getattr(self.estimator, "_skl_callbacks", None))

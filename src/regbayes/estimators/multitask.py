@@ -287,12 +287,11 @@ class MultiTaskILSVMClassifier(
     def _ragged_scores(self, X: Floats, task: ArrayLike | None) -> Floats:
         codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
         n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
-        columns = []
-        for place in range(n_outputs):  # a task that was not seen has the weights of its class's group
-            group = self._outputs.groups[place]
-            outputs = np.where(codes >= 0, codes * n_outputs + place, -1 - group)
-            columns.append(predict.decision(X, self._state, outputs))
-        return columns[0] if n_outputs == 1 else np.stack(columns, axis=1)
+        place = np.arange(n_outputs)
+        shared = -1 - self._outputs.groups[:n_outputs]  # a task that was not seen has the weights of its class's group
+        outputs = np.where(codes[:, None] >= 0, codes[:, None] * n_outputs + place, shared)
+        scores = predict.decision(X, self._state, outputs)
+        return scores[:, 0] if n_outputs == 1 else scores
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
         """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.

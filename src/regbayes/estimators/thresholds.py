@@ -17,7 +17,7 @@ from regbayes._registry import Saveable, persistable
 from regbayes.estimators._cutoffs import Cells, choose_thresholds
 from regbayes.estimators._labels import Labels, read_labels
 from regbayes.estimators._multitask_search import multitask_folds
-from regbayes.estimators._search import Fold
+from regbayes.estimators._search import Fold, searching
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.metrics import task_accuracy
 
@@ -176,7 +176,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 def _score_fold(estimator: Any, X: Any, y: NDArray[Any], fold: Fold, n_labels: int) -> Floats:
     """Fit to one part and score the other."""
     train, test = fold
-    fitted = clone(estimator).fit(_safe_indexing(X, train), y[train])
+    with searching():
+        fitted = clone(estimator).fit(_safe_indexing(X, train), y[train])
     return _responses(fitted, _safe_indexing(X, test), n_labels)
 
 

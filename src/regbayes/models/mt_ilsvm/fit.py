@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from regbayes.engine import FitResult, Progress, Status, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
-from regbayes.models.mt_ilsvm.init import AUTO_HEAT, TEMPERATURES, have_melted, resolve_scales, start_latent
+from regbayes.models.mt_ilsvm.init import AUTO_HEAT, TEMPERATURES, have_melted, resolve_scales, revive, start_latent
 from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
 from regbayes.models.mt_ilsvm.rows import collect
-from regbayes.models.mt_ilsvm.state import Floats, Settings, State
+from regbayes.models.mt_ilsvm.state import Floats, Margins, Settings, State
 from regbayes.models.mt_ilsvm.steps import Point, Problem, alternate, descend, evaluate
 
 Callback = Callable[[Progress[State]], bool | None]
+
+CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
+START_UP = "start-up"  # the stages of a fit, as callbacks see them
+STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": START_UP}
 
 
 def fit(
@@ -24,10 +29,9 @@ def fit(
     cells: Cells,
     outputs: Outputs,
     settings: Settings,
-    noise: Floats,
+    start: State | Floats,
     *,
     row_weights: Floats | None = None,
-    start: State | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit the model.
@@ -39,28 +43,33 @@ def fit(
     cells, outputs
         The targets; see `regression_cells` and `classification_cells`.
     settings : Settings
-    noise : (D, K)
-        Standard normal numbers for the start.
+    start : (D, K), or State
+        Standard normal numbers for the factor analysis that starts the fit, or a state to go on from instead. With
+        decoupled margins the state's q(Z) is kept as it is.
     row_weights : (N,), optional
         How often each row counts in the generative part. The cells have weights of their own.
-    start : State, optional
-        A state to go on from, instead of the factor analysis. With decoupled margins its q(Z) is kept as it is.
     callbacks : sequence of callable
-        See `regbayes.engine.run`.
+        Each sees the `Progress` of every iteration, those of the factor analysis too, whose states have no weights
+        yet. Its ``stage`` says which they are.
 
     Returns
     -------
     FitResult of State
-        The trace is that of the joint fit, or of the factor analysis where the margins are decoupled.
+        The trace is that of the joint fit, or of the factor analysis where the margins are decoupled. A start that is
+        interrupted, or that a callback stops, ends the fit: what it has found is given weights, and the trace has
+        that one entry.
     """
     problem = prepare(X, cells, outputs, settings, row_weights)
     decoupled = settings.margins == "decoupled"
     tasks = no_weights(problem.margins, _n_seen(problem))
-    if start is None:
-        problem, found = find_start(problem, noise, callbacks if decoupled else ())
+    max_iter, ended = (0 if decoupled else settings.max_iter), None
+    if not isinstance(start, State):
+        problem, found = find_start(problem, start, callbacks)
         point = evaluate(found.state.latent, tasks, problem)
         if decoupled:
             return _finished(replace(found, state=point), problem)
+        if found.status in CUT_SHORT:
+            max_iter, ended = 0, found.status
     else:
         if settings.temperature == "auto":
             problem = at_temperature(problem, start.scales.tau)
@@ -70,12 +79,12 @@ def fit(
     result = run(
         lambda at: step(at, problem),
         point,
-        max_iter=0 if decoupled else settings.max_iter,
+        max_iter=max_iter,
         objective=lambda at: at.terms,
         stop=_small_changes(settings.tol * settings.C * max(len(cells), 1)),
-        callbacks=[_watching(callback, problem) for callback in callbacks],
+        callbacks=_watching(callbacks, problem, STAGES[settings.margins]),
     )
-    return _finished(result, problem)
+    return _finished(result if ended is None else replace(result, status=ended), problem)
 
 
 def prepare(
@@ -116,18 +125,21 @@ def find_start(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = 
     """Return a factor analysis that has found features, and the problem at the temperature of the fit itself.
 
     Above a temperature that depends on the inputs all features melt into 1/2 and the variances say that there is
-    nothing to explain. So the start is cooled until it has features, and heated again where that is asked for.
+    nothing to explain. So the start is cooled until it has features, and heated again where that is asked for. For a
+    joint fit, features that it switched off are given another start: see `init.revive`.
     """
     wanted = problem.settings.temperature
     colder = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
     for tau in colder:
         cooled = at_temperature(problem, tau)
         found = factor_analysis(cooled, noise, callbacks)
-        if not have_melted(found.state.latent):
+        if found.status in CUT_SHORT or not have_melted(found.state.latent):
             break
     if problem.settings.margins == "decoupled":
         return cooled, found
-    return at_temperature(problem, AUTO_HEAT * tau if wanted == "auto" else wanted), found
+    heated = at_temperature(problem, AUTO_HEAT * tau if wanted == "auto" else wanted)
+    alive = revive(found.state.latent, noise, problem.settings.alpha, heated.scales.temperature > 1.0)
+    return heated, replace(found, state=replace(found.state, latent=alive))
 
 
 def factor_analysis(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> FitResult[Point]:
@@ -145,8 +157,14 @@ def factor_analysis(problem: Problem, noise: Floats, callbacks: Sequence[Callbac
         max_iter=problem.settings.start_iter,
         objective=lambda at: at.terms,
         stop=_small_changes(problem.settings.tol * latent.logits.size),
-        callbacks=[_watching(callback, problem) for callback in callbacks],
+        callbacks=_watching(callbacks, problem, START_UP),
     )
+
+
+def stages_of(settings: Settings) -> dict[str, int | None]:
+    """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
+    last = {} if settings.margins == "decoupled" else {STAGES[settings.margins]: settings.max_iter}
+    return {START_UP: None} | last
 
 
 def _n_seen(problem: Problem) -> int:
@@ -170,14 +188,18 @@ def _state(point: Point, problem: Problem) -> State:
     )
 
 
-def _watching(callback: Callback, problem: Problem) -> Callable[[Progress[Point]], bool | None]:
-    """Show a callback the state instead of the point."""
+def _watching(
+    callbacks: Sequence[Callback], problem: Problem, stage: str
+) -> list[Callable[[Progress[Point]], bool | None]]:
+    """Show callbacks the stage, and the state instead of the point."""
 
-    def watch(at: Progress[Point]) -> bool | None:
+    def show(callback: Callback, at: Progress[Point]) -> bool | None:
         state = _state(at.state, problem)
-        return callback(Progress(at.iteration, at.max_iter, at.objective, at.terms, at.diagnostics, at.elapsed, state))
+        return callback(
+            Progress(at.iteration, at.max_iter, at.objective, at.terms, at.diagnostics, at.elapsed, state, stage)
+        )
 
-    return watch
+    return [partial(show, callback) for callback in callbacks]
 
 
 def _small_changes(limit: float, patience: int = 2) -> Callable[[Sequence[float]], Status | None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.linalg import eigh
+from scipy.special import expit
 
 from regbayes.models.mt_ilsvm.rows import RowStats
 from regbayes.models.mt_ilsvm.state import Floats, Latent, Scales, Settings
-from regbayes.priors.indian_buffet import prior_sticks, update_sticks
+from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 START_LOGIT = 2.0
 """Root mean square of the logits that the principal directions start from."""
@@ -17,6 +20,8 @@ TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 """Temperatures tried for the factor analysis that starts a fit, from hot to cold."""
 AUTO_HEAT = 3.0
 """How much hotter than that start an automatic temperature is."""
+UNUSED_RANGE = 0.1
+"""A feature whose probabilities differ less over the columns tells no column from another."""
 GRADED = 0.15
 """Mean of psi (1 - psi) above which the features have melted; it is 0.25 where all are 1/2."""
 AUTO_GENERATIVE = 150.0
@@ -65,15 +70,39 @@ def start_latent(stats: RowStats, settings: Settings, noise: Floats) -> Latent:
     pairs = np.stack([vectors, -vectors], axis=2).reshape(n_columns, -1)[:, :n_features]
     logits = NOISE_LOGIT * noise
     logits[:, : pairs.shape[1]] += START_LOGIT * np.sqrt(n_columns) * pairs
-    counts = (1.0 / (1.0 + np.exp(-logits))).sum(axis=0)
-    order = np.argsort(-counts, kind="stable")  # the sticks expect features in falling order of use
-    sticks = prior_sticks(settings.alpha, n_features)
-    for _ in range(5):
-        sticks = update_sticks(sticks, counts[order], float(n_columns), settings.alpha)
+    logits, sticks = in_order_of_use(logits, settings.alpha)
     mean_square = stats.mean_square
     return Latent(
-        logits=logits[:, order],
+        logits=logits,
         sticks=sticks,
         noise_variance=0.5 * mean_square if settings.noise_variance is None else settings.noise_variance,
         weight_variance=mean_square if settings.weight_variance is None else settings.weight_variance,
     )
+
+
+def in_order_of_use(logits: Floats, alpha: float) -> tuple[Floats, Sticks]:
+    """Return features in falling order of use, which is what sticks expect, and sticks that suit them."""
+    n_columns, n_features = logits.shape
+    counts = expit(logits).sum(axis=0)
+    order = np.argsort(-counts, kind="stable")
+    sticks = prior_sticks(alpha, n_features)
+    for _ in range(5):
+        sticks = update_sticks(sticks, counts[order], float(n_columns), alpha)
+    return logits[:, order], sticks
+
+
+def revive(latent: Latent, noise: Floats, alpha: float, tempered: bool) -> Latent:
+    """Start features that a factor analysis has switched off once more, from noise.
+
+    Nothing pulls at a feature that no column has, nor at one that all columns have alike: the margins cannot bring it
+    back. Where inputs are few or uncorrelated that can be any number of features, all of them at worst. Tempered
+    features are a budget that is there to be used, so each is started again. Without tempering the number of features
+    is what the data ask for, and they are started again only if none is left.
+    """
+    psi = latent.psi
+    highest, lowest = psi.max(axis=0), psi.min(axis=0)
+    unused = (highest < 0.5) | (highest - lowest < UNUSED_RANGE)
+    if not (unused.any() if tempered else unused.all()):
+        return latent
+    logits, sticks = in_order_of_use(np.where(unused, noise, latent.logits), alpha)
+    return replace(latent, logits=logits, sticks=sticks)

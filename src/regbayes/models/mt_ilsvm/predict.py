@@ -42,16 +42,18 @@ def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats
     ----------
     X : (n, D)
     state : State
-    outputs : (n,), optional
-        One output per row. -1 - g are the weights that group g shares, for a task that was not seen in training.
+    outputs : (n,) or (n, c), optional
+        One output per row, or several. -1 - g are the weights that group g shares, for a task that was not seen in
+        training.
 
     Returns
     -------
-    (n, M) scores of all outputs, or (n,) of those asked for.
+    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
     """
     seen = seen_features(X, state.latent.psi, state.input_scale, state.include_inputs, state.fit_intercept)
     if outputs is None:
         return np.asarray(seen @ state.tasks.weights.T)
     # Negative indices count from the end, so group g's shared weights are put at -1 - g.
     table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
-    return np.asarray(np.einsum("np,np->n", seen, table[outputs]))
+    columns = [np.einsum("np,np->n", seen, table[column]) for column in np.atleast_2d(outputs.T)]
+    return np.asarray(columns[0] if outputs.ndim == 1 else np.stack(columns, axis=1))
