@@ -6,6 +6,8 @@ from regbayes.estimators._common import TruncationWarning
 from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
+from regbayes.estimators.medlda import MedLDAClassifier
+from regbayes.estimators.medlda_regressor import MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
@@ -15,6 +17,8 @@ __all__ = [
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
+    "MedLDAClassifier",
+    "MedLDARegressor",
     "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",

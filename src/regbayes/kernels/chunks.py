@@ -30,8 +30,16 @@ def map_chunks(work: Callable[[int, int, int], Result], n_rows: int, n_threads: 
     slots numbered by ``chunk``.
     """
     tasks = [(chunk, first, last) for chunk, (first, last) in enumerate(chunk_bounds(n_rows))]
-    n_threads = min(n_threads, len(tasks))
+    return map_tasks(lambda task: work(*tasks[task]), len(tasks), n_threads)
+
+
+def map_tasks(work: Callable[[int], Result], n_tasks: int, n_threads: int) -> list[Result]:
+    """Call ``work(task)`` for every task and return the results in order.
+
+    With more than one thread ``work`` is called concurrently: tasks may not write to the same memory.
+    """
+    n_threads = min(n_threads, n_tasks)
     if n_threads <= 1:
-        return [work(*task) for task in tasks]
+        return [work(task) for task in range(n_tasks)]
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(lambda task: work(*task), tasks))
+        return list(pool.map(work, range(n_tasks)))

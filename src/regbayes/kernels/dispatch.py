@@ -20,6 +20,7 @@ from regbayes.kernels.types import (
     SimplexState,
     SweepGradient,
 )
+from regbayes.kernels.types_topics import Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
 
 BackendName = Literal["cpu", "reference"]
 
@@ -65,6 +66,36 @@ class Backend(Protocol):
 
     def simplex_weights(self, rows: SimplexRows, omega: Floats) -> Floats:
         """Sum the weights that belong to given multipliers."""
+
+    def sample_topics(
+        self,
+        tokens: Tokens,
+        first_run: int,
+        last_run: int,
+        tilt: Tilt,
+        doc_prior: float,
+        word_prior: float,
+        uniforms: Singles,
+        counts: TopicCounts,
+    ) -> int:
+        """Draw the topics of tokens, one after another."""
+
+    def weight_statistics(self, tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
+        """Sum what the weights' normal distribution needs."""
+
+    def infer_proportions(
+        self,
+        words: Words,
+        numbers: Singles,
+        starts: Indices,
+        word_given_topic: Singles,
+        doc_prior: float,
+        max_sweeps: int,
+        tol: float,
+        out: Floats,
+        n_threads: int = 1,
+    ) -> int:
+        """Infer the topics of documents, given the topics' words."""
 
 
 def get_backend(name: BackendName = "cpu") -> Backend:

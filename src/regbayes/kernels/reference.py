@@ -12,15 +12,19 @@ from regbayes.kernels.reference_margins import (
     simplex_weights,
 )
 from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
+from regbayes.kernels.reference_topics import infer_proportions, sample_topics, weight_statistics
 
 __all__ = [
     "box_check",
     "box_epoch",
     "box_scores",
     "box_weights",
+    "infer_proportions",
     "reverse_features",
+    "sample_topics",
     "simplex_check",
     "simplex_epoch",
     "simplex_weights",
     "sweep_features",
+    "weight_statistics",
 ]

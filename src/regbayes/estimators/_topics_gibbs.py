@@ -1,0 +1,120 @@
+"""From an estimator's parameters to a chain, and back to fitted attributes."""
+
+from __future__ import annotations
+
+import zlib
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regbayes.engine import Status
+from regbayes.estimators._common import generator, n_threads, one_blas_thread
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._topics import Counts
+from regbayes.models.medlda import fit
+from regbayes.models.medlda.corpus import Corpus, build_corpus, default_groups
+from regbayes.models.medlda.state import Chain, Memory, Responses, Settings
+
+DEFAULT_DOC_TOPIC_PRIOR = 1.0
+DEFAULT_TOPIC_WORD_PRIOR = 0.01
+
+
+class Previous(NamedTuple):
+    """A chain to go on with, and a fingerprint of the corpus it belongs to."""
+
+    chain: Chain
+    fingerprint: tuple[int, ...]
+
+
+def run_gibbs(
+    estimator: Any, counts: Counts, responses: Responses | None, data: dict[str, Any], *, memory: Memory | None = None
+) -> None:
+    """Run the chain and set the fitted attributes.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its method ``_attributes`` turns `Fitted` into fitted attributes.
+    counts : sparse matrix
+    responses : Responses or None
+        In the order of the rows; None leaves plain latent Dirichlet allocation.
+    data : dict
+        What callbacks may ask for.
+    memory : Memory, default=None
+        Of earlier documents, for ``partial_fit``.
+    """
+    corpus = _corpus(counts, estimator.n_blocks)
+    fingerprint = _fingerprint(corpus, estimator, responses)
+    chain, hint = (None, None) if memory is not None else _earlier(estimator, fingerprint, corpus)
+    settings = _settings(estimator, 0 if chain is None else chain.sweep)
+
+    def attributes(at: Chain) -> dict[str, Any]:
+        return estimator._attributes(fit.summarize(corpus, settings, at))
+
+    reporter = FitReporter(estimator, int(estimator.max_iter), data, attributes, estimator.verbose)
+    with one_blas_thread(), reporter:
+        result = fit.fit(corpus, responses, settings, memory=memory, chain=chain, hint=hint, callbacks=[reporter])
+        for name, value in estimator._attributes(result.state.fitted).items():
+            setattr(estimator, name, value)
+        estimator._memory = result.state.memory
+        estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
+        if estimator.warm_start:
+            estimator._previous = Previous(result.state.chain, fingerprint)
+    if result.status is not Status.ITERATION_LIMIT:  # which is how a chain should end
+        warn_of_status(estimator, result)
+
+
+def _corpus(counts: Counts, n_blocks: Any) -> Corpus:
+    numbers = counts.data.astype(np.int64)
+    n_groups = default_groups(int(numbers.sum())) if n_blocks == "auto" else int(n_blocks)
+    return build_corpus(counts.indptr.astype(np.int64), counts.indices, numbers, counts.shape[1], n_groups)
+
+
+def _settings(estimator: Any, done: int) -> Settings:
+    """Turn parameters into numbers; ``done`` sweeps were made before."""
+    alpha, beta = estimator.doc_topic_prior, estimator.topic_word_prior
+    return Settings(
+        n_components=int(estimator.n_components),
+        doc_topic_prior=DEFAULT_DOC_TOPIC_PRIOR if alpha is None else float(alpha),
+        topic_word_prior=DEFAULT_TOPIC_WORD_PRIOR if beta is None else float(beta),
+        weight_variance=float(estimator.weight_variance),
+        n_sweeps=done + int(estimator.max_iter),
+        n_burn_in=_burn_in(estimator),
+        seed=int(generator(estimator.random_state).integers(2**31)),
+        n_threads=n_threads(estimator.n_jobs),
+    )
+
+
+def _burn_in(estimator: Any) -> int:
+    """Return how many sweeps are made before averages are taken: a number, or a share of all."""
+    wanted = estimator.burn_in
+    if not isinstance(wanted, Integral):
+        return int(wanted * estimator.max_iter)
+    if wanted >= estimator.max_iter:
+        raise ValueError(
+            "burn_in must be less than max_iter, so that sweeps are left to average over; "
+            f"got burn_in={wanted!r} and max_iter={estimator.max_iter!r}"
+        )
+    return int(wanted)
+
+
+def _fingerprint(corpus: Corpus, estimator: Any, responses: Responses | None) -> tuple[int, ...]:
+    """Return what must be the same for a chain to go on: the documents, and the numbers of topics and responses."""
+    n_responses = 0 if responses is None else responses.prices.shape[1]
+    checksums = [zlib.crc32(np.ascontiguousarray(array)) for array in corpus.tokens]
+    shape = (len(corpus.lengths), len(corpus.word_order), corpus.n_groups)
+    return (*checksums, *shape, int(estimator.n_components), n_responses)
+
+
+def _earlier(estimator: Any, fingerprint: tuple[int, ...], corpus: Corpus) -> tuple[Chain | None, Memory | None]:
+    """Return the chain of an earlier fit, if it was of these documents; its topics and weights, if of others."""
+    memory: Memory | None = getattr(estimator, "_memory", None)
+    if not estimator.warm_start or memory is None:
+        return None, None
+    previous: Previous | None = getattr(estimator, "_previous", None)
+    if previous is not None and previous.fingerprint == fingerprint:
+        return previous.chain, None
+    n_responses = fingerprint[-1]
+    fits = memory.word_topic.shape == (len(corpus.word_order), int(estimator.n_components))
+    return None, memory if fits and len(memory.linear) == n_responses else None

@@ -1,0 +1,308 @@
+"""`MedLDAClassifier`: topics of documents that tell their classes apart."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+
+from regbayes._registry import persistable
+from regbayes.estimators._common import POSITIVE
+from regbayes.estimators._topics import TOPIC_CONSTRAINTS, Counts, TopicModelMixin, mean_length, read_counts
+from regbayes.estimators._topics_gibbs import run_gibbs
+from regbayes.models.medlda.state import Fitted, Margins
+
+Floats = NDArray[np.float64]
+
+
+@persistable(skip=("_skl_callbacks", "_previous"))
+class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
+    """Max-margin supervised topic model: topics of documents that tell their classes apart.
+
+    Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
+    topics asks for margins, and topics and classifier are drawn from their joint posterior. Topics then differ where
+    classes do, and stay distributions over words that can be read. X holds counts of words, as from
+    ``CountVectorizer``.
+
+    Parameters
+    ----------
+    n_components : int, default=40
+        Topics.
+    inference : {"gibbs"}, default="gibbs"
+        How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
+        Perkins and Zhang, JMLR 2014), with one margin per class (one against all).
+    C : float, default=1.0
+        Price of a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
+        leaves plain latent Dirichlet allocation, whose weights are zero.
+    margin : float, default=1.0
+        The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
+        ``weight_variance`` larger by its square and C smaller by itself is the same model.
+    cost : array-like of shape (n_classes, n_classes), default=None
+        ``cost[true, answer]``: factor on the price of a high score of ``answer``, in the order of ``classes_``; the
+        price of a low score of the true class has the mean factor. Zero on the diagonal; 1 elsewhere by default.
+    class_weight : dict, "balanced" or None, default=None
+        Factors on C by class.
+    doc_topic_prior : float or None, default=None
+        Dirichlet parameter of the topics in a document; None is DOC_PRIOR.
+    topic_word_prior : float or None, default=None
+        Dirichlet parameter of the words in a topic; None is 0.01.
+    weight_variance : float, default=0.25
+        Prior variance of the classifier's weights.
+    max_iter : int, default=40
+        Sweeps over all words.
+    burn_in : int or float, default=0.5
+        Sweeps before averages are taken: their number, or their share of ``max_iter`` if it is a float below 1.
+    n_blocks : int or "auto", default="auto"
+        Documents and words are each cut into so many groups, and as many threads find work. More than one makes
+        topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
+        and 16 at most.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents it
+        begins at the last topics and weights.
+    random_state : int, RandomState instance or None, default=None
+        For the chain.
+    n_jobs : int or None, default=None
+        Threads. The result does not depend on it.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        For indicators of several labels, the numbers of their columns.
+    components_ : array of shape (n_components, n_features)
+        Mean counts of words in topics plus ``topic_word_prior``.
+    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_.T``.
+    trace_ : Trace
+        Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
+        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed.
+    n_iter_ : int
+        Sweeps of the last fit.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    See Also
+    --------
+    MedLDARegressor : The same for numbers.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes import MedLDAClassifier
+    >>> texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
+    >>> vectorizer = CountVectorizer()
+    >>> X = vectorizer.fit_transform(texts)
+    >>> model = MedLDAClassifier(2, random_state=0).fit(X, ["sport", "sport", "politics", "politics"] * 5)
+    >>> model.predict(vectorizer.transform(["a match of two teams and a ball", "the court of law"])).tolist()
+    ['sport', 'politics']
+    >>> [sorted(words) for words in model.top_words(2, vocabulary=vectorizer.get_feature_names_out())]
+    [['ball', 'goal'], ['law', 'vote']]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TOPIC_CONSTRAINTS,
+        "margin": [POSITIVE],
+        "cost": ["array-like", None],
+        "class_weight": [dict, "array-like", str, None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 40,
+        *,
+        inference: Literal["gibbs"] = "gibbs",
+        C: float = 1.0,
+        margin: float = 1.0,
+        cost: ArrayLike | None = None,
+        class_weight: Any = None,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        weight_variance: float = 0.25,
+        max_iter: int = 40,
+        burn_in: float = 0.5,
+        n_blocks: int | Literal["auto"] = "auto",
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.inference = inference
+        self.C = C
+        self.margin = margin
+        self.cost = cost
+        self.class_weight = class_weight
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.weight_variance = weight_variance
+        self.max_iter = max_iter
+        self.burn_in = burn_in
+        self.n_blocks = n_blocks
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn topics and classifier together.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+            Classes, or an indicator (0 or 1) for each of several labels.
+
+        Returns
+        -------
+        self
+        """
+        counts = read_counts(self, X, reset=True, whole=True)
+        codes = self._read_classes(y, counts, None)
+        self._price = float(self.C) * mean_length(counts)
+        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y})
+        return self
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Learn from further documents: the posterior after the earlier ones is the prior of these.
+
+        Earlier documents stay in the counts of words in topics, as the last sweep left them, and in a normal
+        distribution of the weights (Shi and Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). They need
+        not be given again: a document given twice counts twice. Each call makes ``max_iter`` sweeps over its documents.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        classes : array-like of shape (n_classes,), default=None
+            All classes there will be; needed in the first call of all, unless y has indicators of labels.
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "_memory")
+        counts = read_counts(self, X, reset=first, whole=True)
+        if first:
+            codes = self._read_classes(y, counts, classes)
+            self._price = float(self.C) * mean_length(counts)
+        else:
+            codes = self._read_known(y, counts, classes)
+        memory = None if first else self._memory
+        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, memory=memory)
+        return self
+
+    def _read_classes(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:
+        """Learn what the classes are; return the class of each row, or the indicators of its labels."""
+        check_classification_targets(y)
+        self._several = type_of_target(y) == "multilabel-indicator"
+        if self._several:
+            codes = _indicators(y, counts)
+            self.classes_ = np.arange(codes.shape[1])
+            if self.cost is not None or self.class_weight is not None:
+                raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
+            return codes
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(counts, y)
+        found, codes = np.unique(y, return_inverse=True)
+        self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
+        if len(self.classes_) < 2:
+            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got {len(self.classes_)} class(es)")
+        return codes if classes is None else self._known_codes(y)
+
+    def _read_known(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:
+        if self._several:
+            codes = _indicators(y, counts)
+            if codes.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {codes.shape[1]} labels, but earlier documents had {len(self.classes_)}")
+            return codes
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(counts, y)
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes={classes!r} is not what it was in the first call: {self.classes_.tolist()!r}")
+        return self._known_codes(y)
+
+    def _known_codes(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y has {unknown.tolist()!r}, but the classes are {self.classes_.tolist()!r}; name all of them with "
+                "classes= in the first call of partial_fit"
+            )
+        return np.searchsorted(self.classes_, y)
+
+    def _margins(self, codes: NDArray[np.int64]) -> Margins | None:
+        """Return the margins to ask for: one response per label or class, but only one for two classes."""
+        if self._several:
+            signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
+        else:
+            n = len(self.classes_)
+            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
+            if np.any(by_class < 0):
+                raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
+            price_of = self._cost_matrix()
+            price_of += np.diag(price_of.sum(axis=1) / (n - 1))
+            signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
+            factors = price_of[codes] * by_class[codes, None]
+            if n == 2:
+                signs, factors = signs[:, 1:], factors[:, 1:]
+        if self.C == 0:
+            return None
+        return Margins(signs, self._price * factors, float(self.margin))
+
+    def _cost_matrix(self) -> Floats:
+        n = len(self.classes_)
+        if self.cost is None:
+            return 1.0 - np.eye(n)
+        cost = check_array(self.cost, dtype=np.float64, input_name="cost", copy=True)
+        if cost.shape != (n, n):
+            raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")
+        if np.any(np.diag(cost) != 0) or np.any(cost < 0):
+            raise ValueError(f"cost must be non-negative with a zero diagonal, got {cost.tolist()}")
+        return cost
+
+    def _attributes(self, fitted: Fitted) -> dict[str, Any]:
+        """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
+        n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
+        coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.word_topic.shape[1]))
+        return {"_fitted": fitted, "coef_": coef}
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        scores = self._shares(X) @ self.coef_.T
+        return scores[:, 0] if len(self.coef_) == 1 and not self._several else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
+        scores = self.decision_function(X)
+        if self._several:
+            return (scores > 0).astype(np.int64)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+        return np.asarray(self.classes_[best])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _indicators(y: Any, counts: Counts) -> NDArray[np.int64]:
+    y = check_array(y, accept_sparse="csr", input_name="y", ensure_2d=True)
+    y = y.toarray() if hasattr(y, "toarray") else y
+    check_consistent_length(counts, y)
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError("indicators of labels in y must be 0 or 1")
+    return y.astype(np.int64)

@@ -1,0 +1,193 @@
+"""`MedLDARegressor`: topics of documents that predict numbers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils.validation import check_array, check_consistent_length
+
+from regbayes._registry import persistable
+from regbayes.estimators._common import NOT_NEGATIVE
+from regbayes.estimators._topics import TOPIC_CONSTRAINTS, Counts, TopicModelMixin, mean_length, read_counts
+from regbayes.estimators._topics_gibbs import run_gibbs
+from regbayes.models.medlda.state import Fitted, Targets
+
+Floats = NDArray[np.float64]
+
+
+@persistable(skip=("_skl_callbacks", "_previous"))
+class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
+    """Max-margin supervised topic model for numbers: topics of documents that predict a rating, a price, a year.
+
+    `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
+
+    Parameters
+    ----------
+    n_components : int, default=40
+        Topics.
+    inference : {"gibbs"}, default="gibbs"
+        As in `MedLDAClassifier`.
+    C : float, default=1.0
+        Price of one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
+        latent Dirichlet allocation, which predicts the mean.
+    epsilon : float, default=0.1
+        Residuals up to this are free, in standard deviations of the targets.
+    doc_topic_prior : float or None, default=None
+        Dirichlet parameter of the topics in a document; None is DOC_PRIOR.
+    topic_word_prior : float or None, default=None
+        Dirichlet parameter of the words in a topic; None is 0.01.
+    weight_variance : float, default=1.0
+        Prior variance of the topics' weights, in squared standard deviations of the targets.
+    max_iter, burn_in, n_blocks, warm_start, random_state, n_jobs, verbose
+        As in `MedLDAClassifier`.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        Mean counts of words in topics plus ``topic_word_prior``.
+    coef_ : array of shape (n_components,) or (n_targets, n_components)
+        Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
+    intercept_ : float or array of shape (n_targets,)
+        The mean of the targets.
+    trace_, n_iter_, n_features_in_, feature_names_in_
+        As in `MedLDAClassifier`.
+
+    See Also
+    --------
+    MedLDAClassifier : The same for classes.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes import MedLDARegressor
+    >>> texts = ["good film great cast", "great story good", "dull film poor cast", "poor story dull"] * 5
+    >>> vectorizer = CountVectorizer()
+    >>> X = vectorizer.fit_transform(texts)
+    >>> model = MedLDARegressor(2, random_state=0).fit(X, [5, 4, 1, 2] * 5)
+    >>> good, poor = model.predict(vectorizer.transform(["a great and good film", "a dull, poor film"]))
+    >>> bool(good > 3 > poor)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {**TOPIC_CONSTRAINTS, "epsilon": [NOT_NEGATIVE]}
+
+    def __init__(
+        self,
+        n_components: int = 40,
+        *,
+        inference: Literal["gibbs"] = "gibbs",
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        weight_variance: float = 1.0,
+        max_iter: int = 40,
+        burn_in: float = 0.5,
+        n_blocks: int | Literal["auto"] = "auto",
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.inference = inference
+        self.C = C
+        self.epsilon = epsilon
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.weight_variance = weight_variance
+        self.max_iter = max_iter
+        self.burn_in = burn_in
+        self.n_blocks = n_blocks
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn topics and weights together.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        self
+        """
+        counts = read_counts(self, X, reset=True, whole=True)
+        values = self._begin(y, counts)
+        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y})
+        return self
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from further documents: the posterior after the earlier ones is the prior of these.
+
+        As in `MedLDAClassifier`. The first call's targets say what they are centred and scaled by.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "_memory")
+        counts = read_counts(self, X, reset=first, whole=True)
+        values = self._begin(y, counts) if first else _read_targets(y, counts)
+        if values.shape[1] != len(self._mean):
+            raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
+        memory = None if first else self._memory
+        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y}, memory=memory)
+        return self
+
+    def _begin(self, y: Any, counts: Counts) -> Floats:
+        """Learn the targets' units and the price of a residual; return the targets."""
+        values = _read_targets(y, counts)
+        self._single = np.ndim(y) == 1
+        self._mean, scale = values.mean(axis=0), values.std(axis=0)
+        self._scale = np.where(scale > 0, scale, 1.0)
+        self._price = float(self.C) * mean_length(counts)
+        return values
+
+    def _targets(self, values: Floats) -> Targets | None:
+        if self.C == 0:
+            return None
+        scaled = (values - self._mean) / self._scale
+        return Targets(scaled, np.full(scaled.shape, self._price), float(self.epsilon))
+
+    def _attributes(self, fitted: Fitted) -> dict[str, Any]:
+        """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
+        K = fitted.word_topic.shape[1]
+        coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else np.zeros((len(self._mean), K))
+        if self._single:
+            return {"_fitted": fitted, "coef_": coef[0], "intercept_": float(self._mean[0])}
+        return {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+
+    def predict(self, X: ArrayLike) -> Floats:
+        """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
+        return np.asarray(self._shares(X) @ self.coef_.T + self.intercept_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _read_targets(y: Any, counts: Counts) -> Floats:
+    y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    check_consistent_length(counts, y)
+    return y[:, None] if y.ndim == 1 else y

@@ -1,0 +1,292 @@
+"""Compiled topic sweeps: collapsed Gibbs over the topics of tokens, tilted by a quadratic in the topic proportions.
+
+The weights of all topics of a token are formed in one pass over contiguous rows of counts, which the compiler
+vectorises; for the numbers of topics that people fit, that beats following sparse lists. What the tilt contributes is
+kept per document: removing a token from topic k shifts the tilt of all topics by a row that depends on the document
+and k alone, so it is computed once for each topic that occurs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.types import Floats, Indices, read_only
+from regbayes.kernels.types_topics import SPAN, Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
+_LOWEST = np.float32(-87.0)  # below it 2^n leaves the normal numbers, and arithmetic on the others crawls
+_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+
+
+@compiled_as_written
+def _exp(x: float) -> float:
+    """Return exp(x) for x <= 0 in single precision (Cephes' polynomial), at least exp(-87)."""
+    x = max(x, _LOWEST)
+    shifted = x * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    bits = np.float32(shifted).view(np.int32)
+    power_of_two = np.int32((bits + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (p * r * r + r + _ONE) * power_of_two
+
+
+@compiled_inline
+def _add_rows(weights, slopes, bends, out):  # type: ignore[no-untyped-def]
+    """Write ``out_k = sum_l w_lk (slope_l + bend_l w_lk)``, four rows at a time to spare the memory of ``out``."""
+    n_topics, n_responses = weights.shape[1], weights.shape[0]
+    for k in range(n_topics):
+        out[k] = _ZERO
+    row = 0
+    while row + 4 <= n_responses:
+        a0, a1, a2, a3 = slopes[row], slopes[row + 1], slopes[row + 2], slopes[row + 3]
+        b0, b1, b2, b3 = bends[row], bends[row + 1], bends[row + 2], bends[row + 3]
+        for k in range(n_topics):
+            w0, w1, w2, w3 = weights[row, k], weights[row + 1, k], weights[row + 2, k], weights[row + 3, k]
+            out[k] += w0 * (a0 + b0 * w0) + w1 * (a1 + b1 * w1) + w2 * (a2 + b2 * w2) + w3 * (a3 + b3 * w3)
+        row += 4
+    while row < n_responses:
+        a0, b0 = slopes[row], bends[row]
+        for k in range(n_topics):
+            out[k] += weights[row, k] * (a0 + b0 * weights[row, k])
+        row += 1
+
+
+@compiled_inline
+def _tilt_of_document(counts, linear, quadratic, weights, per_token, slopes, bends, tilt):  # type: ignore[no-untyped-def]
+    """Write the exponent that a further token in each topic adds, when none is taken out."""
+    for response in range(weights.shape[0]):
+        score = _ZERO
+        for k in range(weights.shape[1]):
+            score += weights[response, k] * np.float32(counts[k])
+        slopes[response] = (linear[response] - quadratic[response] * np.float64(score) * per_token) * per_token
+        bends[response] = -0.5 * quadratic[response] * per_token * per_token
+    _add_rows(weights, slopes, bends, tilt)
+
+
+@compiled_inline
+def _shift_of_topic(topic, quadratic, weights, per_token, slopes, bends, shift):  # type: ignore[no-untyped-def]
+    """Write how the exponent of each topic changes when a token is taken out of ``topic``."""
+    for response in range(weights.shape[0]):
+        slopes[response] = quadratic[response] * per_token * per_token * weights[response, topic]
+        bends[response] = _ZERO
+    _add_rows(weights, slopes, bends, shift)
+
+
+@compiled
+def _sample_visits(  # type: ignore[no-untyped-def]
+    words,
+    documents,
+    starts,
+    first_visit,
+    last_visit,
+    lengths,
+    linear,
+    quadratic,
+    weights,
+    doc_prior,
+    word_prior,
+    uniforms,
+    topics,
+    doc_topic,
+    word_topic,
+    topic_total,
+):
+    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]
+    alpha, beta = np.float32(doc_prior), np.float32(word_prior)
+    mass = np.float64(word_prior) * word_topic.shape[0]
+    inverse = np.empty(n_topics, np.float32)
+    for k in range(n_topics):
+        inverse[k] = np.float32(1.0 / (topic_total[k] + mass)) if k < topic_total.size else _ZERO
+    p, tilt, factor = np.empty(n_topics, np.float32), np.empty(n_topics, np.float32), np.ones(n_topics, np.float32)
+    slopes, bends = np.empty(n_responses, np.float32), np.empty(n_responses, np.float32)
+    shifts = np.empty((n_topics if n_responses else 0, n_topics), np.float32)
+    stamp = np.full(n_topics, -1, np.int64)
+    sums = np.empty(n_topics // SPAN, np.float32)
+    n_changed, offset = 0, starts[first_visit]
+    for visit in range(first_visit, last_visit):
+        document = documents[visit]
+        counts = doc_topic[document]
+        per_token = 1.0 / lengths[document]
+        if n_responses:
+            _tilt_of_document(counts, linear[document], quadratic[document], weights, per_token, slopes, bends, tilt)
+        for i in range(starts[visit], starts[visit + 1]):
+            old = np.int64(topics[i])
+            row = word_topic[words[i]]
+            counts[old] -= 1
+            row[old] -= 1
+            topic_total[old] -= 1
+            inverse[old] = np.float32(1.0 / (topic_total[old] + mass))
+            if n_responses:
+                if stamp[old] != visit:
+                    _shift_of_topic(old, quadratic[document], weights, per_token, slopes, bends, shifts[old])
+                    stamp[old] = visit
+                shift = shifts[old]
+                highest = np.float32(-np.inf)
+                for k in range(n_topics):
+                    highest = max(highest, tilt[k] + shift[k])
+                for k in range(n_topics):
+                    factor[k] = _exp(tilt[k] + shift[k] - highest)
+            total = _ZERO
+            for s in range(sums.size):
+                part = _ZERO
+                for j in range(SPAN):
+                    k = s * SPAN + j
+                    value = (np.float32(counts[k]) + alpha) * (np.float32(row[k]) + beta) * (inverse[k] * factor[k])
+                    p[k] = value
+                    part += value
+                sums[s] = part
+                total += part
+            left = uniforms[i - offset] * total
+            s = 0
+            while s < sums.size - 1 and left >= sums[s]:
+                left -= sums[s]
+                s += 1
+            k, last = s * SPAN, min((s + 1) * SPAN, topic_total.size) - 1
+            while k < last and left >= p[k]:
+                left -= p[k]
+                k += 1
+            if k != old:
+                n_changed += 1
+                topics[i] = k
+                if n_responses:
+                    if stamp[k] != visit:
+                        _shift_of_topic(k, quadratic[document], weights, per_token, slopes, bends, shifts[k])
+                        stamp[k] = visit
+                    for j in range(n_topics):
+                        tilt[j] += shifts[old, j] - shifts[k, j]
+            counts[k] += 1
+            row[k] += 1
+            topic_total[k] += 1
+            inverse[k] = np.float32(1.0 / (topic_total[k] + mass))
+    return n_changed
+
+
+def sample_topics(
+    tokens: Tokens,
+    first_run: int,
+    last_run: int,
+    tilt: Tilt,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    counts: TopicCounts,
+) -> int:
+    """Compiled twin of ``reference.sample_topics``."""
+    return int(
+        _sample_visits(
+            *(read_only(array) for array in tokens),
+            first_run,
+            last_run,
+            *(read_only(array) for array in tilt),
+            float(doc_prior),
+            float(word_prior),
+            read_only(uniforms),
+            *counts,
+        )
+    )
+
+
+@compiled
+def _sum_documents(doc_topic, lengths, linear, quadratic, first, last, precision, sums):  # type: ignore[no-untyped-def]
+    """Add documents to ``precision`` (topics, topics, responses), its upper half, and to ``sums``."""
+    n_topics, n_responses = sums.shape
+    present, share = np.empty(n_topics, np.int64), np.empty(n_topics)
+    for document in range(first, last):
+        n_present = 0
+        for k in range(n_topics):
+            if doc_topic[document, k]:
+                present[n_present] = k
+                share[n_present] = doc_topic[document, k] / lengths[document]
+                n_present += 1
+        for a in range(n_present):
+            target = sums[present[a]]
+            for response in range(n_responses):
+                target[response] += share[a] * linear[document, response]
+            for b in range(a, n_present):
+                cell, product = precision[present[a], present[b]], share[a] * share[b]
+                for response in range(n_responses):
+                    cell[response] += product * quadratic[document, response]
+
+
+_MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
+_N_PARTS = 4
+
+
+def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
+    """Compiled twin of ``reference.weight_statistics``: topics that a document does not have cost nothing."""
+    n_topics, (n_documents, n_responses) = counts.topic_total.size, tilt.linear.shape
+    n_parts = _N_PARTS if n_topics * n_topics * n_responses <= _MOST_CELLS else 1
+    precision, sums = np.zeros((n_parts, n_topics, n_topics, n_responses)), np.zeros((n_parts, n_topics, n_responses))
+    bounds = np.linspace(0, n_documents, n_parts + 1).astype(np.int64)
+    inputs = [read_only(array) for array in (counts.doc_topic, tilt.lengths, tilt.linear, tilt.quadratic)]
+
+    def work(part: int) -> None:
+        _sum_documents(*inputs, bounds[part], bounds[part + 1], precision[part], sums[part])
+
+    map_tasks(work, n_parts, n_threads)
+    upper = np.moveaxis(precision.sum(axis=0), 2, 0)
+    full = upper + np.triu(upper, 1).transpose(0, 2, 1)
+    return WeightStatistics(full, np.ascontiguousarray(sums.sum(axis=0).T))
+
+
+@compiled
+def _infer_documents(words, numbers, starts, topics, doc_prior, max_sweeps, tol, out, first, last):  # type: ignore[no-untyped-def]
+    n_topics, n_columns = out.shape[1], topics.shape[1]
+    alpha = np.float32(doc_prior)
+    current, found = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
+    slowest = 0
+    for document in range(first, last):
+        length = _ZERO
+        for i in range(starts[document], starts[document + 1]):
+            length += numbers[i]
+        for k in range(n_columns):
+            current[k] = length / np.float32(n_topics) + alpha
+        for sweep in range(max_sweeps if length > 0 else 0):
+            for k in range(n_columns):
+                found[k] = _ZERO
+            for i in range(starts[document], starts[document + 1]):
+                row = topics[words[i]]
+                total = _ZERO
+                for k in range(n_columns):
+                    total += current[k] * row[k]
+                factor = numbers[i] / total
+                for k in range(n_columns):
+                    found[k] += row[k] * factor
+            change = _ZERO
+            for k in range(n_columns):
+                value = found[k] * current[k] + alpha
+                change += abs(value - current[k])
+                current[k] = value
+            slowest = max(slowest, sweep + 1)
+            if change <= tol * length:
+                break
+        for k in range(n_topics):
+            out[document, k] = current[k] - alpha
+    return slowest
+
+
+def infer_proportions(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    word_given_topic: Singles,
+    doc_prior: float,
+    max_sweeps: int,
+    tol: float,
+    out: Floats,
+    n_threads: int = 1,
+) -> int:
+    """Compiled twin of ``reference.infer_proportions``, in single precision."""
+    inputs = [read_only(array) for array in (words, numbers, starts, word_given_topic)]
+
+    def work(_chunk: int, first: int, last: int) -> int:
+        return int(_infer_documents(*inputs, float(doc_prior), max_sweeps, float(tol), out, first, last))
+
+    return max(map_chunks(work, len(starts) - 1, n_threads), default=0)

@@ -1,0 +1,72 @@
+"""The records that topic kernels speak."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.kernels.types import Floats, Indices
+
+Words = NDArray[np.int32]
+Assignments = NDArray[np.int16]
+CountTable = NDArray[np.int32]
+Singles = NDArray[np.float32]
+
+SPAN = 8
+"""Tables of counts have a number of columns that is a multiple of this; columns beyond the topics stay zero."""
+
+
+def padded(n_topics: int) -> int:
+    """Return the number of columns of tables for so many topics."""
+    return -(-n_topics // SPAN) * SPAN
+
+
+class Tokens(NamedTuple):
+    """The tokens of a corpus, in runs that belong to one document each."""
+
+    words: Words
+    """(tokens,)"""
+    documents: Words
+    """(runs,): the document of each run."""
+    starts: Indices
+    """(runs + 1,): where runs begin among the tokens."""
+
+
+class Tilt(NamedTuple):
+    """A factor ``exp(sum_l linear_l f_l - quadratic_l f_l^2 / 2)`` per document, with scores f.
+
+    The scores are ``weights @ (counts / length)``.
+    """
+
+    lengths: Indices
+    """(documents,): tokens of each document, at least 1."""
+    linear: Floats
+    """(documents, responses)"""
+    quadratic: Floats
+    """(documents, responses): not negative."""
+    weights: Singles
+    """(responses, columns): padding is zero. No responses: no tilt."""
+
+
+class TopicCounts(NamedTuple):
+    """How many tokens have which topic; what a sweep writes."""
+
+    topics: Assignments
+    """(tokens,)"""
+    doc_topic: CountTable
+    """(documents, columns)"""
+    word_topic: CountTable
+    """(words, columns)"""
+    topic_total: Indices
+    """(topics,): not padded."""
+
+
+class WeightStatistics(NamedTuple):
+    """Sums over documents that the weights' normal distribution needs, with proportions ``m = counts / length``."""
+
+    precision: Floats
+    """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
+    linear: Floats
+    """(responses, topics): ``sum_d linear_dl m_d``."""

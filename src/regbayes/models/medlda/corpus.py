@@ -1,0 +1,110 @@
+"""A corpus as tokens, cut into blocks that can be sampled at the same time.
+
+Documents and words are each dealt into the same number of groups, and a block holds the tokens of one group of
+documents and one group of words. Blocks on one (broken) diagonal share neither documents nor words, so threads can work
+on them together; of all the counts only the topics' totals are then a diagonal old, and they are the ones that change
+least (Yan, Xu and Qi, NIPS 2009, "Parallel inference for latent Dirichlet allocation on graphics processing units").
+How a corpus is cut depends on the corpus alone, and so do the draws: the number of threads changes nothing. With one
+block nothing is old and the sampler is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.kernels.types_topics import Tokens
+
+Integers = NDArray[np.int64]
+
+TOKENS_PER_GROUP = 250_000
+MOST_GROUPS = 16
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens in the order of sampling. Documents and words are renumbered, so that groups lie together in memory."""
+
+    tokens: Tokens
+    block_runs: Integers  # (groups^2 + 1,): where blocks begin among the runs; block (i, j) is number i groups + j
+    document_order: Integers  # (N,): the row of X that each document was
+    word_order: Integers  # (V,): the column of X that each word was
+    lengths: Integers  # (N,)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of documents, and of words."""
+        return int(np.sqrt(len(self.block_runs) - 1))
+
+    @property
+    def n_tokens(self) -> int:
+        """All tokens."""
+        return len(self.tokens.words)
+
+    def diagonals(self) -> list[list[int]]:
+        """The blocks, in an order in which those of each list can be sampled at the same time."""
+        n = self.n_groups
+        return [[i * n + (i + shift) % n for i in range(n)] for shift in range(n)]
+
+    def token_documents(self) -> NDArray[np.int32]:
+        """The document of each token, shape (tokens,)."""
+        return np.repeat(self.tokens.documents, np.diff(self.tokens.starts))
+
+
+def default_groups(n_tokens: int) -> int:
+    """Return how many groups a corpus is cut into: a power of two, one for a small corpus."""
+    groups = 1
+    while groups < MOST_GROUPS and n_tokens >= TOKENS_PER_GROUP * 2 * groups:
+        groups *= 2
+    return groups
+
+
+def build_corpus(
+    indptr: Integers, indices: NDArray[np.integer], numbers: NDArray[np.integer], n_words: int, n_groups: int
+) -> Corpus:
+    """Lay out the tokens of a matrix of counts in compressed rows.
+
+    Parameters
+    ----------
+    indptr : (N + 1,)
+    indices : (entries,)
+        Words.
+    numbers : (entries,)
+        How often they occur, at least 1.
+    n_words : int
+        The size of the vocabulary, V.
+    n_groups : int
+    """
+    n_documents = len(indptr) - 1
+    rows = np.repeat(np.arange(n_documents), np.diff(indptr))
+    document_group = np.arange(n_documents) % n_groups
+    frequency = np.bincount(indices, weights=numbers, minlength=n_words)
+    word_group = np.empty(n_words, dtype=np.int64)
+    word_group[np.argsort(-frequency, kind="stable")] = np.arange(n_words) % n_groups
+    document_order, new_document = _by_group(document_group)
+    word_order, new_word = _by_group(word_group)
+
+    block = (document_group[rows] * n_groups + word_group[indices]).astype(np.int16)
+    # Rows come in order already, so a stable sort keeps the entries of a block in the order of documents.
+    entries = np.argsort(block, kind="stable")
+    block, rows, numbers = block[entries], new_document[rows[entries]], numbers[entries]
+    words = np.repeat(new_word[indices[entries]].astype(np.int32), numbers)
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = (rows[1:] != rows[:-1]) | (block[1:] != block[:-1])
+    first = np.flatnonzero(begins)
+    ends = np.concatenate([[0], np.cumsum(numbers)])
+    starts = np.append(ends[first], ends[-1]).astype(np.int64)
+    block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1))
+    lengths = np.bincount(rows, weights=numbers, minlength=n_documents).astype(np.int64)
+    tokens = Tokens(words, rows[first].astype(np.int32), starts)
+    return Corpus(tokens, block_runs.astype(np.int64), document_order, word_order, lengths)
+
+
+def _by_group(group: Integers) -> tuple[Integers, Integers]:
+    """Return the members in the order of their groups, and the place of each in it."""
+    order = np.argsort(group, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return order, place

@@ -1,0 +1,244 @@
+"""The sampler: topics, weights, augmentation variables, each from its conditional distribution given the rest.
+
+Proportions of documents and words of topics are integrated out. docs/math.md eq. (53)-(55).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.special import gammaln
+
+from regbayes.engine import StepResult
+from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.dispatch import Backend, get_backend
+from regbayes.kernels.types_topics import Tilt, TopicCounts, padded
+from regbayes.models.medlda.augmentation import draw_quadratics, first_quadratics, losses, n_variables
+from regbayes.models.medlda.corpus import Corpus
+from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the chain is about. Responses and memory are in the corpus's order of documents and words."""
+
+    corpus: Corpus
+    responses: Responses | None  # None: plain latent Dirichlet allocation
+    settings: Settings
+    memory: Memory | None = None
+    backend: Backend = field(default_factory=get_backend)
+
+    @property
+    def n_responses(self) -> int:
+        """L."""
+        return 0 if self.responses is None else self.responses.prices.shape[1]
+
+
+def start(problem: Problem, hint: Memory | None = None) -> Chain:
+    """Begin a chain.
+
+    Parameters
+    ----------
+    problem : Problem
+    hint : Memory, default=None
+        Topics and weights to begin at, by default those of the problem's memory. Without either, tokens get topics at
+        random and weights are zero.
+    """
+    corpus, settings = problem.corpus, problem.settings
+    hint = problem.memory if hint is None else hint
+    rng = _generator(settings, 0, 0)
+    K = settings.n_components
+    if hint is None:
+        topics = rng.integers(0, K, corpus.n_tokens, dtype=np.int16)
+        weights = np.zeros((problem.n_responses, K))
+    else:
+        topics = _draw_by_topics(problem, hint, rng.random(corpus.n_tokens, dtype=np.float32))
+        weights = np.linalg.solve(hint.precision, hint.linear[:, :, None])[:, :, 0]
+    counts = _count(problem, topics)
+    if problem.responses is None:
+        nothing = np.zeros((len(corpus.lengths), 0))
+        return Chain(counts, weights[:0], nothing, nothing, 0, None)
+    return Chain(counts, weights, *first_quadratics(problem.responses), 0, None)
+
+
+def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
+    """Sweep over the tokens, then draw weights and augmentation variables; take averages once burnt in."""
+    settings, sweep = problem.settings, chain.sweep + 1
+    counts = TopicCounts(*(table.copy() for table in chain.counts))
+    n_changed = _sample_topics(problem, replace(chain, counts=counts, sweep=sweep))
+    chain = replace(chain, counts=counts, sweep=sweep)
+    precision = linear = np.zeros((0, settings.n_components, settings.n_components))
+    terms = {"words": -log_joint(problem, counts)}
+    if problem.responses is not None:
+        rng = _generator(settings, sweep, problem.corpus.n_groups**2)
+        precision, linear = _weight_posterior(problem, chain)
+        weights = draw_weights(precision, linear, rng.standard_normal(linear.shape))
+        scores = document_scores(problem, counts, weights)
+        shape = (n_variables(problem.responses), *scores.shape)
+        drawn = draw_quadratics(problem.responses, scores, rng.standard_normal(shape), rng.random(shape))
+        chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1])
+        terms |= _response_terms(problem, scores, weights)
+    if sweep > settings.n_burn_in:
+        chain = replace(chain, averages=_averaged(chain, precision, linear))
+    return StepResult(chain, terms, {"changed": n_changed / max(problem.corpus.n_tokens, 1)})
+
+
+def _generator(settings: Settings, sweep: int, part: int) -> np.random.Generator:
+    """Return the random numbers of one part of one sweep: the same whichever thread comes to it first."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence([settings.seed, sweep, part])))
+
+
+def _tilt(problem: Problem, chain: Chain) -> Tilt:
+    weights = np.zeros((problem.n_responses, padded(problem.settings.n_components)), dtype=np.float32)
+    weights[:, : problem.settings.n_components] = chain.weights
+    return Tilt(np.maximum(problem.corpus.lengths, 1), chain.linear, chain.quadratic, weights)
+
+
+def _sample_topics(problem: Problem, chain: Chain) -> int:
+    """Sweep over all blocks, in place; return how many tokens changed."""
+    total, n_changed = chain.counts.topic_total, 0
+    tilt = _tilt(problem, chain)
+    for diagonal in problem.corpus.diagonals():
+        work = partial(_sample_block, problem, chain, tilt, diagonal)
+        results = map_tasks(work, len(diagonal), problem.settings.n_threads)
+        for changed, difference in results:
+            total += difference
+            n_changed += changed
+    return n_changed
+
+
+def _sample_block(
+    problem: Problem, chain: Chain, tilt: Tilt, blocks: list[int], position: int
+) -> tuple[int, NDArray[np.int64]]:
+    """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
+    corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
+    block = blocks[position]
+    first, last = int(corpus.block_runs[block]), int(corpus.block_runs[block + 1])
+    n_tokens = int(tokens.starts[last] - tokens.starts[first])
+    uniforms = _generator(settings, chain.sweep, block).random(n_tokens, dtype=np.float32)
+    counts = chain.counts._replace(topic_total=chain.counts.topic_total.copy())
+    priors = settings.doc_topic_prior, settings.topic_word_prior
+    changed = problem.backend.sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
+    return changed, counts.topic_total - chain.counts.topic_total
+
+
+def _weight_posterior(problem: Problem, chain: Chain) -> tuple[Floats, Floats]:
+    """Return the precision of the weights' normal distribution and that times its mean."""
+    statistics = problem.backend.weight_statistics(_tilt(problem, chain), chain.counts, problem.settings.n_threads)
+    if problem.memory is not None:
+        return statistics.precision + problem.memory.precision, statistics.linear + problem.memory.linear
+    K = problem.settings.n_components
+    return statistics.precision + np.eye(K) / problem.settings.weight_variance, statistics.linear
+
+
+def draw_weights(precision: Floats, linear: Floats, normals: Floats) -> Floats:
+    """Draw each response's weights from the normal with this precision and ``precision @ mean = linear``."""
+    weights = np.empty_like(linear)
+    for response, factor in enumerate(np.linalg.cholesky(precision)):
+        halfway = solve_triangular(factor, linear[response], lower=True, check_finite=False)
+        weights[response] = solve_triangular(factor.T, halfway + normals[response], check_finite=False)
+    return weights
+
+
+def document_scores(problem: Problem, counts: TopicCounts, weights: Floats) -> Floats:
+    """Return the scores of all documents, shape (N, L); zero for empty ones."""
+    lengths = np.maximum(problem.corpus.lengths, 1)
+    scores = np.empty((len(lengths), len(weights)))
+    loads = np.ascontiguousarray(weights.T)
+
+    def work(_: int, first: int, last: int) -> None:
+        rows = counts.doc_topic[first:last, : len(loads)].astype(np.float64)
+        scores[first:last] = (rows @ loads) / lengths[first:last, None]
+
+    map_chunks(work, len(lengths), problem.settings.n_threads)
+    return scores
+
+
+def log_joint(problem: Problem, counts: TopicCounts) -> float:
+    """Return the log-probability of words and topics, with proportions and topics' words integrated out."""
+    settings = problem.settings
+    K, V = settings.n_components, len(problem.corpus.word_order)
+    alpha, beta = settings.doc_topic_prior, settings.topic_word_prior
+    of_documents = _log_rising(counts.doc_topic, alpha) - _log_rising(problem.corpus.lengths, K * alpha)
+    return of_documents + _log_rising(counts.word_topic, beta) - _log_rising(counts.topic_total, V * beta)
+
+
+def _log_rising(counts: NDArray[np.signedinteger], prior: float) -> float:
+    """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``; zeros add nothing."""
+    if counts.size == 0:
+        return 0.0
+    if counts.max() < 1_000_000:
+        how_often = np.bincount(counts.ravel())
+        values = np.flatnonzero(how_often)
+        return float(how_often[values] @ (gammaln(values + prior) - gammaln(prior)))
+    positive = counts[counts > 0]
+    return float(np.sum(gammaln(positive + prior)) - positive.size * gammaln(prior))
+
+
+def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mapping[str, float]:
+    """What responses and weights add to the negative logarithm of the posterior."""
+    assert problem.responses is not None
+    margin = float(np.vdot(problem.responses.prices, losses(problem.responses, scores)))
+    if problem.memory is None:
+        return {"margin": margin, "weights": 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance}
+    quadratic = np.einsum("lj,ljk,lk->", weights, problem.memory.precision, weights)
+    return {"margin": margin, "weights": float(0.5 * quadratic - np.vdot(weights, problem.memory.linear))}
+
+
+def _averaged(chain: Chain, precision: Floats, linear: Floats) -> Averages:
+    """Take the state after a sweep into the averages."""
+    old = chain.averages
+    new = Averages(1, chain.counts.word_topic.astype(np.float32), chain.weights, precision, linear)
+    if old is None:
+        return new
+    n = old.n_kept + 1
+
+    def mean(before: NDArray[np.floating], now: NDArray[np.floating]) -> NDArray[np.floating]:
+        now -= before
+        now /= n
+        now += before
+        return now
+
+    return Averages(
+        n,
+        mean(old.word_topic, new.word_topic),
+        mean(old.weights, new.weights.copy()),
+        mean(old.precision, new.precision),
+        mean(old.linear, new.linear),
+    )
+
+
+def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
+    """Count tokens by document, word and topic, on top of what earlier documents left."""
+    corpus, K = problem.corpus, problem.settings.n_components
+    columns = padded(K)
+    N, V = len(corpus.lengths), len(corpus.word_order)
+    doc_topic, word_topic = np.zeros((N, columns), dtype=np.int32), np.zeros((V, columns), dtype=np.int32)
+    np.add.at(doc_topic, (corpus.token_documents(), topics), 1)
+    np.add.at(word_topic, (corpus.tokens.words, topics), 1)
+    if problem.memory is not None:
+        word_topic[:, :K] += problem.memory.word_topic
+    return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))
+
+
+def _draw_by_topics(problem: Problem, hint: Memory, uniforms: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Draw each token's topic from what earlier documents say about its word."""
+    p = hint.word_topic + problem.settings.topic_word_prior
+    p /= p.sum(axis=0)
+    cumulative = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1).astype(np.float32)
+    topics = np.empty(len(uniforms), dtype=np.int16)
+    words = problem.corpus.tokens.words
+
+    def work(_: int, first: int, last: int) -> None:
+        below = cumulative[words[first:last]] <= uniforms[first:last, None]
+        topics[first:last] = np.minimum(below.sum(axis=1), problem.settings.n_components - 1)
+
+    map_chunks(work, len(uniforms), problem.settings.n_threads)
+    return topics
