@@ -43,6 +43,14 @@ def test_colder_settings_are_reached_from_a_graded_start():
     assert result.trace.rises.count == 0
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.0 - 1e-12, 1.0 + 1e-12])
+def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
+    data = make_data(3)
+    settings = make_settings(data.X)
+    settings = replace(settings, temperature=factor * settings.temperature)
+    assert init.initial_globals(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
+
+
 def test_without_margins_it_is_factor_analysis():
     problem = make_problem(5, {"C": 0.0, "generative_weight": 1.0, "max_iter": 12})
     start = start_of(problem)

@@ -147,9 +147,15 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
     moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
     after = Search(move.at, move.gradient, moves, search.n_steps + 1, _accuracy_after(search, move.at))
-    if after.n_steps % BLOCKS_EVERY == 0:
+    if after.n_steps % BLOCKS_EVERY == 0 or _is_late(problem, search.at.objective - move.at.objective):
         after = _update_blocks(problem, after)
     return StepResult(after, after.at.terms, {"step": move.length, "gap": after.at.gap})
+
+
+def _is_late(problem: Problem, gained: float) -> bool:
+    """Whether so little is gained that the fit would be over, with variances that were to be estimated."""
+    settings = problem.settings
+    return (settings.estimate_noise or settings.estimate_prior) and gained <= settings.tol * problem.unit
 
 
 def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:

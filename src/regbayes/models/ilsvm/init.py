@@ -18,6 +18,7 @@ SIGNAL = 10.0  # mean squared length of rows in units of tempered noise where fe
 EARLY_ROWS = 4096  # what the start-up makes do with
 START_ROWS = 1000  # whose combinations the loadings start from
 STICK_ROUNDS = 5  # majorise-minimise steps for the first sticks
+ROUNDING = 1e-6  # graded features are the default: rounding must not decide whether there is anything to cool down
 START_SPREAD = 1.0  # standard deviation of a feature's logit over the rows at the start
 START_LENGTH = 2.0  # largest squared length of a loading at the start, in units of the tempered noise
 
@@ -74,8 +75,9 @@ def initial_globals(X: Floats, settings: Settings, rng: np.random.Generator) -> 
 
     The start is never colder than the temperature at which features are graded.
     """
-    warm = max(settings.temperature, graded_temperature(X, settings.noise_variance))
-    settings = replace(settings, temperature=warm)
+    graded = graded_temperature(X, settings.noise_variance)
+    if graded > (1.0 + ROUNDING) * settings.temperature:
+        settings = replace(settings, temperature=graded)
     K, half = settings.n_components, 0.5 * len(X)
     sticks = prior_sticks(settings.alpha, K)
     for _ in range(STICK_ROUNDS):
