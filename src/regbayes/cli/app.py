@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
 from regbayes.cli import demo, evaluate, fit, predict, report
-from regbayes.cli.errors import ExitCode, UserError
+from regbayes.cli.errors import ExitCode, StoppedError, UserError
 
 __all__ = ["app", "main"]
 
@@ -29,11 +31,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=demo.EPILOG)(demo.demo)
-app.command(epilog=fit.EPILOG)(fit.fit)
-app.command(epilog=predict.EPILOG)(predict.predict)
-app.command(epilog=evaluate.EPILOG)(evaluate.evaluate)
-app.command(epilog=report.EPILOG)(report.report)
+
+
+def _add(function: Callable[..., None], epilog: str) -> None:
+    """Add a command. Ctrl-C in it becomes an error of ours, which Typer would end without a word."""
+
+    @wraps(function)
+    def guarded(*args: Any, **options: Any) -> None:
+        try:
+            function(*args, **options)
+        except KeyboardInterrupt:
+            raise StoppedError("interrupted, and nothing was written") from None
+
+    app.command(epilog=epilog)(guarded)
+
+
+for _module, _function in (
+    (demo, demo.demo),
+    (fit, fit.fit),
+    (predict, predict.predict),
+    (evaluate, evaluate.evaluate),
+    (report, report.report),
+):
+    _add(_function, _module.EPILOG)
 
 
 def _print_version(wanted: bool) -> None:
@@ -73,8 +93,6 @@ def _run(arguments: list[str]) -> int:
         return int(stop.code or 0)
     except UserError as error:
         return _complain(str(error), error.exit_code, arguments)
-    except KeyboardInterrupt:
-        return _complain("interrupted before there was anything to keep", ExitCode.INTERRUPTED, arguments)
     except BrokenPipeError:
         raise
     except Exception as error:

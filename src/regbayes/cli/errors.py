@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["BadDataError", "ExitCode", "MissingPieceError", "BadModelError", "UserError", "listed"]
+__all__ = ["BadDataError", "ExitCode", "MissingPieceError", "BadModelError", "UserError", "counted", "listed"]
 
 
 class ExitCode(IntEnum):
@@ -43,7 +43,18 @@ class MissingPieceError(UserError):
     exit_code = ExitCode.MISSING
 
 
+class StoppedError(UserError):
+    """Ctrl-C, before there was anything to keep."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 def listed(names: list[str] | tuple[str, ...], most: int = 8) -> str:
     """Name things in a message, not too many of them."""
     shown = ", ".join(repr(str(name)) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural where it belongs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

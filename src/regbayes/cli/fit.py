@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regbayes.cli.errors import ExitCode, UserError
+from regbayes.cli.errors import ExitCode, UserError, counted
 from regbayes.cli.options import Delimiter, Format, Header, Json, Missing, Quiet, read_options
 from regbayes.cli.output import Output
 
@@ -135,6 +135,9 @@ def fit(
 
     out = Output(json=json, quiet=quiet)
     check_writable(output)
+    for option, values in (("--C", C), ("--temperature", temperature)):
+        if any(not value >= 0 or (option == "--C" and value == 0) for value in values or ()):
+            raise UserError(f"{option} must be positive, got {min(values or ())}")
     wishes = Wishes(
         targets=tuple(target or ()),
         kind=None if kind is None else kind.value,
@@ -227,8 +230,8 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
     nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
     baseline = f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
-        score = f"{metric_name(model.target)} {cv['mean']:.3f} ± {cv['std']:.3f} over {cv['folds']} folds"
-        facts["score"] = f"{score} ({baseline})"
+        score = f"{metric_name(model.target)} {cv['mean']:.3f} ± {cv['std']:.3f}"
+        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
         facts["score"] = f"not cross-validated ({baseline})"
     facts["features"] = f"{found['n_components_in_use']} of {found['n_components']} in use"

@@ -27,9 +27,9 @@ class Search:
     """What cross-validation found."""
 
     candidates: tuple[dict[str, Any], ...]
-    mean: Floats  # (candidates,): score of each over the folds; NaN for those that were not reached
+    mean: Floats  # (candidates,): score of each over the folds it was tried on
     deviation: Floats  # (candidates,)
-    n_folds: int
+    n_folds: int  # that the chosen one was tried on
     best: int  # place of the one that was chosen
 
     @property
@@ -91,8 +91,8 @@ def load_model(path: str) -> ModelFile:
         raise BadModelError(str(error)) from None
     if not isinstance(found, ModelFile):
         raise BadModelError(
-            f"{path!r} holds a {type(found).__name__}, not a model that 'regbayes fit' wrote; read it in Python with "
-            "regbayes.load"
+            f"{path!r} holds an object of class {type(found).__name__}, not a model that 'regbayes fit' wrote; "
+            "read it in Python with regbayes.load"
         )
     return found
 

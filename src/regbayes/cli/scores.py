@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli.errors import BadDataError
+from regbayes.cli.journal import score_of
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.schema import Say
-from regbayes.cli.search import score_of
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import TargetSpec, as_labels, observed_rows, shown_label, target_values, task_values
 

@@ -58,19 +58,21 @@ def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | 
     for name, column in zip(names, columns, strict=True):
         if not _observed(column).any():
             raise BadDataError(f"the target {name!r} has no value in any row")
-    as_text = tuple(column.dtype == object for column in columns)
     if task is not None and len(names) > 1:
         raise UserError("--task goes with one --target: with several, each target is a task of its own")
     if kind is not None:
         found, why = kind, f"{_word(kind)}, as --kind says"
     else:
         found, why = _guess(names, columns)
-    if found == "regressor" and any(as_text):
-        raise BadDataError(f"the target {names[as_text.index(True)]!r} is text, which a regressor cannot predict")
+    texts = [name for name, column in zip(names, columns, strict=True) if column.dtype == object]
+    if found == "regressor" and texts:
+        raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
     if found == "classifier" and len(names) > 1:
         raise UserError(f"--kind classifier takes one target, but there are {len(names)}; use --kind multilabel")
     if found == "multilabel" and task is not None:
         raise UserError("--task goes with a classifier or a regressor, not with --kind multilabel")
+    # Classes that are broken numbers (0.5, 1.5) are names all the same.
+    as_text = tuple(found != "regressor" and not _whole(column) for column in columns)
     spec = TargetSpec(names, found, as_text, task)
     _check_classes(spec, columns)
     return spec, why
@@ -156,7 +158,10 @@ def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
     if spec.task is None:
         return None
     if spec.task not in table:
-        raise BadDataError(f"--task: {table.source} has no column {spec.task!r}; it has {listed(table.names)}")
+        raise BadDataError(
+            f"{table.source} has no column {spec.task!r}, which should say the task of each row; it has "
+            f"{listed(table.names)}"
+        )
     texts = text_of(table.column(spec.task))
     if None in texts:
         raise BadDataError(

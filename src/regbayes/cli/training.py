@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.errors import BadDataError, UserError, listed
+from regbayes.cli.errors import BadDataError, UserError, counted, listed
+from regbayes.cli.journal import score_of
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
 from regbayes.cli.schema import learn_schema
-from regbayes.cli.search import FitSettings, Fitted, Problem, fit_model, score_of
+from regbayes.cli.search import FitSettings, Fitted, Problem, fit_model
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import (
     Kind,
@@ -66,7 +67,8 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     )
     X = schema.encode(table, output.warn)
     _check_image(wishes.image_shape, X.shape[1])
-    output.say(f"{len(X)} rows, {X.shape[1]} inputs from {len(schema.columns)} columns{_task_note(task)}")
+    sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {counted(len(schema.columns), 'column')}"]
+    output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     fitted = fit_model(Problem(X, y, spec.kind, task, settings), output)
     report = _collect(fitted, X, y, task, spec, schema.encoded_names, wishes, output)
     facts = {
@@ -105,10 +107,6 @@ def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
     used = {*spec.names, *table.targets, *wishes.ignore} | ({spec.task} if spec.task is not None else set())
     possible: Sequence[str] = table.names if table.inputs is None else table.inputs
     return [name for name in possible if name not in used]
-
-
-def _task_note(task: NDArray[Any] | None) -> str:
-    return "" if task is None else f", {len(np.unique(task))} tasks"
 
 
 def _check_image(shape: tuple[int, int] | None, n_inputs: int) -> None:

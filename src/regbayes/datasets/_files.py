@@ -90,13 +90,11 @@ def find_local(known: Known, folder: Path) -> tuple[Arrays, Path] | None:
 
 def read_npz(path: Path) -> Arrays:
     """Read all arrays of an npz file, none of them pickled."""
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is not an npz file, or it was cut off")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is a single array, not an npz archive of named arrays")
             return {name: archive[name] for name in archive.files}
-    except DataError:
-        raise
     except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
         if "allow_pickle" in str(error):
             raise DataError(

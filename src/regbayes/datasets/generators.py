@@ -30,7 +30,7 @@ def draw_indian_buffet(
     probabilities : array of shape (n_components,)
         Of each feature, falling: products of Beta(alpha, 1) sticks.
     """
-    probabilities: Floats = np.cumprod(rng.beta(alpha, 1.0, n_components))
+    probabilities = np.asarray(np.cumprod(rng.beta(alpha, 1.0, n_components)), dtype=np.float64)
     return rng.random((n_rows, n_components)) < probabilities, probabilities
 
 

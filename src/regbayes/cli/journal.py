@@ -1,0 +1,107 @@
+"""A journal of the fits of a search, kept in a folder by whichever process makes them.
+
+It tells how many fits are done, which settings were best so far, and what fits said of rows that they had not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.cli.targets import Kind
+
+__all__ = ["Journal", "JournalScorer", "score_of"]
+
+Floats = NDArray[np.float64]
+RECORDS = "?" * 32 + ".npz"
+
+
+def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any]) -> float:
+    """Return the accuracy over observed labels, or R² over observed numbers.
+
+    It is the mean over targets where a regressor has several: they may be in different units, so that a sum over them
+    means little.
+    """
+    from regbayes.metrics import explained_variance_pooled, task_accuracy
+
+    if kind != "regressor":
+        return task_accuracy(y, predicted)
+    if y.ndim == 1:
+        return explained_variance_pooled(y, predicted)
+    seen = np.isfinite(y)
+    columns = [j for j in range(y.shape[1]) if seen[:, j].any()]
+    return float(np.mean([explained_variance_pooled(y[seen[:, j], j], predicted[seen[:, j], j]) for j in columns]))
+
+
+@dataclass(frozen=True)
+class JournalScorer:
+    """Scores a fit and leaves a record of it in a folder."""
+
+    folder: str
+    kind: Kind
+    names: tuple[str, ...]  # of the settings to record
+
+    def __call__(self, estimator: Any, X: Floats, y: NDArray[Any]) -> float:
+        """Return the score."""
+        predicted = np.asarray(estimator.predict(X))
+        score = score_of(self.kind, y, predicted)
+        parameters = getattr(estimator, "estimator", estimator).get_params()  # inside, where tasks are known
+        record = {"settings": {name: parameters[name] for name in self.names}, "score": score}
+        if predicted.dtype == object:  # labels of several types: not kept, since nothing is pickled
+            predicted = np.empty(0)
+        place = Path(self.folder) / uuid.uuid4().hex
+        rows = _row_marks(X, getattr(estimator, "task", None))
+        np.savez(f"{place}.part", record=json.dumps(record), rows=rows, predicted=predicted)
+        os.replace(f"{place}.part.npz", f"{place}.npz")
+        return score
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The records of all fits so far."""
+
+    folder: Path
+
+    def count(self) -> int:
+        """Return how many fits are done."""
+        return len(list(self.folder.glob(RECORDS)))
+
+    def scores(self) -> dict[str, list[float]]:
+        """Return the scores of each setting, by the setting as JSON."""
+        found: dict[str, list[float]] = {}
+        for record, _, _ in self._records():
+            found.setdefault(json.dumps(record["settings"], sort_keys=True), []).append(record["score"])
+        return found
+
+    def predictions(self, settings: dict[str, Any], X: Floats, task: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Return the predictions of each row by the fit with these settings that had not seen it; None if some lack."""
+        by_mark: dict[int, Any] = {}
+        for record, rows, predicted in self._records():
+            if record["settings"] == settings and len(predicted) == len(rows):
+                by_mark.update(zip(rows.tolist(), predicted, strict=True))
+        marks = _row_marks(X, task).tolist()  # equal rows share their predictions
+        if any(mark not in by_mark for mark in marks):
+            return None
+        return np.array([by_mark[mark] for mark in marks])
+
+    def _records(self) -> Iterator[tuple[dict[str, Any], NDArray[Any], NDArray[Any]]]:
+        for path in sorted(self.folder.glob(RECORDS)):
+            with np.load(path, allow_pickle=False) as saved:
+                yield json.loads(str(saved["record"])), saved["rows"], saved["predicted"]
+
+
+def _row_marks(X: Floats, task: NDArray[Any] | None) -> NDArray[np.uint64]:
+    """Return a number for each row that tells it from others."""
+    tasks = [b""] * len(X) if task is None else [str(name).encode() for name in task]
+    rows = zip(np.ascontiguousarray(X), tasks, strict=True)
+    digests = (hashlib.blake2b(row.tobytes() + name, digest_size=8).digest() for row, name in rows)
+    return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
