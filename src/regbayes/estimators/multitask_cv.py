@@ -66,9 +66,9 @@ class MultiTaskILSVMClassifierCV(
     ----------
     n_components : int, default=20
         Truncation: the most features there can be.
-    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1)
+    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
         Values of C.
-    temperatures : sequence of float or "auto", default=("auto",)
+    temperatures : sequence of float or "auto", default=(0.01, 0.03, 0.1)
         Values of temperature.
     generative_weights : sequence of float or "auto", default=("auto",)
         Values of generative_weight.
@@ -120,8 +120,8 @@ prior_variance, max_iter, tol
         self,
         n_components: int = 20,
         *,
-        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1),
-        temperatures: Sequence[Any] = ("auto",),
+        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        temperatures: Sequence[Any] = (0.01, 0.03, 0.1),
         generative_weights: Sequence[Any] = ("auto",),
         task_sharings: Sequence[Any] = ("auto",),
         include_inputs: Sequence[bool] = (False, True),
@@ -235,10 +235,12 @@ class MultiTaskILSVMRegressorCV(
     ----------
     n_components : int, default=20
         Truncation: the most features there can be.
-    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1)
+    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
         Values of C.
-    temperatures, generative_weights, task_sharings : sequence of float or "auto", default=("auto",)
-        Values of temperature, generative_weight and task_sharing.
+    temperatures : sequence of float or "auto", default=(0.01, 0.03, 0.1)
+        Values of temperature.
+    generative_weights, task_sharings : sequence of float or "auto", default=("auto",)
+        Values of generative_weight and task_sharing.
     include_inputs : sequence of bool, default=(False, True)
         Values of include_inputs.
     cv : int, splitter or iterable, default=None
@@ -277,8 +279,8 @@ prior_variance, max_iter, tol
         self,
         n_components: int = 20,
         *,
-        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1),
-        temperatures: Sequence[Any] = ("auto",),
+        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        temperatures: Sequence[Any] = (0.01, 0.03, 0.1),
         generative_weights: Sequence[Any] = ("auto",),
         task_sharings: Sequence[Any] = ("auto",),
         include_inputs: Sequence[bool] = (False, True),

@@ -9,9 +9,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from regbayes.engine import FitResult, Progress, Status, run
+from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
-from regbayes.models.mt_ilsvm.init import AUTO_HEAT, TEMPERATURES, have_melted, resolve_scales, revive, start_latent
+from regbayes.models.mt_ilsvm.init import (
+    AUTO_HEAT,
+    AUTO_TEMPERATURE,
+    TEMPERATURES,
+    are_melting,
+    have_melted,
+    resolve_scales,
+    revive,
+    start_latent,
+)
 from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
 from regbayes.models.mt_ilsvm.rows import collect
 from regbayes.models.mt_ilsvm.state import Floats, Margins, Settings, State
@@ -132,27 +141,38 @@ def find_start(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = 
     colder = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
     for tau in colder:
         cooled = at_temperature(problem, tau)
-        found = factor_analysis(cooled, noise, callbacks)
+        found = factor_analysis(cooled, noise, callbacks, to_the_end=tau == colder[-1])
         if found.status in CUT_SHORT or not have_melted(found.state.latent):
             break
     if problem.settings.margins == "decoupled":
         return cooled, found
-    heated = at_temperature(problem, AUTO_HEAT * tau if wanted == "auto" else wanted)
+    heated = at_temperature(problem, max(AUTO_HEAT * tau, AUTO_TEMPERATURE) if wanted == "auto" else wanted)
     alive = revive(found.state.latent, noise, problem.settings.alpha, heated.scales.temperature > 1.0)
     return heated, replace(found, state=replace(found.state, latent=alive))
 
 
-def factor_analysis(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> FitResult[Point]:
-    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets."""
+def factor_analysis(
+    problem: Problem, noise: Floats, callbacks: Sequence[Callback] = (), to_the_end: bool = True
+) -> FitResult[Point]:
+    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets.
+
+    Unless it is to go ``to_the_end``, it gives up (STALLED) once its features are melting.
+    """
     alone = replace(
         problem,
         margins=without_targets(problem.margins),
         scales=replace(problem.scales, generative=1.0),
         estimate_variances=True,
     )
+
+    def step(at: Point) -> StepResult[Point]:
+        result = alternate(at, alone)
+        lost = not to_the_end and are_melting(result.state.latent)
+        return replace(result, status=Status.STALLED) if lost else result
+
     latent = start_latent(problem.stats, problem.settings, noise)
     return run(
-        lambda at: alternate(at, alone),
+        step,
         evaluate(latent, no_weights(alone.margins, _n_seen(problem)), alone),
         max_iter=problem.settings.start_iter,
         objective=lambda at: at.terms,

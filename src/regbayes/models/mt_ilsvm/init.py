@@ -18,12 +18,14 @@ NOISE_LOGIT = 0.1
 """Size of the noise that tells apart features which would start alike."""
 TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 """Temperatures tried for the factor analysis that starts a fit, from hot to cold."""
-AUTO_HEAT = 3.0
-"""How much hotter than that start an automatic temperature is."""
+AUTO_HEAT, AUTO_TEMPERATURE = 3.0, 0.03
+"""How much hotter than that start an automatic temperature is, and what it is at least."""
 UNUSED_RANGE = 0.1
 """A feature whose probabilities differ less over the columns tells no column from another."""
 GRADED = 0.15
 """Mean of psi (1 - psi) above which the features have melted; it is 0.25 where all are 1/2."""
+LOST = 0.2
+"""The same while the factor analysis goes on: from there it was never seen to come back."""
 AUTO_GENERATIVE = 150.0
 """r / (tau K C^2) of an automatic generative weight. At small C the weights are proportional to C, so what the margins
 add to the logits is proportional to C^2 / r; it is r / tau that multiplies the likelihood; and more features need more
@@ -46,8 +48,17 @@ def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: flo
 
 def have_melted(latent: Latent) -> bool:
     """Whether a factor analysis was too hot to find features."""
+    return _graded(latent) > GRADED
+
+
+def are_melting(latent: Latent) -> bool:
+    """Whether a factor analysis that still goes on will end with features that have melted."""
+    return _graded(latent) > LOST
+
+
+def _graded(latent: Latent) -> float:
     psi = latent.psi
-    return float(np.mean(psi * (1.0 - psi))) > GRADED
+    return float(np.mean(psi * (1.0 - psi)))
 
 
 def start_latent(stats: RowStats, settings: Settings, noise: Floats) -> Latent:

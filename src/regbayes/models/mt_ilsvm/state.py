@@ -39,8 +39,8 @@ class Settings:
         rho: the weights of a task are ``own + rho common``. 0 is the paper's model, in which tasks share Z alone.
     temperature : float or "auto"
         tau: the entropy of Z counts ``T = max(1, tau max(rows, targets))`` times. 0 is the untempered posterior.
-        "auto" is three times the highest of a few at which factor analysis finds features. Hotter features are more
-        graded and predict a little better; colder ones are nearly on or off and can be read.
+        "auto" is three times the highest of a few at which factor analysis finds features, and at least 0.03. Hotter
+        features are more graded and predict a little better; colder ones are nearly on or off and can be read.
     generative_weight : float or "auto"
         g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
         ``r = 150 K tau C^2``.
