@@ -1,0 +1,144 @@
+"""Accuracy against the number of latent features of a finite model (Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regbayes.experiments import systems, tuning
+from regbayes.experiments.figures import COLORS, PEER, new_figure, save, tidy
+from regbayes.experiments.protocol import Block, Line, Measurement
+from regbayes.experiments.store import Cell, Record
+from regbayes.experiments.systems import Context, System, grid, named
+from regbayes.experiments.table1 import Table1
+from regbayes.experiments.tables import by_line, summarize
+
+SIZES = (5, 10, 20, 40, 60, 80, 100)
+QUICK_SIZES = (5, 20)
+
+
+def _sized(name: str, cs: tuple[float, ...], quick_cs: tuple[float, ...], **quick: Any) -> System:
+    """Return a system of the table whose number of features is given and not chosen."""
+    system = named(systems.MULTIWAY, name)
+    return replace(system, grid=grid(C=cs), quick_grid=grid(C=quick_cs, **quick))
+
+
+SWEPT = (
+    _sized("MMH", (0.01, 0.1), (0.1,), max_iter=(20,)),
+    _sized("EFH+SVM", (0.01, 0.1, 1.0), (0.1,)),
+    _sized("IBP+SVM", (0.1, 1.0), (0.1,)),
+    _sized("iLSVM", (0.3, 1.0), (1.0,)),
+)
+HARMONIUMS = ("MMH", "EFH+SVM")
+
+
+class HarmoniumSize(Table1):
+    """Figure 3 of the paper: MMH with different numbers of latent features; EFH+SVM, IBP+SVM and iLSVM beside it."""
+
+    name = "mmh-k"
+    title = "Figure 3: accuracy against the number of latent features"
+    default_seeds = 3
+    systems = (*SWEPT, *(named(systems.MULTIWAY, name) for name in ("majority", "LinearSVC", "logistic regression")))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of features."""
+        return QUICK_SIZES if self.quick else SIZES
+
+    def protocol(self) -> Sequence[str]:
+        """What is done, and what is missing."""
+        text = [
+            "Every system has K latent features at most; MMH and EFH+SVM have just K, for IBP+SVM and iLSVM K is only "
+            "the truncation. Other settings are chosen as in `table1`, by "
+            f"{self.n_folds}-fold cross-validation inside the training part; peers without features are for scale.",
+            "The paper: on Flickr K = 40 is best for MMH, and more or fewer make it worse (a figure, no numbers).",
+        ]
+        lacking = [s for s in self.systems if s.missing]
+        if lacking:
+            names = ", ".join(sorted({s.needs for s in lacking}))
+            text.append(f"{' and '.join(s.name for s in lacking)} cannot be run here: this experiment needs {names}.")
+        return text
+
+    def blocks(self) -> Sequence[Block]:
+        """One table for each data set."""
+        found = []
+        for dataset in self.datasets():
+            lines = [
+                Line(system.name, setting, missing=system.missing, group=system.group)
+                for system in self.systems
+                for setting in self._settings(system)
+            ]
+            found.append(Block(dataset.name, dataset.description, (), tuple(lines)))
+        return found
+
+    def _settings(self, system: System) -> list[str]:
+        return [f"K = {size}" for size in self.sizes] if system in SWEPT else [""]
+
+    def cells(self, n_seeds: int) -> Sequence[Cell]:
+        """All sizes, seed by seed."""
+        return [
+            Cell(cell.dataset, cell.row, setting, cell.seed)
+            for cell in super().cells(n_seeds)
+            for setting in self._settings(named(self.systems, cell.row))
+        ]
+
+    def _at(self, cell: Cell) -> tuple[System, int]:
+        """Return the system of a cell and its number of features."""
+        system = named(self.systems, cell.row)
+        if system not in SWEPT:
+            return system, self.n_components
+        size = int(cell.setting.rpartition(" ")[2])
+        if system.name in HARMONIUMS:  # they take K as a setting
+            fixed = [tuple({**s, "n_components": size} for s in some) for some in (system.grid, system.quick_grid)]
+            system = replace(system, grid=fixed[0], quick_grid=fixed[1])
+        return system, size
+
+    def facts(self, cell: Cell) -> Mapping[str, Any]:
+        """The data and the estimators with all their settings."""
+        system, size = self._at(cell)
+        return {"data": self._dataset(cell).digest, "n_folds": self.n_folds} | system.facts(self.quick, size)
+
+    def evaluate(self, cell: Cell) -> Measurement:
+        """Choose the other settings in the training part, refit, score the test part once."""
+        train, test = self.parts(self._dataset(cell), cell.seed)
+        system, size = self._at(cell)
+        context = Context(cell.seed, size, train.X.shape[1])
+        return tuning.evaluate(system, train, test, context, self.task, quick=self.quick, n_folds=self.n_folds)
+
+    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        """Draw accuracy and F1 against K."""
+        groups = by_line(records)
+        datasets = [d for d in self.datasets() if any(key[0] == d.name for key in groups)]
+        figure = new_figure(9.0, 1.0 + 3.0 * len(datasets))
+        axes = figure.subplots(len(datasets), 2, squeeze=False)
+        for row, dataset in zip(axes, datasets, strict=True):
+            for ax, metric in zip(row, self.metrics[:2], strict=True):
+                for system, color in zip(SWEPT, COLORS, strict=False):
+                    found = {s: groups.get((dataset.name, system.name, f"K = {s}")) for s in self.sizes}
+                    known = {size: summarize(some) for size, some in found.items() if some}
+                    means = [s.mean[metric.key] for s in known.values()]
+                    spread = [s.std.get(metric.key, 0.0) for s in known.values()]
+                    if known:
+                        ax.errorbar(list(known), means, spread, color=color, marker="o", markersize=4, capsize=2)
+                peer = groups.get((dataset.name, "LinearSVC", ""))
+                if peer:
+                    ax.axhline(summarize(peer).mean[metric.key], color=PEER, linestyle="--")
+                ax.set(xlabel="latent features K", ylabel=metric.label)
+                ax.set_title(dataset.name, loc="left", fontsize="medium")
+                tidy(ax)
+        _explain(figure, {record.cell.row for record in records})
+        return [save(figure, folder / f"{self.stem}.png")]
+
+
+def _explain(figure: Any, rows: set[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=color, marker="o", label=system.name)
+        for system, color in zip(SWEPT, COLORS, strict=False)
+        if system.name in rows
+    ]
+    handles.append(Line2D([], [], color=PEER, linestyle="--", label="LinearSVC on all inputs"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")

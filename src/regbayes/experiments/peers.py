@@ -1,0 +1,101 @@
+"""Regressors for rows of many tasks, made of scikit-learn's: what a user would try before a multi-task model.
+
+All are called as the package's own multi-task models are: ``fit(X, y, task=...)`` and ``predict(X, task=...)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+Floats = NDArray[np.float64]
+
+
+class TaskAdapter(RegressorMixin, BaseEstimator):
+    """A regressor of scikit-learn on standardised rows of many tasks.
+
+    Parameters
+    ----------
+    estimator : regressor
+    how : {"ignore", "columns", "separate"}
+        Whether it sees nothing of the tasks, a 0/1 column for each, or is fitted to each by itself.
+    """
+
+    def __init__(self, estimator: Any, how: Literal["ignore", "columns", "separate"] = "ignore") -> None:
+        self.estimator = estimator
+        self.how = how
+
+    def fit(self, X: Floats, y: Floats, task: NDArray[Any]) -> Self:
+        """Fit one regressor, or one for each task."""
+        self.scaler_ = StandardScaler().fit(X)
+        rows = self.scaler_.transform(X)
+        if self.how == "separate":
+            self.by_task_ = {t: clone(self.estimator).fit(rows[task == t], y[task == t]) for t in np.unique(task)}
+            return self
+        if self.how == "columns":
+            self.encoder_ = OneHotEncoder(sparse_output=False).fit(task[:, None])
+        self.estimator_ = clone(self.estimator).fit(self._with_columns(rows, task), y)
+        return self
+
+    def predict(self, X: Floats, task: NDArray[Any]) -> Floats:
+        """Predict rows of known tasks."""
+        rows = self.scaler_.transform(X)
+        if self.how != "separate":
+            return np.asarray(self.estimator_.predict(self._with_columns(rows, task)))
+        out = np.empty(len(rows))
+        for t in np.unique(task):
+            out[task == t] = self.by_task_[t].predict(rows[task == t])
+        return out
+
+    def _with_columns(self, rows: Floats, task: NDArray[Any]) -> Floats:
+        return np.hstack([rows, self.encoder_.transform(task[:, None])]) if self.how == "columns" else rows
+
+
+class TaskDeviationRidge(RegressorMixin, BaseEstimator):
+    """Ridge regression with task terms: common weights, and a deviation from them for each task.
+
+    It minimises the squared errors plus ``alpha`` times the squared common weights (the intercept goes free), plus
+    ``slope_alpha`` and ``intercept_alpha`` times the squared deviations of the tasks' slopes and intercepts. This is
+    the best linear prediction in a mixed-effects model with those ratios of variances.
+
+    Parameters
+    ----------
+    alpha, slope_alpha, intercept_alpha : float
+    """
+
+    def __init__(self, alpha: float = 10.0, slope_alpha: float = 100.0, intercept_alpha: float = 10.0) -> None:
+        self.alpha = alpha
+        self.slope_alpha = slope_alpha
+        self.intercept_alpha = intercept_alpha
+
+    def fit(self, X: Floats, y: Floats, task: NDArray[Any]) -> Self:
+        """Solve for the common weights with the deviations eliminated, and then for these."""
+        self.scaler_ = StandardScaler().fit(X)
+        rows = self._rows(X)
+        d = rows.shape[1]
+        price = np.diag([self.intercept_alpha, *[self.slope_alpha] * (d - 1)])
+        ridge = np.diag([0.0, *[self.alpha] * (d - 1)])
+        tasks = np.unique(task)
+        grams, moments = np.empty((len(tasks), d, d)), np.empty((len(tasks), d))
+        for i, t in enumerate(tasks):
+            own = rows[task == t]
+            grams[i], moments[i] = own.T @ own, own.T @ y[task == t]
+        # With the deviation at its best, a task weighs in with price (gram + price)^-1 in place of the identity.
+        shrink = np.linalg.solve(grams + price, np.concatenate([grams, moments[:, :, None]], axis=2))
+        remaining = price @ shrink
+        self.coef_ = np.linalg.solve(remaining[:, :, :d].sum(axis=0) + ridge, remaining[:, :, d].sum(axis=0))
+        rest = moments - grams @ self.coef_
+        self.tasks_, self.deviations_ = tasks, np.linalg.solve(grams + price, rest[:, :, None])[:, :, 0]
+        return self
+
+    def predict(self, X: Floats, task: NDArray[Any]) -> Floats:
+        """Predict rows of known tasks."""
+        weights = self.coef_ + self.deviations_[np.searchsorted(self.tasks_, task)]
+        return np.asarray(np.sum(self._rows(X) * weights, axis=1))
+
+    def _rows(self, X: Floats) -> Floats:
+        return np.hstack([np.ones((len(X), 1)), self.scaler_.transform(X)])

@@ -1,0 +1,352 @@
+"""The registry of systems: every row of the paper's tables by its name there, and the peers a user would pick instead.
+
+A system is one entry: its name, how to make the estimator, and the settings among which cross-validation chooses. An
+entry without ``make`` is a row of the paper that the package cannot run yet; it is printed with the paper's numbers and
+says so. To add a system, write its entry.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
+
+PAPER, PEERS = "systems of the paper", "peers"
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an estimator is made for."""
+
+    seed: int
+    n_components: int
+    n_inputs: int
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of a table."""
+
+    name: str
+    """As the paper has it, where it is one of the paper's."""
+    make: Callable[..., Any] | None
+    """``make(context, **settings)`` returns an estimator; None if there is none yet."""
+    grid: tuple[Settings, ...] = ({},)
+    quick_grid: tuple[Settings, ...] = ({},)
+    group: str = PAPER
+    needs: str = ""
+    """Full name of a class that may not be there, looked up when the experiment runs."""
+    random: bool = True
+    """Whether a fit to the same rows depends on the seed."""
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be run; empty if it can."""
+        if self.make is None:
+            return "not available yet"
+        return "" if not self.needs or found(self.needs) else f"not available yet: needs {self.needs}"
+
+    def settings(self, quick: bool) -> tuple[Settings, ...]:
+        """Among which cross-validation chooses."""
+        return self.quick_grid if quick else self.grid
+
+    def estimator(self, context: Context, settings: Settings) -> Any:
+        """Make the estimator."""
+        assert self.make is not None
+        return self.make(context, **settings)
+
+    def facts(self, quick: bool, n_components: int) -> dict[str, Any]:
+        """All that determines its numbers: the estimators with their parameters."""
+        context = Context(0, n_components, 1)
+        made = [self.estimator(context, settings) for settings in self.settings(quick)]
+        return {"system": self.name, "estimators": [model.__repr__(N_CHAR_MAX=10**6) for model in made]}
+
+
+def found(name: str) -> Any:
+    """Return the class of a full name, None if it is not there."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError:
+        return None
+
+
+def grid(**lists: Any) -> tuple[Settings, ...]:
+    """Return all combinations of listed values."""
+    return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
+
+
+def _scaled(model: Any, scale: bool = True) -> Any:
+    return make_pipeline(StandardScaler(), model) if scale else model
+
+
+# Multi-way classification (Table 1, Figures 3 to 6).
+
+
+def _ilsvm(context: Context, **settings: Any) -> Any:
+    return ILSVMClassifier(context.n_components, random_state=context.seed, **settings)
+
+
+def _ibp_svm(context: Context, C: float, **settings: Any) -> Any:
+    features = IBPFactorAnalysis(context.n_components, random_state=context.seed, noise_variance="estimate", **settings)
+    return make_pipeline(features, StandardScaler(), LinearSVC(C=C, max_iter=5000, random_state=context.seed))
+
+
+EFH = "regbayes.baselines.ExponentialFamilyHarmonium"
+MMH = "regbayes.baselines.MaxMarginHarmoniumClassifier"
+
+
+def _efh_svm(context: Context, C: float, **settings: Any) -> Any:
+    features = found(EFH)(**settings)
+    classifier = LinearSVC(C=C, max_iter=5000, random_state=context.seed)
+    return make_pipeline(StandardScaler(), features, StandardScaler(), classifier)
+
+
+def _mmh(context: Context, **settings: Any) -> Any:
+    return _scaled(found(MMH)(random_state=context.seed, **settings))
+
+
+HARMONIUM_SIZES = (10, 20, 40, 80)  # a finite model has no truncation to be generous with
+IBP_TEMPERATURES = ((0.02, None), (0.02, 0.1), (0.02, 0.3), (0.05, None))  # of the fit and of the inference
+LINEAR_CS = (0.001, 0.01, 0.1, 1.0)
+
+
+def _linear_svc(context: Context, C: float, scale: bool = True) -> Any:
+    return _scaled(LinearSVC(C=C, max_iter=5000, random_state=context.seed), scale)
+
+
+def _logistic(context: Context, C: float, scale: bool = True) -> Any:
+    return _scaled(LogisticRegression(C=C, max_iter=2000, random_state=context.seed), scale)
+
+
+def _rbf_svm(context: Context, C: float, gamma: float) -> Any:
+    return _scaled(SVC(C=C, gamma=gamma / context.n_inputs, random_state=context.seed))
+
+
+def _forest(context: Context, min_samples_leaf: int, n_estimators: int = 200) -> Any:
+    return RandomForestClassifier(n_estimators, min_samples_leaf=min_samples_leaf, random_state=context.seed)
+
+
+MULTIWAY: tuple[System, ...] = (
+    System(
+        "EFH+SVM",
+        _efh_svm,
+        grid(n_components=HARMONIUM_SIZES, C=(0.01, 0.1, 1.0)),
+        grid(n_components=(10, 20), C=(0.1,)),
+        needs=EFH,
+        random=False,
+    ),
+    System(
+        "MMH",
+        _mmh,
+        grid(n_components=HARMONIUM_SIZES, C=(0.01, 0.1)),
+        grid(n_components=(10,), C=(0.1,), max_iter=(20,)),
+        needs=MMH,
+        random=False,
+    ),
+    System(
+        "IBP+SVM",
+        _ibp_svm,
+        tuple(
+            {"temperature": learn, "transform_temperature": infer, "C": C}
+            for (learn, infer), C in product(IBP_TEMPERATURES, (0.1, 1.0))
+        ),
+        grid(C=(0.1,), transform_temperature=(None, 0.1)),
+    ),
+    System("iLSVM", _ilsvm, grid(C=(0.3, 1.0), temperature=(0.1, 0.2), alpha=(1.0, 5.0)), grid(C=(0.3, 1.0))),
+    System(
+        "iLSVM, printed updates",
+        _ilsvm,
+        grid(C=(0.3, 1.0), temperature=(0.02, 0.1), alpha=(1.0, 5.0), margins=("posterior",), max_iter=(40,)),
+        grid(C=(0.3,), temperature=(0.02, 0.1), margins=("posterior",), max_iter=(20,)),
+    ),
+    System("majority", lambda _: DummyClassifier(strategy="most_frequent"), group=PEERS, random=False),
+    System("LinearSVC", _linear_svc, grid(C=LINEAR_CS, scale=(False, True)), grid(C=(0.01, 0.1)), PEERS, random=False),
+    System(
+        "logistic regression",
+        _logistic,
+        grid(C=LINEAR_CS, scale=(False, True)),
+        grid(C=(0.01, 0.1)),
+        PEERS,
+        random=False,
+    ),
+    System(
+        "RBF-SVM",
+        _rbf_svm,
+        grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0, 3.0)),
+        grid(C=(3.0,), gamma=(0.3, 1.0)),
+        PEERS,
+        random=False,
+    ),
+    System(
+        "random forest",
+        _forest,
+        grid(min_samples_leaf=(1, 2, 5)),
+        grid(min_samples_leaf=(1,), n_estimators=(50,)),
+        PEERS,
+    ),
+)
+
+
+# Labels of many tasks (Table 2).
+
+
+def _mt_labels(context: Context, **settings: Any) -> Any:
+    return MultiTaskILSVMClassifier(context.n_components, random_state=context.seed, **settings)
+
+
+MT_CS = (0.003, 0.01, 0.03, 0.1)
+MT_QUICK = (0.01, 0.03)
+
+
+def _per_label(model: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda context, **settings: OneVsRestClassifier(model(context, **settings))
+
+
+MULTILABEL: tuple[System, ...] = (
+    System("YaXue", None),
+    System("Piyushrai-1", None),
+    System("Piyushrai-2", None),
+    System(
+        "MT-IBP+SVM",
+        _mt_labels,
+        grid(C=MT_CS, margins=("decoupled",)),
+        grid(C=MT_QUICK, margins=("decoupled",)),
+    ),
+    System("MT-iLSVM", _mt_labels, grid(C=MT_CS), grid(C=MT_QUICK)),
+    System(
+        "MT-iLSVM^f",
+        _mt_labels,
+        grid(C=MT_CS, include_inputs=(True,)),
+        grid(C=MT_QUICK, include_inputs=(True,)),
+    ),
+    System(
+        "MT-iLSVM, printed updates",
+        _mt_labels,
+        grid(C=MT_CS, margins=("posterior",)),
+        grid(C=(0.01,), margins=("posterior",), max_iter=(20,)),
+    ),
+    System("majority", lambda _: DummyClassifier(strategy="most_frequent"), group=PEERS, random=False),
+    System("LinearSVC", _per_label(_linear_svc), grid(C=LINEAR_CS), grid(C=(0.01,)), PEERS, random=False),
+    System("logistic regression", _per_label(_logistic), grid(C=LINEAR_CS), grid(C=(0.01,)), PEERS, random=False),
+    System(
+        "RBF-SVM",
+        _per_label(_rbf_svm),
+        grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0, 3.0)),
+        grid(C=(3.0,), gamma=(1.0,)),
+        PEERS,
+        random=False,
+    ),
+    System(
+        "random forest",
+        _forest,
+        grid(min_samples_leaf=(1, 2, 5)),
+        grid(min_samples_leaf=(2,), n_estimators=(50,)),
+        PEERS,
+    ),
+)
+
+
+# A number in each of many groups (Figures 7 to 9).
+
+
+def _mt_numbers(context: Context, **settings: Any) -> Any:
+    return MultiTaskILSVMRegressor(context.n_components, random_state=context.seed, **settings)
+
+
+MT_SHARING = (1.0, 5.0)
+RIDGES = (1.0, 10.0, 100.0)
+
+
+def _ridge(how: Any) -> Callable[..., Any]:
+    return lambda _, alpha: TaskAdapter(Ridge(alpha), how)
+
+
+def _forest_with_tasks(context: Context, min_samples_leaf: int, n_estimators: int = 100) -> Any:
+    forest = RandomForestRegressor(
+        n_estimators, min_samples_leaf=min_samples_leaf, max_features=1 / 3, random_state=context.seed
+    )
+    return TaskAdapter(forest, "columns")
+
+
+def _kernel_ridge(context: Context, alpha: float, gamma: float, n_centres: int = 500) -> Any:
+    kernel = Nystroem(gamma=gamma / context.n_inputs, n_components=n_centres, random_state=context.seed)
+    return TaskAdapter(make_pipeline(kernel, Ridge(alpha)), "columns")
+
+
+RAGGED: tuple[System, ...] = (
+    System("STL", _ridge("separate"), grid(alpha=(3.0, 10.0, 30.0, 100.0)), grid(alpha=(10.0, 100.0)), random=False),
+    System("BMTL", None),
+    System("MTGP", None),
+    System("MTRL", None),
+    System(
+        "MT-IBP+SVM",
+        _mt_numbers,
+        grid(C=MT_CS, task_sharing=MT_SHARING, margins=("decoupled",)),
+        grid(C=MT_QUICK, margins=("decoupled",)),
+    ),
+    System("MT-iLSVM", _mt_numbers, grid(C=MT_CS, task_sharing=MT_SHARING), grid(C=MT_QUICK)),
+    System(
+        "MT-IBP+SVM^f",
+        _mt_numbers,
+        grid(C=MT_CS, task_sharing=MT_SHARING, margins=("decoupled",), include_inputs=(True,)),
+        grid(C=MT_QUICK, margins=("decoupled",), include_inputs=(True,)),
+    ),
+    System(
+        "MT-iLSVM^f",
+        _mt_numbers,
+        grid(C=MT_CS, task_sharing=MT_SHARING, include_inputs=(True,)),
+        grid(C=MT_QUICK, include_inputs=(True,)),
+    ),
+    System(
+        "MT-iLSVM, nothing but features shared",
+        _mt_numbers,
+        grid(C=MT_CS, task_sharing=(0.0,)),
+        grid(C=MT_QUICK, task_sharing=(0.0,)),
+    ),
+    System("task mean", lambda _: TaskAdapter(DummyRegressor(), "separate"), group=PEERS, random=False),
+    System("one ridge for all", _ridge("ignore"), grid(alpha=RIDGES), grid(alpha=(10.0,)), PEERS, random=False),
+    System("ridge + task columns", _ridge("columns"), grid(alpha=RIDGES), grid(alpha=(10.0,)), PEERS, random=False),
+    System(
+        "ridge + task deviations",
+        lambda _, **settings: TaskDeviationRidge(**settings),
+        grid(alpha=(10.0,), slope_alpha=(100.0, 300.0, 1000.0), intercept_alpha=(3.0, 10.0, 30.0)),
+        grid(slope_alpha=(100.0, 300.0), intercept_alpha=(10.0,)),
+        PEERS,
+        random=False,
+    ),
+    System(
+        "RBF ridge + task columns",
+        _kernel_ridge,
+        grid(alpha=(0.1, 1.0), gamma=(0.03, 0.1, 0.3)),
+        grid(alpha=(1.0,), gamma=(0.1,), n_centres=(100,)),
+        PEERS,
+    ),
+    System(
+        "random forest + task columns",
+        _forest_with_tasks,
+        grid(min_samples_leaf=(3, 10)),
+        grid(min_samples_leaf=(5,), n_estimators=(30,)),
+        PEERS,
+    ),
+)
+
+
+def named(systems: tuple[System, ...], name: str) -> System:
+    """Return a system by its name."""
+    return next(system for system in systems if system.name == name)

@@ -1,0 +1,116 @@
+"""Explained variance and time against the size of the training part (Figure 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from regbayes.experiments import systems, tuning
+from regbayes.experiments.data import Sample
+from regbayes.experiments.figures import COLORS, new_figure, save, tidy
+from regbayes.experiments.protocol import Block, Line, Measurement, Metric
+from regbayes.experiments.school import POOLED, WITHIN, School
+from regbayes.experiments.store import Cell, Record
+from regbayes.experiments.systems import Context, named
+from regbayes.experiments.tables import by_line, summarize
+
+SHARES = (50, 60, 70, 80, 90, 100)
+QUICK_SHARES = (50, 100)
+ROWS = ("MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", "one ridge for all", "ridge + task deviations")
+
+
+class TrainingSize(School):
+    """Figure 9 of the paper: the first 50 to 100 % of each training part."""
+
+    name = "training-size"
+    title = "Figure 9: explained variance and time against the training size"
+    metrics: ClassVar[tuple[Metric, ...]] = (POOLED, WITHIN)
+    systems = tuple(named(systems.RAGGED, row) for row in ROWS)
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Percentages of the training part."""
+        return QUICK_SHARES if self.quick else SHARES
+
+    def protocol(self) -> Sequence[str]:
+        """What is done."""
+        listed = ", ".join(map(str, self.shares))
+        return (
+            f"The splits of the experiment `school`; the first {listed} % of the training rows of each, which are in "
+            "random order, and always the whole test part. Settings are chosen anew at each size, by "
+            f"{self.n_folds}-fold cross-validation inside the rows that are used. Truncation {self.n_components}.",
+            "The paper: performance and running time generally increase with the training size, and about 70 % of the "
+            "training data are enough for the state of the art. It has a figure and no numbers.",
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        """One table, all sizes of a system together."""
+        (dataset,) = self.datasets()
+        lines = tuple(
+            Line(system.name, _setting(share), missing=system.missing, group=system.group)
+            for system in self.systems
+            for share in self.shares
+        )
+        return [Block(dataset.name, dataset.description, (), lines)]
+
+    def cells(self, n_seeds: int) -> Sequence[Cell]:
+        """All sizes and systems, seed by seed."""
+        return [
+            Cell(cell.dataset, cell.row, _setting(share), cell.seed)
+            for cell in super().cells(n_seeds)
+            for share in self.shares
+        ]
+
+    def facts(self, cell: Cell) -> Mapping[str, Any]:
+        """As in the table, and the order of the training rows, which the split gives."""
+        return dict(super().facts(cell)) | {"share": cell.setting}
+
+    def evaluate(self, cell: Cell) -> Measurement:
+        """Use the first rows of the training part only."""
+        train, test = self.parts(self._dataset(cell), cell.seed)
+        part = first_share(train, _share(cell.setting))
+        context = Context(cell.seed, self.n_components, train.X.shape[1])
+        system = named(self.systems, cell.row)
+        return tuning.evaluate(system, part, test, context, self.task, quick=self.quick, n_folds=self.n_folds)
+
+    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        """Draw explained variance and time against the size."""
+        groups = by_line(records)
+        figure = new_figure(9.5, 3.8)
+        left, right = figure.subplots(1, 2)
+        for color, system in zip(COLORS, self.systems, strict=True):
+            found = {_share(key[2]): summarize(g) for key, g in sorted(groups.items()) if key[1] == system.name}
+            sizes = sorted(found)
+            means = [100 * found[size].mean["pooled"] for size in sizes]
+            spread = [100 * found[size].std.get("pooled", 0.0) for size in sizes]
+            left.errorbar(sizes, means, spread, color=color, marker="o", markersize=3, capsize=2, label=system.name)
+            right.plot(sizes, [found[size].fit_seconds for size in sizes], color=color, marker="o", markersize=3)
+        left.set(xlabel="share of the training part (%)", ylabel="explained variance, pooled (%)")
+        right.set(xlabel="share of the training part (%)", ylabel="seconds of one fit", yscale="log")
+        for ax in (left, right):
+            tidy(ax)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+        return [save(figure, folder / f"{self.stem}.png")]
+
+    def remarks(self, records: Sequence[Record]) -> Sequence[str]:
+        """Nothing beyond the table."""
+        return ()
+
+
+def first_share(train: Sample, percent: int) -> Sample:
+    """Return the first rows, and beyond them the first of each task that would have none."""
+    assert train.task is not None
+    n = len(train) * percent // 100
+    _, first = np.unique(train.task, return_index=True)
+    return train.rows(np.union1d(np.arange(n), first))
+
+
+def _setting(share: int) -> str:
+    return f"{share} %"
+
+
+def _share(setting: str) -> int:
+    return int(setting.split()[0])
