@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,9 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
     if marker == "numpyro" and importlib.util.find_spec("numpyro") is None:
         return "needs NumPyro: pip install 'regbayes[numpyro]'"
     if marker == "browser" and importlib.util.find_spec("playwright") is None:
-        return "needs Playwright and a browser"
+        return "needs Playwright: pip install 'regbayes[browser]'"
+    if marker == "browser" and _chromium() is None:
+        return "needs Chromium: apt-get install chromium"
     return None
 
 
@@ -44,6 +47,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _data_folder() -> Path | None:
     named = os.environ.get("REGBAYES_DATA")
     return Path(named) if named else None
+
+
+def _chromium() -> str | None:
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """The browser; tests that use it are marked ``browser``."""
+    found = _chromium()
+    assert found is not None, "a test that needs a browser is not marked so"
+    return found
 
 
 @pytest.fixture(scope="session")

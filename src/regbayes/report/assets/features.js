@@ -72,7 +72,7 @@ class FeatureExplorer {
       const high = means.map((mean, g) => [mean ?? -1, g]).filter(([mean]) => mean > 0.5).sort((a, b) => b[0] - a[0]);
       return high.length ? 'most of ' + high.slice(0, 4).map(([, g]) => features.group_names[g]).join(', ') : 'a minority everywhere';
     }
-    return features.loading_names[place].slice(0, 3).join(', ');
+    return features.loading_names[place].slice(0, 3).map((name, i) => (features.loading_values[place][i] < 0 ? '−' : '') + name).join(', ');
   }
 
   key(event) {
@@ -101,12 +101,13 @@ class FeatureExplorer {
     if (box.height && (mine.top < box.top || mine.bottom > box.bottom)) {
       this.list.scrollTop += mine.top - box.top - (box.height - mine.height) / 2;
     }
-    this.detail.replaceChildren(...this.about(place).filter(Boolean));
+    this.detail.replaceChildren(...this.about(place));
   }
 
   about(place) {
-    return [this.head(place), h('div', { class: 'columns' }, this.loading(place), this.values(place)),
-      h('div', { class: 'columns' }, this.groups(place), this.weights(place)), this.topRanked(place)];
+    const stack = (...parts) => h('div', { class: 'stack' }, parts);
+    return [this.head(place), h('div', { class: 'columns' }, stack(this.loading(place), this.weights(place)), stack(this.values(place), this.groups(place))),
+      this.topRanked(place)];
   }
 
   head(place) {

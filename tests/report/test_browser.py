@@ -1,0 +1,210 @@
+"""The page in a real browser: no errors; clicks, sorting and keys work, in both themes and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regbayes.report import render
+from report_tools import FITS, data_of, hostile_data
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+PHONE = {"width": 375, "height": 812}
+NO_OVERFLOW = "document.documentElement.scrollWidth <= window.innerWidth"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium_path)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path) -> Iterator[Any]:
+    """Open a page from a file, without a network; whatever it complains about fails the test in the end."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opened(data, **options):
+        path = tmp_path / "page.html"
+        path.write_text(render(data), encoding="utf-8")
+        context = browser.new_context(offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: None if request.url == path.as_uri() else complaints.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def options(page) -> list[str]:
+    return [text.strip() for text in page.locator("[role=option] .name span:first-child").all_inner_texts()]
+
+
+def chosen(page) -> str:
+    head = page.locator("#detail h3").first.inner_text()
+    (selected,) = page.locator("[role=option][aria-selected=true] .name span:first-child").all_inner_texts()
+    assert head.lower().startswith(selected.strip())
+    return selected.strip()
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
+    data = data_of(name)
+    page = show(data)
+    assert page.locator("h1").inner_text() == data.title
+    assert page.evaluate(NO_OVERFLOW)
+    assert len(options(page)) == len(data.features.number)
+    expected = {"confusion": ".confusion", "tasks": "#tasks", "regression": "circle", "course": "polyline"}
+    for part, selector in expected.items():
+        assert (page.locator(selector).count() > 0) == (getattr(data, part) is not None)
+    assert page.locator("canvas.picture").count() == 0 or data.kind == "image"
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(NO_OVERFLOW)
+
+
+def test_a_click_shows_a_feature(show):
+    data = data_of("images")
+    page = show(data)
+    place = 2
+    page.locator("[role=option]").nth(place).click()
+    assert chosen(page) == f"feature {data.features.number[place]}"
+    shown = page.locator("#detail .bars").nth(1).locator(".figure").all_inner_texts()
+    np.testing.assert_allclose([float(text) for text in shown], data.features.group_means[place], atol=6e-4)
+    assert page.locator("#detail .thumbs li").count() == 10
+    page.get_by_role("button", name="Next feature").click()
+    assert chosen(page) == f"feature {data.features.number[place + 1]}"
+
+
+def test_sorting_puts_the_largest_first(show):
+    data = data_of("images")
+    page = show(data)
+    for key, keys in {
+        "separation": -data.features.separation,
+        "number": data.features.number,
+        "use": -data.features.use,
+    }.items():
+        button = page.get_by_role("button", name=key, exact=True)
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+        order = data.features.number[np.argsort(keys, kind="stable")]
+        assert options(page) == [f"feature {number}" for number in order]
+        assert chosen(page) == options(page)[0]
+
+
+def test_the_keyboard_walks_through_the_features(show):
+    page = show(data_of("images"))
+    names = options(page)
+    page.locator("[role=option][tabindex='0']").focus()
+    for key, place in [("ArrowDown", 1), ("ArrowRight", 2), ("ArrowUp", 1), ("End", len(names) - 1), ("Home", 0)]:
+        page.keyboard.press(key)
+        assert chosen(page) == names[place]
+        assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
+    page.keyboard.press("ArrowLeft")
+    assert chosen(page) == names[0]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_tab_reaches_every_control_in_the_order_of_the_page(show):
+    page = show(data_of("table"))
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.textContent.trim().split(/\\s{2,}/)[0]"))
+    assert seen[0] == "Skip to the features"
+    assert seen[1:3] == ["Features", "Where it errs"]
+    assert {"use", "separation", "number"} <= set(seen)
+
+
+def test_dark_and_light_follow_the_system_and_the_button(show):
+    page = show(data_of("images"), color_scheme="dark")
+    dark = page.evaluate(BACKGROUND)
+    picture = "document.querySelector('#detail canvas').toDataURL()"
+    dark_picture = page.evaluate(picture)
+    button = page.locator("#theme")
+    button.click()  # light, against the system
+    light = page.evaluate(BACKGROUND)
+    assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))
+    assert page.evaluate(picture) != dark_picture  # canvases are painted again
+    button.click()
+    assert page.evaluate(BACKGROUND) == dark
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(BACKGROUND) == dark  # asked for
+    button.click()  # back to the system's choice
+    assert page.evaluate(BACKGROUND) == light
+    page.reload()
+    assert button.inner_text().strip() == "◐ auto"
+
+
+def test_the_theme_is_remembered(show):
+    page = show(data_of("table"))
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_text_can_be_read_in_both_themes(show):
+    contrast = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+    for scheme in ("light", "dark"):
+        for name in ("images", "labels"):
+            ratio, where = show(data_of(name), color_scheme=scheme).evaluate(contrast)
+            assert ratio >= 4.5, (scheme, name, where)  # the bound of WCAG 2, level AA
+
+
+def test_tables_are_sorted_by_their_heads(show):
+    data = data_of("labels")
+    page = show(data)
+    table = page.locator("#tasks table").filter(has=page.locator("caption", has_text="Scores by task"))
+    column = [*data.tasks.column_names].index("F1") + 1
+    order = np.argsort(-data.tasks.columns[:, column - 1], kind="stable")
+    table.get_by_role("button", name="F1", exact=True).click()
+    names = table.locator("tbody tr td:first-child").all_inner_texts()
+    assert names == [data.tasks.names[place] for place in order]
+    assert table.locator("th").nth(column).get_attribute("aria-sort") == "descending"
+    table.get_by_role("button", name="F1", exact=True).click()
+    assert table.locator("tbody tr td:first-child").all_inner_texts() == names[::-1]
+
+
+def test_terms_of_the_objective_can_be_hidden(show):
+    data = data_of("images")
+    page = show(data)
+    lines = page.locator("#course polyline")
+    assert lines.count() == len(data.course.term_names) + 1
+    page.locator("#course .legend button").first.click()
+    assert lines.count() == len(data.course.term_names)
+
+
+def test_names_from_strangers_are_shown_and_not_run(show):
+    data = hostile_data()
+    page = show(data)
+    for place in range(len(data.features.number)):
+        page.locator("[role=option]").nth(place).click()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("h1").inner_text() == data.title
+    heads = page.locator(".confusion tbody th").all_text_contents()
+    assert heads == list(data.confusion.classes)
+    assert page.locator("script").count() == 2
+    assert page.locator("img").count() == 0
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(NO_OVERFLOW)

@@ -1,0 +1,361 @@
+"""What `collect` says about a model agrees with scikit-learn's metrics and with plain averages of the features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.stats import pearsonr
+from sklearn.decomposition import NMF
+from sklearn.feature_selection import f_classif
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_score, r2_score, recall_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScaler
+from sklearn.svm import LinearSVC
+
+from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
+from multitask_tools import classifier, holes, labels, regressor_cv
+from regbayes import MultiLabelThresholdCV
+from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
+from regbayes.report import collect
+from report_tools import FITS, data_of, fitted
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def scores(data):
+    return {name: value for name, value, _ in data.model.scores}
+
+
+def row_numbers(data, places):
+    return [int(data.examples.names[place].split(",")[0].removeprefix("row ")) for place in places]
+
+
+def test_errors_of_classes_agree_with_scikit_learn():
+    estimator, X, y, _ = fitted("table")
+    data = data_of("table")
+    predicted = estimator.predict(X)
+    np.testing.assert_array_equal(data.confusion.counts, confusion_matrix(y, predicted))
+    assert scores(data)["accuracy"] == pytest.approx(accuracy_score(y, predicted))
+    assert scores(data)["class-average F1"] == pytest.approx(f1_score(y, predicted, average="macro"))
+    assert scores(data)["largest class"] == pytest.approx(np.bincount(y).max() / len(y))
+
+
+def test_confused_pairs_come_most_frequent_first_with_rows_that_are_confused():
+    estimator, X, y, _ = fitted("table")
+    data = data_of("table")
+    predicted = estimator.predict(X)
+    counts = [data.confusion.counts[truth, said] for truth, said in data.confusion.pairs]
+    assert counts == sorted(counts, reverse=True)
+    assert len(counts) == np.sum(confusion_matrix(y, predicted)[~np.eye(3, dtype=bool)] > 0)
+    for (truth, said), examples in zip(data.confusion.pairs, data.confusion.pair_examples, strict=True):
+        rows = row_numbers(data, examples)
+        assert rows
+        assert np.all(y[rows] == truth)
+        assert np.all(predicted[rows] == said)
+
+
+def test_the_worst_rows_are_wrong_by_the_largest_margins():
+    estimator, X, y, _ = fitted("table")
+    data = data_of("table")
+    rows = row_numbers(data, data.worst.examples)
+    decision = estimator.decision_function(X)
+    others = np.where(np.eye(3, dtype=bool)[y], -np.inf, decision).max(axis=1)
+    margin = decision[np.arange(len(y)), y] - others
+    assert sorted(margin[rows]) == pytest.approx(np.sort(margin)[: len(rows)])
+    assert np.all(margin[rows] < 0)
+    assert "most sure" in data.worst.title
+
+
+def test_averages_deviations_and_histograms_are_those_of_the_features():
+    estimator, X, y, _ = fitted("images")
+    features = data_of("images").features
+    values = estimator.transform(X)[:, features.number]
+    np.testing.assert_allclose(features.use, values.mean(axis=0))
+    np.testing.assert_allclose(features.deviation, values.std(axis=0))
+    for label in range(4):
+        np.testing.assert_allclose(features.group_means[:, label], values[y == label].mean(axis=0))
+        np.testing.assert_allclose(features.group_deviations[:, label], values[y == label].std(axis=0))
+    np.testing.assert_array_equal(features.group_counts, np.bincount(y))
+    assert np.all(features.histogram.sum(axis=1) == len(X))
+    assert np.all(np.diff(features.use) <= 0)
+    np.testing.assert_allclose(features.weights, estimator.coef_[:, features.number].T)
+    assert features.all_in_use.sum() == estimator.n_components_
+
+
+@pytest.mark.parametrize("name", ["images", "table", "two classes"])
+def test_separation_is_the_share_in_the_f_test(name):
+    estimator, X, y, _ = fitted(name)
+    features = data_of(name).features
+    values = estimator.transform(X)[:, features.number]
+    n_classes = len(np.unique(y))
+    ratio = f_classif(values, y)[0] * (n_classes - 1) / (len(y) - n_classes)
+    np.testing.assert_allclose(features.separation, ratio / (1 + ratio))
+
+
+def test_separation_of_numbers_is_the_largest_squared_correlation():
+    estimator, X, Y, _ = fitted("numbers")
+    features = data_of("numbers").features
+    values = estimator.transform(X)
+    for place, feature in enumerate(features.number):
+        found = [pearsonr(values[seen, feature], t[seen])[0] ** 2 for t in Y.T for seen in [~np.isnan(t)]]
+        assert features.separation[place] == pytest.approx(max(found))
+        assert features.separates[place] == str(np.argmax(found))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_examples_are_the_rows_with_the_highest_values(name):
+    estimator, X, _, _ = fitted(name)
+    data = data_of(name)
+    values = estimator.transform(X)
+    assert len(data.features.number)
+    for place, feature in enumerate(data.features.number):
+        rows = row_numbers(data, data.features.examples[place])
+        assert len(set(rows)) == 10
+        np.testing.assert_allclose(values[rows, feature], np.sort(values[:, feature])[::-1][:10])
+        np.testing.assert_allclose(data.features.example_values[place], values[rows, feature])
+
+
+def test_inputs_of_examples_are_as_the_user_gave_them():
+    _, X, _, _ = fitted("table")  # a scaler comes before the model
+    data = data_of("table")
+    columns = {"ash": 0, "hue": 1, "proline": 2}
+    for place in range(len(data.features.number)):
+        rows = row_numbers(data, data.features.examples[place])
+        order = [columns[name] for name in data.features.loading_names[place]]
+        np.testing.assert_allclose(data.features.example_inputs[place], X[rows][:, order])
+
+
+def test_loadings_are_the_largest_of_the_components():
+    estimator, _, _, _ = fitted("images")
+    features = data_of("images").features
+    components = estimator.components_[features.number]
+    np.testing.assert_allclose(np.abs(features.loading_values[:, 0]), np.abs(components).max(axis=1))
+    named = [int(names[0].removeprefix("input ")) for names in features.loading_names]
+    np.testing.assert_array_equal(named, np.abs(components).argmax(axis=1))
+    pictures = features.pictures.reshape(len(components), -1) * features.picture_limit / 127
+    np.testing.assert_allclose(pictures, components, atol=features.picture_limit / 254 * 1.001)
+
+
+def test_scores_of_labels_with_holes_agree_with_scikit_learn():
+    estimator, X, Y, _ = fitted("labels")
+    data = data_of("labels")
+    predicted, seen = estimator.predict(X), ~np.isnan(Y)
+    columns = dict(zip(data.tasks.column_names, data.tasks.columns.T, strict=True))
+    for task in range(5):
+        truth, said = Y[seen[:, task], task], predicted[seen[:, task], task]
+        assert columns["targets"][task] == len(truth)
+        assert columns["share of yes"][task] == pytest.approx(truth.mean())
+        assert columns["accuracy"][task] == pytest.approx(accuracy_score(truth, said))
+        assert columns["precision"][task] == pytest.approx(precision_score(truth, said))
+        assert columns["recall"][task] == pytest.approx(recall_score(truth, said))
+        assert columns["F1"][task] == pytest.approx(f1_score(truth, said))
+    assert scores(data)["F1-micro"] == pytest.approx(f1_score(Y[seen], predicted[seen]))
+    assert scores(data)["F1-macro"] == pytest.approx(np.mean(columns["F1"]))
+    assert scores(data)["label accuracy"] == pytest.approx(estimator.score(X, Y))
+
+
+def test_relations_of_labels_are_correlations_of_the_latent_scores():
+    estimator, X, _, _ = fitted("labels")
+    tasks = data_of("labels").tasks
+    latent = estimator.transform(X) @ estimator.coef_.T
+    np.testing.assert_allclose(tasks.relations, np.corrcoef(latent[:, tasks.shown].T), atol=1e-9)
+    assert sorted(tasks.shown) == list(range(5))
+    assert tasks.names == ("sea", "sky", "sun", "tree", "town")
+
+
+def test_relations_of_groups_leave_out_what_all_have_in_common():
+    estimator, X, _, _ = fitted("groups")
+    tasks = data_of("groups").tasks
+    latent = estimator.transform(X) @ (estimator.coef_ - estimator.coef_.mean(axis=0)).T
+    order = [list(estimator.tasks_).index(tasks.names[place]) for place in tasks.shown]
+    np.testing.assert_allclose(tasks.relations, np.corrcoef(latent[:, order].T), atol=1e-9)
+    assert "average task" in tasks.relation_name
+
+
+def test_scores_of_numbers_in_groups_agree_with_the_metrics():
+    estimator, X, y, own = fitted("groups")
+    data, task = data_of("groups"), own["task"]
+    predicted = estimator.predict(X, task)
+    assert scores(data)["R²"] == pytest.approx(explained_variance_pooled(y, predicted))
+    assert scores(data)["R² within tasks"] == pytest.approx(explained_variance_within_tasks(y, predicted, task))
+    assert scores(data)["RMSE"] == pytest.approx(np.sqrt(np.mean((y - predicted) ** 2)))
+    columns = dict(zip(data.tasks.column_names, data.tasks.columns.T, strict=True))
+    for place, name in enumerate(data.tasks.names):
+        assert columns["R²"][place] == pytest.approx(r2_score(y[task == name], predicted[task == name]))
+    worst = row_numbers(data, data.worst.examples)
+    assert np.sort(np.abs(y - predicted))[::-1][: len(worst)] == pytest.approx(np.abs(y - predicted)[worst])
+    np.testing.assert_allclose(np.sort(data.regression.observed), np.sort(y))
+    assert data.regression.n_all == len(y)
+
+
+def test_labels_of_groups_have_one_confusion_matrix():
+    estimator, X, y, own = fitted("labels of groups")
+    data = data_of("labels of groups")
+    np.testing.assert_array_equal(data.confusion.counts, confusion_matrix(y, estimator.predict(X, own["task"])))
+    assert data.confusion.classes == ("no", "yes")
+    assert data.tasks.names == ("east", "north", "south", "west")
+    assert all(name.endswith(("north", "south", "east", "west")) for name in data.examples.names)
+
+
+def test_rows_without_a_label_are_left_out_of_the_errors():
+    X, y = overlapping(150)
+    some = np.where(np.arange(150) % 4 == 0, -1, y)
+    model = ilsvm(5, unlabeled=-1).fit(X, some)
+    data = collect(model, X, some)
+    known = some != -1
+    np.testing.assert_array_equal(data.confusion.counts, confusion_matrix(y[known], model.predict(X[known])))
+    assert data.confusion.classes == ("0", "1", "2")
+    assert data.model.n_rows == 150
+
+
+def test_classes_that_do_not_occur_and_classes_that_are_new_are_shown():
+    X, y = overlapping(150)
+    model = ilsvm(5).fit(X, y)
+    few = collect(model, X[y < 2], y[y < 2])
+    assert few.confusion.classes == ("0", "1", "2")
+    np.testing.assert_array_equal(few.confusion.counts[2], 0)
+    new = collect(model, X, y + (y == 2))
+    assert new.confusion.classes == ("0", "1", "2", "3")
+    assert new.confusion.counts[3].sum() == np.sum(y == 2)
+    assert np.isnan(new.features.group_means[0, 2])
+
+
+def test_predictions_made_elsewhere_are_judged_instead():
+    y = fitted("table")[2]
+    other = np.zeros_like(y)
+    data = data_of("table", predictions=other, prediction_note="Always the first.")
+    assert scores(data)["accuracy"] == pytest.approx(np.mean(y == 0))
+    assert data.prediction_note == "Always the first."
+    assert "most sure" not in data.worst.title  # the estimator's margins are not about them
+
+
+def test_a_search_a_pipeline_and_thresholds_are_looked_through():
+    X, y = overlapping(150)
+    search = ilsvm_cv().fit(X, y)
+    data = collect(search, X, y)
+    assert data.model.name == "ILSVMClassifier in ILSVMClassifierCV"
+    assert scores(data)["cross-validation"] == search.best_score_
+    two_stages = make_pipeline(MinMaxScaler(), ibp(5), LinearSVC(random_state=0)).fit(X, y)
+    data = collect(two_stages, X, y)
+    np.testing.assert_allclose(data.features.weights, two_stages[-1].coef_[:, data.features.number].T)
+    assert scores(data)["accuracy"] == pytest.approx(two_stages.score(X, y))
+    X, Y = labels(n_rows=90)
+    tuned = MultiLabelThresholdCV(classifier(), cv=2, random_state=0).fit(X, holes(Y))
+    data = collect(tuned, X, Y)
+    assert scores(data)["label accuracy"] == pytest.approx(tuned.score(X, Y))
+    np.testing.assert_allclose(data.features.weights, tuned.estimator_.coef_[:, data.features.number].T)
+
+
+def test_tasks_reach_the_model_through_a_pipeline_and_a_search():
+    _, X, y, own = fitted("groups")
+    task = own["task"]
+    search = regressor_cv().fit(X, y, task=task)
+    assert scores(collect(search, X, y, task=task))["R²"] == pytest.approx(search.score(X, y, task))
+    pipeline = make_pipeline(StandardScaler(), classifier())
+    answer = y > np.median(y)
+    pipeline.fit(X, answer, multitaskilsvmclassifier__task=task)
+    data = collect(pipeline, X, answer, task=task)
+    assert scores(data)["accuracy"] == pytest.approx(np.mean(pipeline.predict(X, task=task) == answer))
+
+
+def test_columns_that_a_pipeline_makes_have_its_names():
+    X, y = overlapping(100)
+    pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), StandardScaler(), ilsvm(4)).fit(X, y)
+    data = collect(pipeline, X, y)
+    assert data.model.n_inputs == 9
+    names = set(pipeline[:-1].get_feature_names_out())
+    assert all(name in names for loadings in data.features.loading_names for name in loadings)
+
+
+def test_any_model_with_components_will_do_also_on_sparse_rows():
+    X = scipy.sparse.csr_matrix(np.abs(np.round(2 * overlapping(100)[0])))
+    topics = NMF(2, init="nndsvda", max_iter=500, random_state=0).fit(X)
+    data = collect(topics, X, feature_names=["sea", "sky", "sun"], texts=["a b c"] * 100)
+    assert data.kind == "text"
+    assert data.confusion is data.tasks is data.regression is data.course is None
+    assert set(data.features.loading_names[0]) == {"sea", "sky", "sun"}
+    assert np.all(np.isnan(data.features.separation))
+
+
+def test_data_frames_name_rows_columns_and_tasks():
+    import pandas as pd
+
+    X, Y = labels(n_rows=60)
+    frame = pd.DataFrame(X, columns=[f"column {i}" for i in range(X.shape[1])])
+    targets = pd.DataFrame(Y, columns=["sea", "sky", "sun"])
+    data = collect(classifier().fit(frame, targets), frame, targets, row_names=[f"case {i}" for i in range(60)])
+    assert data.tasks.names == data.features.output_names == ("sea", "sky", "sun")
+    assert all(name.startswith("column ") for names in data.features.loading_names for name in names)
+    assert all(name.startswith("case ") for name in data.examples.names)
+
+
+def test_tasks_with_several_classes_are_named_with_their_classes():
+    X, Y = labels(n_rows=90, n_tasks=2)
+    kinds = np.array([["low", "mid", "top"][i] for i in np.random.default_rng(0).integers(0, 3, 90)])
+    mixed = np.stack([np.where(Y[:, 0] == 1, "yes", "no"), kinds], axis=1)
+    model = classifier().fit(X, mixed)
+    data = collect(model, X, mixed, target_names=["first", "second"])
+    assert data.features.output_names == ("first", "second: low", "second: mid", "second: top")
+    assert data.features.group_names == ("first", "second: low", "second: mid", "second: top")
+    assert len(data.tasks.relations) == 0
+    accuracy = data.tasks.columns[:, list(data.tasks.column_names).index("accuracy")]
+    np.testing.assert_allclose(accuracy, np.mean(model.predict(X) == mixed, axis=0))
+
+
+def test_the_order_of_rows_does_not_matter():
+    _, X, y, _ = fitted("table")
+    order = np.random.default_rng(0).permutation(len(X))
+    estimator = fitted("table")[0]
+    one, other = collect(estimator, X, y), collect(estimator, X[order], y[order])
+    np.testing.assert_array_equal(one.confusion.counts, other.confusion.counts)
+    np.testing.assert_allclose(one.features.group_means, other.features.group_means)
+    np.testing.assert_allclose(one.features.separation, other.features.separation)
+
+
+def test_what_is_kept_does_not_grow_with_the_rows(tmp_path):
+    X, y = overlapping(3000)
+    model = ilsvm(5).fit(X[:300], y[:300])
+    sizes = []
+    for n in (300, 3000):
+        collect(model, X[:n], y[:n]).save(tmp_path / "data")
+        sizes.append((tmp_path / "data").stat().st_size)
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+def test_a_model_in_which_no_feature_is_in_use_can_be_shown():
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    data = collect(ibp(4, temperature=10.0).fit(X), X)
+    assert not data.features.all_in_use.any()
+    assert len(data.features.all_use) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_names": ["a"]}, "feature_names has 1 names, but the model has 3 inputs"),
+        ({"target_names": ["a"]}, "target_names has 1 names, but there are 3 classes: 0, 1, 2"),
+        ({"image_shape": (2, 2)}, r"image_shape \(2, 2\) has 4 pixels, but X has 3 columns"),
+        ({"image_shape": (3,)}, "image_shape must be"),
+        ({"kind": "image"}, 'kind="image" needs image_shape'),
+        ({"kind": "sound"}, 'kind must be "auto", "table", "image" or "text", got \'sound\''),
+        ({"row_names": ["a"]}, "row_names must have one entry per row: it has 1, and X has 300 rows"),
+        ({"texts": ["a"]}, "texts must have one entry per row"),
+        ({"predictions": [1, 2]}, r"predictions must have the shape of y: 300 rows and 1 column\(s\); got \(2,\)"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        data_of("table", **options)
+
+
+def test_models_without_features_are_refused():
+    X, y = overlapping(60)
+    with pytest.raises(TypeError, match=r"must be a fitted model with latent features .* got LinearSVC without them"):
+        collect(make_pipeline(StandardScaler(), LinearSVC()).fit(X, y), X, y)
+
+
+def test_labels_of_another_kind_than_those_of_the_fit_are_refused():
+    X, y = overlapping(60)
+    with pytest.raises(ValueError, match="text beside numbers"):
+        collect(ilsvm(4).fit(X, y), X, y.astype(str))

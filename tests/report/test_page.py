@@ -1,0 +1,116 @@
+"""The page is one file that needs nothing else, runs nothing but its own script, and says what the data say."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import regbayes
+from ilsvm_estimator_tools import ilsvm, overlapping
+from persistence_tools import assert_same
+from regbayes.report import collect, render, write_report
+from regbayes.report._examples import loading_pictures, shrunk, thumbnails
+from report_tools import FITS, HOSTILE, data_of, fitted, hostile_data, payload
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_it_says_what_was_collected(name):
+    data = data_of(name)
+    page = payload(render(data))
+    assert page["title"] == data.title
+    np.testing.assert_allclose(page["features"]["use"], data.features.use, rtol=1e-4)
+    assert page["features"]["number"] == data.features.number.tolist()
+    assert page["examples"]["names"] == list(data.examples.names)
+    parts = [part for part in ("confusion", "tasks", "regression", "worst") if page[part] is not None]
+    assert parts == [part for part in ("confusion", "tasks", "regression", "worst") if getattr(data, part) is not None]
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_what_was_collected_can_be_saved_and_gives_the_same_page(name, tmp_path):
+    data = data_of(name)
+    data.save(tmp_path / "data")
+    found = regbayes.load(tmp_path / "data")
+    assert_same(found, data)
+    assert render(found) == render(data)
+
+
+def test_a_fresh_process_loads_what_was_collected(tmp_path):
+    data_of("images").save(tmp_path / "data")
+    program = "import regbayes, sys; print(type(regbayes.load(sys.argv[1])).__name__)"
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "ReportData"
+
+
+def test_it_loads_nothing_and_allows_only_its_own_script_and_style():
+    page = render(data_of("images"))
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)|@import|url\(|fetch\(|XMLHttpRequest|import\(", page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'; ")
+    for kind in ("script", "style"):
+        (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_script_never_makes_markup_of_text():
+    (script,) = re.findall(r"<script>(.*?)</script>", render(data_of("images")), re.DOTALL)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", script)
+
+
+def test_names_from_strangers_stay_inside_the_data():
+    data = hostile_data()
+    page = render(data)
+    assert page.count("<script") == page.count("</script") == 2
+    assert page.count("<title") == page.count("</title") == 1
+    assert not re.search(r"<(img|svg|!-- <)", page)
+    assert payload(page)["confusion"]["classes"] == list(data.confusion.classes)
+    assert payload(page)["features"]["loading_names"][0][0] in [
+        name.encode("utf-8", "replace").decode() for name in HOSTILE[3:6]
+    ]
+    page.encode("utf-8")
+
+
+def test_numbers_that_json_cannot_say_are_left_out():
+    X, y = overlapping(90)
+    page = render(collect(ilsvm(4).fit(X, y), X[y > 0], y[y > 0]))
+    assert payload(page)["features"]["group_means"][0][0] is None
+
+
+def test_it_can_be_written_at_once(tmp_path):
+    estimator, X, y, own = fitted("images")
+    path = write_report(estimator, X, y, tmp_path / "page.html", title="Näive ☃", **own)
+    assert path.read_text(encoding="utf-8") == render(collect(estimator, X, y, title="Näive ☃", **own))
+
+
+def test_only_collected_data_are_rendered():
+    with pytest.raises(TypeError, match=r"data must be a ReportData, .* got dict"):
+        render({})
+
+
+def test_pictures_are_the_rows_from_dark_to_bright():
+    rows = np.arange(12.0).reshape(3, 4)
+    pictures = thumbnails(rows, (2, 2))
+    assert pictures.shape == (3, 2, 2)
+    assert np.all(np.diff(pictures.ravel().astype(int)) >= 0)
+    assert (pictures.min(), pictures.max()) == (0, 255)
+    assert np.all(thumbnails(np.ones((2, 4)), (2, 2)) == 0)
+    assert thumbnails(np.zeros((2, 12)), (2, 2, 3)).shape == (2, 2, 2, 3)
+
+
+def test_large_pictures_are_averaged_down():
+    image = np.add.outer(np.arange(100.0), np.arange(150.0))[None]
+    small = shrunk(image, 50)
+    assert small.shape == (1, 34, 50)
+    np.testing.assert_allclose(small[0, 3, 5], image[0, 9:12, 15:18].mean())
+    assert shrunk(image, 150) is image
+    loadings, limit = loading_pictures(-np.ones((2, 12)), (2, 2, 3))
+    assert (loadings.shape, loadings.min(), loadings.max(), limit) == ((2, 2, 2), -127, -127, 1.0)
