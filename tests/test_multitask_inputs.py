@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from multitask_tools import (
     classifier,
@@ -82,3 +83,19 @@ def test_bad_targets_are_refused(make):
         make().fit(X, Y[:-1])
     with pytest.raises(ValueError, match="y is None"):
         make().fit(X, None)
+
+
+@every_estimator
+def test_sparse_inputs_are_refused_by_name(make):
+    X, Y = data_for(make)
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        make().fit(csr_matrix(X), Y)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_more_features_than_rows_and_columns(make):
+    X, Y = data_for(make)
+    fitted = make(30).fit(X[:20], Y[:20])
+    assert fitted.components_.shape == (30, X.shape[1])
+    assert np.all(np.isfinite(fitted.transform(X)))
+    assert fitted.score(X[:20], Y[:20]) > 0.5

@@ -19,6 +19,7 @@ from multitask_tools import (
     ragged_for,
     regressor,
 )
+from regbayes.models.mt_ilsvm.predict import seen_features
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -159,11 +160,20 @@ def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
     np.testing.assert_array_equal(one.predict(X), many.decision_function(X).argmax(axis=1))
 
 
-def test_ragged_tasks_with_several_classes():
+def test_ragged_tasks_with_several_classes(monkeypatch):
     X, y, task = groups()
     y = np.digitize(y, np.quantile(y, [0.3, 0.6]))
     fitted = classifier(C=1.0).fit(X, y, task=task)
-    scores = fitted.decision_function(X, task=task)
+    computed = []
+
+    def counting(*given):
+        computed.append(1)
+        return seen_features(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("regbayes.models.mt_ilsvm.predict.seen_features", counting)
+        scores = fitted.decision_function(X, task=task)
+    assert len(computed) == 1  # not once per class
     assert scores.shape == (len(X), 3)
     np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
     code = np.searchsorted(fitted.tasks_, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.svm import LinearSVC
+from sklearn.svm import LinearSVC, LinearSVR
 
 from multitask_tools import (
     classifier,
@@ -35,19 +35,38 @@ def test_answers_are_linear_in_what_tasks_see(make, fit_intercept, include_input
         np.testing.assert_array_equal(fitted.predict(X), answers > 0)
 
 
+def seen_by(fitted, X):
+    """What tasks see, from the fitted attributes and the definition."""
+    standardized = (X - X.mean(axis=0)) / X.std(axis=0)
+    latent = standardized @ fitted.components_.T / np.sqrt(X.shape[1])
+    np.testing.assert_allclose(fitted.transform(X), latent, rtol=1e-9)
+    return np.hstack([latent, INPUT_GAIN * standardized / np.sqrt(X.shape[1])]) if fitted.include_inputs else latent
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
 @pytest.mark.parametrize("include_inputs", [False, True])
-def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs):
+def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs, loss):
     X, Y = labels()
-    fitted = classifier(margins="decoupled", include_inputs=include_inputs, C=0.5).fit(X, Y)
-    seen = fitted.transform(X)
-    if include_inputs:
-        standardized = (X - X.mean(axis=0)) / X.std(axis=0)
-        seen = np.hstack([seen, INPUT_GAIN * standardized / np.sqrt(X.shape[1])])
+    given = {"margins": "decoupled", "include_inputs": include_inputs, "C": 0.5, "loss": loss}
+    fitted = classifier(**given).fit(X, Y)
+    seen = seen_by(fitted, X)
     for task, y in enumerate(Y.T):
-        svm = LinearSVC(C=0.5, intercept_scaling=1.0, tol=1e-8, max_iter=100_000, random_state=0).fit(seen, y)
-        np.testing.assert_allclose(fitted.decision_function(X)[:, task], svm.decision_function(seen), atol=5e-2)
-    other = classifier(margins="decoupled", include_inputs=include_inputs).fit(X, 1 - Y)
+        svm = LinearSVC(C=0.5, loss=loss, intercept_scaling=1.0, tol=1e-8, max_iter=100_000, random_state=0)
+        scores = svm.fit(seen, y).decision_function(seen)
+        np.testing.assert_allclose(fitted.decision_function(X)[:, task], scores, atol=2e-2 * np.abs(scores).max())
+    other = classifier(**given).fit(X, 1 - Y)
     np.testing.assert_array_equal(other.components_, fitted.components_)
+
+
+@pytest.mark.parametrize("loss", ["squared_epsilon_insensitive", "epsilon_insensitive"])
+def test_decoupled_numbers_are_factor_analysis_and_then_liblinear(loss):
+    X, Y = numbers()
+    fitted = regressor(margins="decoupled", C=0.5, loss=loss, epsilon=0.2).fit(X, Y)
+    seen = seen_by(fitted, X)
+    for task, y in enumerate(Y.T):
+        svr = LinearSVR(C=0.5, loss=loss, epsilon=0.2, tol=1e-8, max_iter=100_000, random_state=0)
+        predicted = y.mean() + y.std() * svr.fit(seen, (y - y.mean()) / y.std()).predict(seen)
+        np.testing.assert_allclose(fitted.predict(X)[:, task], predicted, atol=5e-2 * y.std())
 
 
 def test_prices_by_class():
