@@ -53,7 +53,7 @@ def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs, loss):
     for task, y in enumerate(Y.T):
         svm = LinearSVC(C=0.5, loss=loss, intercept_scaling=1.0, tol=1e-8, max_iter=100_000, random_state=0)
         scores = svm.fit(seen, y).decision_function(seen)
-        np.testing.assert_allclose(fitted.decision_function(X)[:, task], scores, atol=2e-2 * np.abs(scores).max())
+        np.testing.assert_allclose(fitted.decision_function(X)[:, task], scores, atol=5e-2 * np.abs(scores).max())
     other = classifier(**given).fit(X, 1 - Y)
     np.testing.assert_array_equal(other.components_, fitted.components_)
 
