@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,10 @@ def fetch_multilabel(known: Known) -> Arrays:
     from sklearn.datasets import fetch_openml
 
     # The parser "liac-arff" does without pandas; our own cache keeps the arrays.
-    found = fetch_openml(
-        data_id=known.openml_id, as_frame=False, parser="liac-arff", cache=False, n_retries=1, delay=0.5
-    )
+    with _without_words():
+        found = fetch_openml(
+            data_id=known.openml_id, as_frame=False, parser="liac-arff", cache=False, n_retries=1, delay=0.5
+        )
     names = [str(name) for name in found.target_names]
     if sorted(names) != sorted(known.labels):
         raise DataError(
@@ -59,10 +62,9 @@ def fetch_newsgroups() -> Arrays:
     from sklearn.datasets import fetch_20newsgroups
     from sklearn.feature_extraction.text import CountVectorizer
 
-    fetch: Callable[..., Any] = fetch_20newsgroups
-    parts = [
-        fetch(subset=part, shuffle=False, remove=("headers",), n_retries=1, delay=0.5) for part in ("train", "test")
-    ]
+    options: dict[str, Any] = {"shuffle": False, "remove": ("headers",), "n_retries": 1, "delay": 0.5}
+    with _without_words():
+        parts = [fetch_20newsgroups(subset=part, **options) for part in ("train", "test")]
     counter = CountVectorizer(stop_words="english", token_pattern=r"[a-z][a-z]+", min_df=3)
     counts = vstack([counter.fit_transform(parts[0].data), counter.transform(parts[1].data)]).tocsr()
     n_train, n = len(parts[0].data), counts.shape[0]
@@ -77,3 +79,11 @@ def fetch_newsgroups() -> Arrays:
         "train_idx": np.arange(n_train),
         "test_idx": np.arange(n_train, n),
     }
+
+
+@contextmanager
+def _without_words() -> Iterator[None]:
+    """Keep scikit-learn from warning of each retry: in the end there is a set, or one error that says it all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

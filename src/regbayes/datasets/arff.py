@@ -23,7 +23,7 @@ Kind = Literal["numeric", "nominal", "text"]
 
 _NUMERIC = {"numeric", "real", "integer"}
 _TEXT = {"string", "date"}
-_TOKEN = re.compile(r"""[ ]*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\t]*?))[ ]*([,\t]|$)""")
+_TOKEN = re.compile(r"""[ ]*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(?!['"])([^,\t]*?))[ ]*([,\t]|$)""")
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 _WORD = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s{]+))\s*(.*)$""", re.DOTALL)
 
