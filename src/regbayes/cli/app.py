@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regbayes.cli import demo, evaluate, fit, predict, report
+from regbayes.cli import demo, evaluate, fit, predict, report, reproduce
 from regbayes.cli.errors import ExitCode, StoppedError, UserError
 
 __all__ = ["app", "main"]
@@ -52,6 +52,7 @@ for _module, _function in (
     (predict, predict.predict),
     (evaluate, evaluate.evaluate),
     (report, report.report),
+    (reproduce, reproduce.reproduce),
 ):
     _add(_function, _module.EPILOG)
 

@@ -54,6 +54,7 @@ def run(
     jobs: int = 1,
     fresh: bool = False,
     say: Callable[[str], None] = print,
+    show: Callable[[str], None] = print,
 ) -> Outcome:
     """Rerun one of the paper's tables or figures, going on from what an earlier run left.
 
@@ -72,7 +73,9 @@ def run(
     fresh : bool, default=False
         Whether to measure everything again.
     say : callable
-        Where lines of text go.
+        Where progress goes.
+    show : callable
+        Where the protocol and the tables go.
 
     Returns
     -------
@@ -84,4 +87,5 @@ def run(
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if jobs == 0 or jobs < -1:
         raise ValueError(f"jobs must be a number of processes, or -1 for one per core; got {jobs}")
-    return run_experiment(make(name, quick=quick), Path(output), n_seeds=seeds, jobs=jobs, fresh=fresh, say=say)
+    experiment = make(name, quick=quick)
+    return run_experiment(experiment, Path(output), n_seeds=seeds, jobs=jobs, fresh=fresh, say=say, show=show)

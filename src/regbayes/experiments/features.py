@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from regbayes.estimators._common import in_use
+from regbayes.estimators._common import in_use, one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.comparison import FEATURES
 from regbayes.experiments.data import Dataset, Sample
@@ -51,7 +49,7 @@ class Features(Table1):
 
     name = "features"
     title = "Figures 4 to 6: what the latent features are"
-    metrics = (ACCURACY, FEATURES, DEVIATION, GRADED)
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, GRADED)
     default_seeds = 3
     systems = (*_latent(), *(named(systems.MULTIWAY, name) for name in ("majority", "LinearSVC")))
 
@@ -60,8 +58,8 @@ class Features(Table1):
         return (
             f"Truncation {self.n_components}; latent models at their default settings, peers tuned as in `table1`, on "
             "the splits of `table1`. A feature is in use if its value is above one half for some test row and not the "
-            "same for all. Averages are over test rows, whose features are inferred without labels. Top-ranked examples "
-            f"are the {N_TOP} test rows with the largest values of a feature.",
+            "same for all. Averages are over test rows, whose features are inferred without labels. Top-ranked "
+            f"examples are the {N_TOP} test rows with the largest values of a feature.",
             "The paper: about 45 features are active on TRECVID2003 (Figure 4); the probability that a feature is "
             "active falls with its number (Figure 5, Flickr); features shown by their 5 top-ranked images are mostly "
             "about one class or a side of it (Figure 6).",
@@ -88,8 +86,7 @@ class Features(Table1):
         model = system.estimator(
             Context(cell.seed, self.n_components, train.X.shape[1]), system.settings(self.quick)[0]
         )
-        with warnings.catch_warnings(), threadpool_limits(1), measured(memory=True) as usage:
-            warnings.simplefilter("ignore")
+        with one_blas_thread(), measured(memory=True) as usage:
             tuning.fit(model, train)
         latent = model[0] if hasattr(model, "steps") else model
         psi = np.asarray(latent.transform(test.X))
@@ -197,7 +194,8 @@ def _draw_top(record: Record, test: Sample, dataset: Dataset, path: Path) -> Pat
     places = _most_discriminative(record.detail)
     figure = new_figure(7.5, 1.15 * len(places) + 0.6)
     axes = figure.subplots(len(places), N_TOP, squeeze=False)
-    limits = (float(test.X.min()), float(test.X.max()))
+    shown = test.X[np.concatenate([record.detail["top"][place] for place in places])]
+    limits = (float(shown.min()), float(shown.max()))
     for row, place in zip(axes, places, strict=True):
         for ax, index in zip(row, record.detail["top"][place], strict=False):
             if dataset.image_shape is not None:

@@ -59,7 +59,7 @@ def draw_table(
     groups = by_line(records)
     blocks = [b for b in experiment.blocks() if any((b.dataset, x.row, x.setting) in groups for x in b.lines)]
     height = 0.8 + sum(0.9 + 0.24 * len(block.lines) for block in blocks)
-    figure = new_figure(3.2 * len(metrics) + 2.0, height)
+    figure = new_figure(2.4 * len(metrics) + 3.0, height)
     axes = figure.subplots(
         len(blocks), len(metrics), squeeze=False, height_ratios=[1.5 + 0.4 * len(block.lines) for block in blocks]
     )

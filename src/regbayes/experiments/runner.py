@@ -47,6 +47,7 @@ def run_experiment(
     jobs: int = 1,
     fresh: bool = False,
     say: Say = print,
+    show: Say = print,
 ) -> Outcome:
     """Measure what is missing, print the tables, and save records, CSV and figures.
 
@@ -62,13 +63,15 @@ def run_experiment(
     fresh : bool, default=False
         Whether to forget earlier records first.
     say : callable
-        Where lines of text go.
+        Where progress goes.
+    show : callable
+        Where the protocol and the tables go.
     """
     store = ResultStore(output / f"{experiment.stem}.jsonl")
     if fresh:
         store.clear()
     header = tables.render_header(experiment)
-    say(header + "\n")
+    show(header + "\n")
     planned = list(experiment.cells(n_seeds or experiment.n_seeds))
     prints = {cell: _fingerprint(experiment, cell) for cell in planned}
     done = store.find(prints)
@@ -94,7 +97,7 @@ def run_experiment(
     text = tables.render_tables(experiment, records, planned, failed)
     remarks = list(experiment.remarks(records)) if records else []
     shown = "\n\n".join([text, *remarks]) if remarks else text
-    say("\n" + shown + "\n")
+    show("\n" + shown + "\n")
     files = _save(experiment, output, records, f"{header}\n\n{shown}\n", say)
     if interrupted:
         say(f"Interrupted: {len(records)} of {len(planned)} cells are there. The same command goes on from here.")

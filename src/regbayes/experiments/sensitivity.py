@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from regbayes.estimators._common import one_blas_thread
 from regbayes.experiments import data, systems, tuning
 from regbayes.experiments.comparison import FEATURES
 from regbayes.experiments.data import Dataset, Sample
@@ -136,8 +135,7 @@ class Sensitivity(Experiment):
         assert variant is not None
         model = estimator(study, variant, self.n_components, cell.seed)
         rows = training_rows(study, variant, train, test)
-        with warnings.catch_warnings(), threadpool_limits(1), measured(memory=True) as usage:
-            warnings.simplefilter("ignore")
+        with one_blas_thread(), measured(memory=True) as usage:
             tuning.fit(model, rows)
         values = TASKS[kind].report(test, TASKS[kind].outputs(model, test)) | tuning.features_in_use(model)
         return Measurement(values, usage.seconds, memory_mb=usage.memory_mb)
@@ -150,9 +148,10 @@ class Sensitivity(Experiment):
         swept = [study for study in self.studies if study.variants[0].x is not None]
         for ax, study in zip(upper.subplots(2, 2, squeeze=False).flat, swept, strict=True):
             self._draw_sweep(ax, study, groups)
-        keys = ("variances", "testing", "start")
-        for ax, key in zip(lower.subplots(1, 3, squeeze=False).flat, keys, strict=True):
+        others = {"variances": "fixed variances", "testing": "inductive testing", "start": "start at one half"}
+        for ax, (key, first) in zip(lower.subplots(1, 3, squeeze=False).flat, others.items(), strict=True):
             self._draw_differences(ax, [study for study in self.studies if study.key == key], groups)
+            ax.set_xlabel(f"points gained over {first}", fontsize="small")
         return [save(figure, folder / f"{self.stem}.png")]
 
     def _draw_sweep(self, ax: Any, study: Study, groups: Mapping[Any, list[Record]]) -> None:
@@ -168,6 +167,8 @@ class Sensitivity(Experiment):
             level = factor * summarize(peer).mean[metric.key]
             ax.axhline(level, color=PEER, linestyle="--", label=PEERS[study.kind][1].name)
         ax.set(xscale="log", xlabel=study.key, ylabel=metric.label + (" (%)" if metric.percent else ""))
+        ax.set_xticks(list(known), [f"{x:g}" for x in known])
+        ax.set_xticks([], minor=True)
         ax.set_title(dataset, loc="left", fontsize="medium")
         ax.legend(frameon=False, fontsize="small")
         tidy(ax)
@@ -188,5 +189,4 @@ class Sensitivity(Experiment):
         ax.axvline(0.0, color="black", linewidth=0.8)
         ax.set_yticks(range(len(labels)), labels, fontsize="x-small")
         ax.set_ylim(len(labels) - 0.5, -0.5)
-        ax.set_xlabel(f"points against\n{some[0].variants[0].setting}", fontsize="small")
         tidy(ax, grid="x")

@@ -23,7 +23,7 @@ class Table1(Comparison):
 
     name = "table1"
     title = "Table 1: multi-way classification"
-    metrics = (ACCURACY, F1, FEATURES)
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1, FEATURES)
     drawn = ("accuracy", "f1")
     systems = systems.MULTIWAY
     task = tuning.MULTIWAY

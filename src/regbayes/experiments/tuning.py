@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
-from threadpoolctl import threadpool_limits
 
+from regbayes.estimators._common import one_blas_thread
 from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Measurement
@@ -37,18 +38,25 @@ class Task:
 
 
 def fit(estimator: Any, sample: Sample) -> Any:
-    """Fit to a sample, with the tasks of the rows if it has them."""
-    return estimator.fit(sample.X, sample.y) if sample.task is None else estimator.fit(*_arguments(sample))
+    """Fit to a sample, with the tasks of the rows if it has them.
+
+    What the fit warns of is not shown, except that Ctrl-C, which our models answer with what they have and a warning,
+    is Ctrl-C again: a model that is half done must not be scored.
+    """
+    arguments = (sample.X, sample.y) if sample.task is None else (sample.X, sample.y, sample.task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", InterruptedWarning)
+        try:
+            return estimator.fit(*arguments)
+        except InterruptedWarning:
+            raise KeyboardInterrupt from None
 
 
 def predict(estimator: Any, sample: Sample) -> Outputs:
     """Predict the rows of a sample."""
     known = (sample.X,) if sample.task is None else (sample.X, sample.task)
     return np.asarray(estimator.predict(*known))
-
-
-def _arguments(sample: Sample) -> tuple[Any, ...]:
-    return sample.X, sample.y, sample.task
 
 
 def _multiway_report(sample: Sample, predicted: Outputs) -> dict[str, float]:
@@ -120,8 +128,7 @@ def evaluate(
     """
     settings = system.settings(quick)
     makers = [_maker(system, context, s) for s in settings]
-    with warnings.catch_warnings(), threadpool_limits(1), measured(memory=True) as whole:
-        warnings.simplefilter("ignore")
+    with one_blas_thread(), measured(memory=True) as whole:
         with measured() as search:
             parts = folds(train, n_folds, context.seed)
             need_outputs = len(settings) > 1 or task is LABELS

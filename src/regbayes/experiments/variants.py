@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.data import Sample
@@ -26,7 +25,7 @@ class DecayingStartILSVM(ILSVMClassifier):
     one half for all.
     """
 
-    def _start(self, X: NDArray[np.float64], settings: Settings, rng: np.random.Generator) -> Globals:
+    def _start(self, X: Any, settings: Settings, rng: np.random.Generator) -> Globals:
         even = initial_globals(X, settings, rng)
         alpha, n = settings.alpha, float(len(X))
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)

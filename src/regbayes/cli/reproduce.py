@@ -1,0 +1,101 @@
+"""``regbayes reproduce``: the paper's tables and figures, beside the peers a user would pick instead."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regbayes.cli.errors import ExitCode, MissingPieceError, UserError
+from regbayes.cli.options import Json, Quiet
+from regbayes.cli.output import Output
+
+if TYPE_CHECKING:
+    from regbayes.experiments.runner import Outcome
+
+__all__ = ["reproduce"]
+
+EPILOG = """**Examples**
+
+`regbayes reproduce table1 --quick`
+
+`REGBAYES_DATA=my/data regbayes reproduce school --output results --jobs 2`
+
+What was measured is kept in the output folder, one line per system, data set and seed, and is not measured again: after
+Ctrl-C the same command goes on where it stopped. Records of another protocol, other data or another version are not
+used. Without `REGBAYES_DATA` the quick form uses data that scikit-learn carries, and says so."""
+
+
+class What(StrEnum):
+    """The experiments."""
+
+    table1 = "table1"
+    table2 = "table2"
+    school = "school"
+    sensitivity = "sensitivity"
+    training_size = "training-size"
+    features = "features"
+    mmh_k = "mmh-k"
+
+
+def reproduce(
+    what: Annotated[What, typer.Argument(metavar="WHAT", help=f"One of {', '.join(What)}.", show_default=False)],
+    quick: Annotated[bool, typer.Option("--quick", help="The small form, which ends within a minute.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="The folder to write to.")] = "regbayes-results",
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds, if not that of the protocol.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 is one for each core.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was measured before.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rerun one of the paper's tables or figures: its systems, its numbers, and the peers you would use instead."""
+    from regbayes.datasets import DataError, DataNotFoundError
+    from regbayes.experiments import run
+
+    out = Output(json=json, quiet=quiet)
+    if jobs == 0 or jobs < -1:
+        raise UserError(f"--jobs must be a number of processes, or -1 for one per core; got {jobs}")
+    folder = Path(output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = run(
+            what.value, quick=quick, output=folder, seeds=seeds, jobs=jobs, fresh=fresh, say=out.say, show=out.line
+        )
+    except (DataNotFoundError, DataError) as error:
+        raise MissingPieceError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"--output {output}: {error.strerror or error}") from None
+    out.result(_payload(what, outcome))
+    if outcome.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if outcome.failed:
+        raise typer.Exit(ExitCode.BUG)
+
+
+def _payload(what: What, outcome: Outcome) -> dict[str, Any]:
+    cells = [
+        {
+            "dataset": r.cell.dataset,
+            "row": r.cell.row,
+            "setting": r.cell.setting,
+            "seed": r.cell.seed,
+            "values": r.values,
+            "fit_seconds": r.fit_seconds,
+            "search_seconds": r.search_seconds,
+            "memory_mb": r.memory_mb,
+        }
+        for r in outcome.records
+    ]
+    return {
+        "command": "reproduce",
+        "what": what.value,
+        "interrupted": outcome.interrupted,
+        "computed": outcome.computed,
+        "failed": {str(cell): message for cell, message in outcome.failed.items()},
+        "files": [str(path) for path in outcome.files],
+        "cells": cells,
+    }
