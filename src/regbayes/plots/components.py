@@ -182,9 +182,11 @@ class TopWordsDisplay:
     figure_: Figure | SubFigure
 
     def __init__(self, loadings: ArrayLike, *, words: Sequence[Sequence[str]], features: Sequence[Any]) -> None:
-        self.loadings = np.asarray(loadings, dtype=np.float64).reshape(len(features), -1)
+        self.loadings = np.atleast_2d(np.asarray(loadings, dtype=np.float64))
         self.words = tuple(tuple(mine) for mine in words)
         self.features = tuple(features)
+        if len(self.loadings) != len(self.features):
+            raise ValueError(f"loadings has shape {self.loadings.shape}, and there are {len(self.features)} features")
         if [len(mine) for mine in self.words] != [self.loadings.shape[1]] * len(self.features):
             raise ValueError(f"words must have the shape of loadings, {self.loadings.shape}")
 
