@@ -27,6 +27,8 @@ PAGES = {
     "docs/index.md": "figure1_three_models.py",
     "docs/models/ilsvm.md": "ilsvm_digits.py",
     "docs/models/mt_ilsvm.md": "multitask.py",
+    "docs/models/harmonium.md": "harmonium_digits.py",
+    "docs/report.md": "report_page.py",
 }
 FIGURES = {
     "problem_known_average.py": "known_average.png",
