@@ -31,33 +31,34 @@ def take_screenshot(page: Path, picture: Path) -> None:
         browser.close()
 
 
+def show(page: Path, folder: Path) -> None:
+    X, y = load_digits(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
+    model = ILSVMClassifier(n_components=30, temperature=0.02, random_state=0).fit(X_train, y_train)
+
+    write_report(model, X_test, y_test, page, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")
+
+    data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    data.save(folder / "digits.report")
+    html = render(regbayes.load(folder / "digits.report"))  # later, elsewhere, without the digits
+
+    print(f"the same page again: {html == page.read_text(encoding='utf-8')}")
+    for name, value, meaning in data.model.scores:
+        print(f"{name}: {value:.3f} ({meaning})")
+    print(f"features in use: {data.features.all_in_use.sum()} of {len(data.features.all_use)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="the file to write; one that is thrown away by default")
     parser.add_argument("--screenshot", type=Path, help="write a picture of the page to this file")
     options = parser.parse_args()
-
-    X, y = load_digits(return_X_y=True)
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
-    model = ILSVMClassifier(n_components=30, temperature=0.02, random_state=0).fit(X_train, y_train)
-
     with tempfile.TemporaryDirectory() as folder:
         page = options.output or Path(folder) / "digits.html"
-        write_report(model, X_test, y_test, page, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
-        print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")
-
-        # Later, elsewhere, and without the digits: what was collected travels with the model.
-        data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
-        data.save(Path(folder) / "digits.report")
-        html = render(regbayes.load(Path(folder) / "digits.report"))
-
-        print(f"the same page again: {html == page.read_text(encoding='utf-8')}")
+        show(page, Path(folder))
         if options.screenshot:
             take_screenshot(page, options.screenshot)
-
-    for name, value, meaning in data.model.scores:
-        print(f"{name}: {value:.3f} ({meaning})")
-    print(f"features in use: {data.features.all_in_use.sum()} of {len(data.features.all_use)}")
 
 
 if __name__ == "__main__":
