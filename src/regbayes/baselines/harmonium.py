@@ -158,7 +158,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
 
     Notes
     -----
-    docs/math.md, section 5. With Gaussian columns alone and mean field the model is probabilistic principal component
+    docs/math.md, section 6. With Gaussian columns alone and mean field the model is probabilistic principal component
     analysis at a fixed noise variance. Weights start from a singular value decomposition.
 
     References
@@ -291,7 +291,7 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
 
     Notes
     -----
-    docs/math.md, section 5.
+    docs/math.md, section 6.
 
     References
     ----------

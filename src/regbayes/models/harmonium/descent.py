@@ -1,7 +1,7 @@
 """Mean field: descent on J over the weights, by L-BFGS with the exact gradient and a backtracking line search.
 
 Every evaluation solves the large-margin problem at the expected hidden units, from the last accepted multipliers, and
-the gradient goes back through them, docs/math.md eq. (59)-(61). J never rises.
+the gradient goes back through them, docs/math.md eq. (90)-(92). J never rises.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def evaluate(problem: Problem, g: Globals, warm_start: Floats | None, accuracy: 
 
 
 def gradient(problem: Problem, at: Evaluation) -> Floats:
-    """Gradient of J with respect to the weights, docs/math.md eq. (61), shape (D, K)."""
+    """Gradient of J with respect to the weights, docs/math.md eq. (92), shape (D, K)."""
     data, r = problem.data, problem.settings.generative_weight
     pull = -r * at.hidden
     if at.margins is not None:

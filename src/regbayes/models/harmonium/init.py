@@ -37,7 +37,7 @@ def poisson_units(x: Floats) -> PoissonUnits:
 
 
 def initial_globals(data: Data, settings: Settings, found: Spectrum, rng: np.random.Generator) -> Globals:
-    """Weights that are best in mean field, docs/math.md eq. (55).
+    """Weights that are best in mean field, docs/math.md eq. (86).
 
     Hidden units that nothing is left for in the likelihood get short weights if margins may use them: along further
     singular directions, and along random combinations of rows where there are none.

@@ -56,7 +56,7 @@ def solve_margins(
 
 
 def margin_gradient(data: Data, margins: Margins, n_components: int) -> Floats:
-    """Gradient of the margin part with respect to the hidden units, by Danskin's theorem, eq. (60), shape (N, K)."""
+    """Gradient of the margin part with respect to the hidden units, by Danskin's theorem, eq. (91), shape (N, K)."""
     omega = margins.solution.dual
     own = omega.copy()
     own[np.arange(len(own)), data.labels] -= omega.sum(axis=1)

@@ -1,4 +1,4 @@
-"""The objective as a sum of named terms, constants kept, docs/math.md eq. (53)-(58)."""
+"""The objective as a sum of named terms, constants kept, docs/math.md eq. (84)-(89)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def log_normaliser(weights: Floats) -> float:
-    """``log Z`` in mean field, eq. (53): exact for Gaussian units, and infinite where the mean field is unstable."""
+    """``log Z`` in mean field, eq. (84): exact for Gaussian units, and infinite where the mean field is unstable."""
     rest = np.eye(weights.shape[1]) - weights.T @ weights
     try:
         factor = np.linalg.cholesky(rest)
@@ -28,14 +28,14 @@ def normaliser_gradient(weights: Floats) -> Floats:
 
 
 def row_log_densities(X: Floats, statistics: Floats, g: Globals, visible: Visible) -> Floats:
-    """Log-density of rows in mean field, eq. (52), shape (n,)."""
+    """Log-density of rows in mean field, eq. (83), shape (n,)."""
     hidden = statistics @ g.weights
     tilt = statistics @ g.biases + 0.5 * np.square(hidden).sum(axis=1)
     return np.asarray(visible.log_base(X) + tilt - log_normaliser(g.weights))
 
 
 def reconstruction_costs(X: Floats, statistics: Floats, g: Globals, visible: Visible) -> Floats:
-    """``-log p(x | E[h | x])`` of rows, eq. (58), shape (n,)."""
+    """``-log p(x | E[h | x])`` of rows, eq. (89), shape (n,)."""
     natural = g.biases + (statistics @ g.weights) @ g.weights.T
     explained = np.einsum("nd,nd->n", natural, statistics) - visible.log_tilt(natural, X)
     return np.asarray(-visible.log_base(X) - explained)

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def features(X: Floats, state: State) -> Floats:
-    """Return the expected hidden units of rows, docs/math.md eq. (51), shape (n, K)."""
+    """Return the expected hidden units of rows, docs/math.md eq. (82), shape (n, K)."""
     return np.asarray(state.visible.statistic(X) @ state.globals.weights)
 
 

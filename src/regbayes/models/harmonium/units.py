@@ -1,7 +1,7 @@
 """Visible units: what a view's columns are, and how they answer to hidden units.
 
 Each kind of unit has a *base*, under which the units are independent of the hidden ones, and a *statistic* t(x) that
-has mean zero and covariance one there. Hidden units act through the statistic alone, docs/math.md eq. (49)-(51), so the
+has mean zero and covariance one there. Hidden units act through the statistic alone, docs/math.md eq. (80)-(82), so the
 rest of the model does not know which kinds of units there are.
 """
 

@@ -42,7 +42,7 @@ def spectrum(statistics: Floats, k: int) -> Spectrum:
 
 
 def update_weights(found: Spectrum, n_components: int) -> Floats:
-    """Weights that minimise the mean-field negative log-likelihood, docs/math.md eq. (55), shape (D, K).
+    """Weights that minimise the mean-field negative log-likelihood, docs/math.md eq. (86), shape (D, K).
 
     Hidden units beyond the eigenvalues that exceed one have no weights.
     """
@@ -64,7 +64,7 @@ class Contrast:
 def contrast(
     X: Floats, statistics: Floats, g: Globals, visible: Visible, n_gibbs: int, rng: np.random.Generator
 ) -> Contrast:
-    """Contrastive divergence (Hinton 2002): statistics of rows after some Gibbs steps, less those before, eq. (57)."""
+    """Contrastive divergence (Hinton 2002): statistics of rows after some Gibbs steps, less those before, eq. (88)."""
     rows, t = X, statistics
     for _ in range(n_gibbs):
         hidden = t @ g.weights + rng.standard_normal((len(t), g.weights.shape[1]))
