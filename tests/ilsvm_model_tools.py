@@ -7,6 +7,7 @@ import numpy as np
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import descent, init
 from regbayes.models.ilsvm.margins import Accuracy, build_dual
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Settings
 
 EXACT = Accuracy(gap=1e-10, max_epochs=20_000.0)
@@ -41,7 +42,7 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0):
     labels = rng.integers(0, n_classes, n)
     X = rng.standard_normal((n, D)) + 2.0 * rng.standard_normal((n_classes, D))[labels]
     labels[:n_unlabeled] = UNLABELED
-    return Data(X - X.mean(axis=0), labels, rng.uniform(0.5, 2.0, n), zero_one_cost(n_classes))
+    return Data(Rows.centred(X), labels, rng.uniform(0.5, 2.0, n), zero_one_cost(n_classes))
 
 
 def make_problem(seed, settings_changes=None, **data_changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
 from regbayes import TruncationWarning
+from regbayes.models.ilsvm import startup
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -160,6 +162,26 @@ def test_the_folds_of_a_cross_validation_keep_quiet():
     with pytest.warns(ConvergenceWarning) as warned:
         ilsvm_cv(max_iter=1).fit(X, y)
     assert len(warned) <= 2  # of the refitted model alone
+
+
+# --- memory
+
+
+@both
+def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make, monkeypatch):
+    monkeypatch.setattr(startup, "WEAK", 0.0)  # no feature is left out: the arrays stay as large as they can be
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((30_000, 50))
+    labels = np.argmax(rows[:, :4], axis=1)
+    model = make(30, max_iter=2)
+    tracemalloc.start()
+    try:
+        model.fit(rows, labels)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert model.embedding_.shape == (30_000, 30)
+    assert peak < 4 * model.embedding_.nbytes
 
 
 # --- warm starts

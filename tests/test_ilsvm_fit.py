@@ -12,6 +12,7 @@ from regbayes.engine import Status
 from regbayes.models.ilsvm import descent, fit, init, predict, startup
 from regbayes.models.ilsvm.inference import infer_all
 from regbayes.models.ilsvm.margins import build_dual, solve_margins
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data
 
 
@@ -72,7 +73,7 @@ def test_removed_features_change_nothing_but_their_own_columns():
     assert np.all(state.classifier.weights[:, n_kept:25] == 0.0)
     assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
     small = startup.without_empty(state.globals)
-    X = np.random.default_rng(0).standard_normal((9, problem.data.X.shape[1]))
+    X = Rows.centred(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
     assert predict.features(X, state.globals)[:, :n_kept] == pytest.approx(predict.features(X, small), abs=1e-12)
     assert predict.features(problem.data.X, state.globals) == pytest.approx(state.embedding, abs=1e-12)
 
@@ -92,6 +93,7 @@ def test_planted_features_are_found_and_no_others(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
     X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
+    X = Rows.centred(X, np.zeros(30))
     data = Data(X, np.full(400, UNLABELED), np.ones(400), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
@@ -109,7 +111,7 @@ def test_scaling_the_inputs_changes_nothing():
     data = make_data(15)
     found = []
     for scale in (1.0, 1024.0):
-        scaled = replace(data, X=scale * data.X)
+        scaled = replace(data, X=Rows.centred(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
         state = fit.fit(scaled, settings, init.initial_globals(scaled.X, settings, np.random.default_rng(0))).state
         found.append((state.embedding, state.globals.loadings / scale))
@@ -162,7 +164,7 @@ def test_transductive_margins_separate_the_guessed_labels():
     hidden = data.labels == UNLABELED
 
     def margins(state):
-        scores = np.sort(predict.decide(data.X[hidden], state.embedding[hidden], state.classifier), axis=1)
+        scores = np.sort(predict.decide(data.X.take(hidden), state.embedding[hidden], state.classifier), axis=1)
         return scores[:, -1] - scores[:, -2]
 
     assert np.mean(margins(state) >= 1.0) > np.mean(margins(plain) >= 1.0)

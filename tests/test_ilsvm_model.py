@@ -18,9 +18,12 @@ from regbayes.models.ilsvm import alternation, descent, fit, init, predict
 from regbayes.models.ilsvm.inference import Stats, explain, local_step, sum_rows
 from regbayes.models.ilsvm.margins import build_dual, solve_margins
 from regbayes.models.ilsvm.objective import expected_residual, generative_terms
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_variances
 from regbayes.priors.indian_buffet import stick_expectations
+
+SOME = Rows.centred(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
 
 
 def free_energy(g, psi, X, alpha=2.0):
@@ -120,13 +123,13 @@ def known_features(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((80, 6)) < 0.4).astype(float)
     labels = np.argmax(Z @ rng.standard_normal((6, 3)) + 0.5 * rng.standard_normal((80, 3)), axis=1)
-    return Data(np.zeros((80, 2)), labels, np.ones(80), zero_one_cost(3)), Z
+    return Data(Rows.centred(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_known_features_give_the_classifier_of_liblinear(C):
     data, Z = known_features(0)
-    settings = make_settings(np.ones((2, 2)), n_components=6, C=C, squared=False, fit_intercept=False)
+    settings = make_settings(SOME, n_components=6, C=C, squared=False, fit_intercept=False)
     found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
     oracle = LinearSVC(
         C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
@@ -136,7 +139,7 @@ def test_known_features_give_the_classifier_of_liblinear(C):
 
 def test_known_features_with_squared_hinge_agree_with_cvxpy():
     data, Z = known_features(1)
-    settings = make_settings(np.ones((2, 2)), n_components=6, C=0.7)
+    settings = make_settings(SOME, n_components=6, C=0.7)
     found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
     centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
     W = cp.Variable((3, 7))
@@ -152,7 +155,7 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
 @pytest.mark.parametrize("squared", [False, True])
 def test_a_row_of_weight_two_counts_as_two_rows(squared):
     data, Z = known_features(2)
-    settings = make_settings(np.ones((2, 2)), n_components=6, squared=squared, fit_intercept=False)
+    settings = make_settings(SOME, n_components=6, squared=squared, fit_intercept=False)
     heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
     rows = np.concatenate([np.arange(80), np.arange(30)])
     twice = data.rows(rows)
@@ -171,7 +174,7 @@ def test_expected_residual_agrees_with_enumeration():
     for z in product([0.0, 1.0], repeat=3):
         z = np.array(z)
         probability = np.prod(np.where(z == 1.0, psi, 1.0 - psi), axis=1)
-        total += probability @ (np.square(X - z @ g.loadings).sum(axis=1) + 2 * z @ g.variances)
+        total += probability @ (np.square(X.array() - z @ g.loadings).sum(axis=1) + 2 * z @ g.variances)
     assert expected_residual(explain(stats, cross, g), g) == pytest.approx(total, rel=1e-12)
 
 
@@ -187,7 +190,7 @@ def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogo
         for z in product([0.0, 1.0], repeat=3):
             z = np.array(z)
             log_prior = z @ expected.log_use + (1.0 - z) @ expected.log_rest
-            residual = np.square(X - z @ loadings).sum(axis=1) + 4 * z @ g.variances
+            residual = np.square(X.array() - z @ loadings).sum(axis=1) + 4 * z @ g.variances
             terms.append(log_prior - 0.5 * residual / g.noise_variance - 2.0 * np.log(2 * np.pi * g.noise_variance))
         exact = logsumexp(terms, axis=0)
         bounds = predict.row_bounds(X, g)
@@ -212,6 +215,7 @@ def test_free_energy_bounds_the_exact_evidence():
         covariance = noise * np.eye(3) + prior * Z @ Z.T
         terms.append(log_prior + sum(multivariate_normal(np.zeros(3), covariance).logpdf(column) for column in X.T))
     evidence = logsumexp(terms)
+    X = Rows.centred(X, np.zeros(2))
     data = Data(X, np.full(3, UNLABELED), np.ones(3), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=2, alpha=alpha, C=0.0, generative_weight=1.0, temperature=1.0, noise_variance=noise,
@@ -235,7 +239,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     rng = np.random.default_rng(7)
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
-    other = Data(data.X[rows][:, columns], renamed[rows], data.weights[rows], data.cost)
+    other = Data(Rows.centred(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
     moved = replace(problem, data=other, dual=build_dual(other, problem.settings))
     at, psi = descent.evaluate(problem, g, None, EXACT)
     there, moved_psi = descent.evaluate(moved, replace(g, loadings=g.loadings[:, columns]), None, EXACT)
@@ -249,7 +253,21 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
 def test_statistics_of_rows_add_up_and_come_apart():
     problem = make_problem(16)
     X, g = problem.data.X, start_of(problem)
-    whole, first, second = (local_step(rows, g)[1] for rows in (X, X[:25], X[25:]))
+    whole, first, second = (local_step(rows, g)[1] for rows in (X, X.take(slice(25)), X.take(slice(25, None))))
     for name in Stats.__dataclass_fields__:
         assert getattr(first + second, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
         assert getattr(whole - first, name) == pytest.approx(getattr(second, name), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_rows_are_centred_without_a_copy(offset):
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((5000, 6)) * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] + offset
+    rows, exact = Rows.centred(X), (X - X.mean(axis=0)).astype(np.longdouble)
+    assert rows.X is X
+    directions, weights = rng.standard_normal((3, 6)), rng.standard_normal((5000, 3))
+    assert rows.project(directions) == pytest.approx((exact @ directions.T).astype(float), abs=1e-7)
+    assert rows.combine(weights) == pytest.approx((weights.T @ exact).astype(float), abs=1e-5)
+    assert rows.squared_norms == pytest.approx(np.square(exact).sum(axis=1).astype(float), rel=1e-8)
+    some = rng.permutation(5000)[:20]
+    assert rows.take(some).array() == pytest.approx(exact[some].astype(float), abs=1e-8)

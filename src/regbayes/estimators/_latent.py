@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from regbayes.estimators._common import in_use, n_threads, one_blas_thread
 from regbayes.models.ilsvm import predict
 from regbayes.models.ilsvm.init import PRIOR_RATIO, default_noise_variance
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings, State
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -21,10 +22,10 @@ DEFAULT_GENERATIVE_SHARE = 0.03  # of C
 INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
 
 
-def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = True) -> Settings:
+def settings_of(estimator: Any, X: Rows, *, C: float = 0.0, squared: bool = True) -> Settings:
     """Turn parameters, "auto" among them, into numbers; supervised ones are absent in the unsupervised model."""
-    D = X.shape[1]
-    mean_square = _mean_square(X)
+    D = X.n_inputs
+    mean_square = X.mean_square
     default = DEFAULT_TEMPERATURE if C > 0 else UNSUPERVISED_TEMPERATURE
     temperature = default if estimator.temperature == "auto" else float(estimator.temperature)
     noise, prior = estimator.noise_variance, estimator.prior_variance
@@ -52,13 +53,14 @@ def settings_of(estimator: Any, X: Floats, *, C: float = 0.0, squared: bool = Tr
     )
 
 
-def _mean_square(X: Floats) -> float:
-    """Mean squared norm of the rows; values whose squares leave the floating-point numbers are refused."""
-    with np.errstate(over="ignore", under="ignore"):
-        mean_square = float(np.vdot(X, X)) / len(X)
-    if not np.finfo(np.float64).tiny <= mean_square < np.finfo(np.float64).max and np.any(X):
-        raise ValueError(f"X is too {'large' if mean_square > 1 else 'small'} to square it: give it in other units")
-    return mean_square
+def centred(X: Floats) -> Rows:
+    """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rows = Rows.centred(X)
+        mean_square = rows.mean_square
+    if not np.isfinite(mean_square) or (mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != X)):
+        raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
+    return rows
 
 
 def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | None:
@@ -69,8 +71,8 @@ def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | No
     return previous
 
 
-def label_free(X: Floats, g: Globals, n_jobs: int | None) -> Floats:
-    """Features of centred rows as prediction infers them."""
+def label_free(X: Rows, g: Globals, n_jobs: int | None) -> Floats:
+    """Features of rows as prediction infers them."""
     with one_blas_thread():
         return predict.features(X, g, n_threads(n_jobs))
 

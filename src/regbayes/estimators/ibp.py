@@ -21,9 +21,10 @@ from regbayes.estimators._common import (
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import earlier_fit, label_free, latent_attributes, settings_of
+from regbayes.estimators._latent import centred, earlier_fit, label_free, latent_attributes, settings_of
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, State
 
 Floats = NDArray[np.float64]
@@ -149,12 +150,11 @@ class IBPFactorAnalysis(
         self
         """
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        mean = X.mean(axis=0)
-        centred = X - mean
-        settings = settings_of(self, centred)
+        rows = centred(X)
+        settings = settings_of(self, rows)
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
-        data = Data(centred, labels, np.ones(len(X)), np.zeros((1, 1)))
-        self.mean_ = mean
+        data = Data(rows, labels, np.ones(len(X)), np.zeros((1, 1)))
+        self.mean_ = rows.mean
         stages = fit.stages_of("consistent", transductive=False, max_iter=settings.max_iter)
         reporter = FitReporter(self, stages, {"X": X}, lambda read: latent_attributes(read()), self.verbose)
         with one_blas_thread(), reporter:
@@ -162,7 +162,7 @@ class IBPFactorAnalysis(
             early_rows = None
             if start is None:
                 rng = generator(self.random_state)
-                start = init.initial_globals(centred, settings, rng)
+                start = init.initial_globals(rows, settings, rng)
                 early_rows = init.draw_early_rows(labels, rng)
             result = fit.fit(data, settings, start, early_rows=early_rows, callbacks=[reporter])
             for name, value in latent_attributes(result.state).items():
@@ -181,7 +181,7 @@ class IBPFactorAnalysis(
         g = self._state.globals
         if self.transform_temperature is not None:
             g = replace(g, temperature=self.transform_temperature * X.shape[1])
-        return label_free(X - self.mean_, g, self.n_jobs)
+        return label_free(Rows.centred(X, self.mean_), g, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -196,7 +196,7 @@ class IBPFactorAnalysis(
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         with one_blas_thread():
-            return predict.row_bounds(X - self.mean_, self._state.globals, n_threads(self.n_jobs))
+            return predict.row_bounds(Rows.centred(X, self.mean_), self._state.globals, n_threads(self.n_jobs))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -32,6 +32,7 @@ from regbayes.estimators._common import (
     warn_if_unused,
 )
 from regbayes.estimators._latent import (
+    centred,
     classifier_attributes,
     earlier_fit,
     label_free,
@@ -41,6 +42,7 @@ from regbayes.estimators._latent import (
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import fit, init, predict
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
 
 Floats = NDArray[np.float64]
@@ -253,7 +255,7 @@ class ILSVMClassifier(
 
     def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
         """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
-        start: State | Globals | None = earlier_fit(self, settings, data.X.shape[1])
+        start: State | Globals | None = earlier_fit(self, settings, data.X.n_inputs)
         early_rows = None
         if start is None:
             rng = generator(self.random_state)
@@ -262,8 +264,8 @@ class ILSVMClassifier(
         run = fit.fit_transductive if self.transductive else fit.fit
         return run(data, settings, start, margins=self.margins, early_rows=early_rows, callbacks=[reporter])
 
-    def _start(self, X: Floats, settings: Settings, rng: np.random.Generator) -> Globals:
-        """Return where a new fit starts, for centred rows."""
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
+        """Return where a new fit starts."""
         return init.initial_globals(X, settings, rng)
 
     def _stages(self, data: Data) -> dict[str, int | None]:
@@ -289,8 +291,9 @@ class ILSVMClassifier(
             raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
         weights = np.ones(len(y))
         weights[labeled] = by_class[codes]
-        self.mean_ = X.mean(axis=0)
-        return Data(X - self.mean_, labels, weights, self._cost_matrix())
+        rows = centred(X)
+        self.mean_ = rows.mean
+        return Data(rows, labels, weights, self._cost_matrix())
 
     def _cost_matrix(self) -> Floats:
         n = len(self.classes_)
@@ -309,8 +312,8 @@ class ILSVMClassifier(
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        centred, psi = self._infer(X)
-        scores = predict.decide(centred, psi, self._state.classifier)
+        rows, psi = self._infer(X)
+        scores = predict.decide(rows, psi, self._state.classifier)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -319,11 +322,11 @@ class ILSVMClassifier(
         best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
         return np.asarray(self.classes_[best])
 
-    def _infer(self, X: ArrayLike) -> tuple[Floats, Floats]:
+    def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        centred = X - self.mean_
-        return centred, label_free(centred, self._state.globals, self.n_jobs)
+        rows = Rows.centred(X, self.mean_)
+        return rows, label_free(rows, self._state.globals, self.n_jobs)
 
     @property
     def _n_features_out(self) -> int:

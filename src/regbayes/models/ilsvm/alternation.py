@@ -16,7 +16,7 @@ from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks
 from regbayes.models.ilsvm.descent import Evaluation, Problem, evaluate, evaluate_at
 from regbayes.models.ilsvm.inference import Stats, explain, sum_rows
-from regbayes.models.ilsvm.margins import Accuracy, margin_gradient
+from regbayes.models.ilsvm.margins import Accuracy, margin_slopes
 from regbayes.models.ilsvm.state import Globals
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_prior_blocks, update_variances
 
@@ -51,17 +51,15 @@ def step(problem: Problem, state: Round) -> StepResult[Round]:
 
 def _swept(problem: Problem, state: Round) -> Floats:
     """One sweep of all rows' features, with what their margins add to the logits."""
-    X, at, g = problem.data.X, state.at, state.at.globals
-    if at.margins is None:
-        pull = np.zeros_like(state.psi)
-    else:
-        pull = margin_gradient(problem.data, at.margins)
-        pull /= -problem.settings.generative_weight
+    X, g, margins = problem.data.X, state.at.globals, state.at.margins
+    slopes = None if margins is None else margin_slopes(problem.data, margins)
     psi = np.empty_like(state.psi)
 
     def work(_: int, first: int, last: int) -> None:
         rows = slice(first, last)
-        psi[rows] = update_features(X[rows], state.psi[rows], pull[rows], g)
+        before = state.psi[rows]
+        pull = np.zeros_like(before) if slopes is None else slopes(rows) / -problem.settings.generative_weight
+        psi[rows] = update_features(X.take(rows), before, pull, g)
 
     map_chunks(work, len(X), problem.settings.n_threads)
     return psi
@@ -69,7 +67,11 @@ def _swept(problem: Problem, state: Round) -> Floats:
 
 def _summed(problem: Problem, psi: Floats) -> tuple[Stats, Floats]:
     X = problem.data.X
-    (total, cross), *rest = map_chunks(lambda _, a, b: sum_rows(X[a:b], psi[a:b]), len(X), problem.settings.n_threads)
+
+    def work(_: int, first: int, last: int) -> tuple[Stats, Floats]:
+        return sum_rows(X.take(slice(first, last)), psi[first:last])
+
+    (total, cross), *rest = map_chunks(work, len(X), problem.settings.n_threads)
     for stats, part in rest:
         total, cross = total + stats, cross + part
     return total, cross

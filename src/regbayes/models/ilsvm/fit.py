@@ -110,7 +110,7 @@ def fit_transductive(
         if last.status in CUT_SHORT or last.state.classifier is None:
             break
         labels, weights = data.labels.copy(), data.weights.copy()
-        scores = decide(data.X[guessed], last.state.embedding[guessed], last.state.classifier)
+        scores = decide(data.X.take(guessed), last.state.embedding[guessed], last.state.classifier)
         labels[guessed] = np.argmax(scores, axis=1)
         weights[guessed] = weight
         full = replace(data, labels=labels, weights=weights)

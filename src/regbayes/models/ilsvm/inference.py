@@ -7,6 +7,7 @@ number of threads, and chunks could as well live on other machines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from scipy.special import expit
 
 from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.dispatch import get_backend
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals
 
 Floats = NDArray[np.float64]
@@ -54,28 +56,24 @@ class GradientStats(_Sums):
     cross: Floats  # (K, D): sum of (gradient of theta_n - r psi_n) x_n'
 
 
-def infer(X: Floats, g: Globals) -> Floats:
-    """Return psi of rows by S sweeps from the prior: what prediction does, shape (n, K)."""
-    return _sweep(base_logits(X, g), g, g.n_sweeps)
-
-
-def local_step(X: Floats, g: Globals) -> tuple[Floats, Stats]:
+def local_step(X: Rows, g: Globals) -> tuple[Floats, Stats]:
     """Infer the features of rows without their labels, and sum what the rest of the model needs."""
     theta = base_logits(X, g)
     psi = _sweep(theta, g, g.n_sweeps)
     counts = psi.sum(axis=0)
     # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
     explained = (float(np.vdot(psi, theta)) - float(counts @ _constant_logits(g))) / g.precision
-    return psi, Stats(float(len(X)), float(np.vdot(X, X)), counts, psi.T @ psi, explained, entropy(psi))
+    return psi, Stats(float(len(X)), float(X.squared_norms.sum()), counts, psi.T @ psi, explained, entropy(psi))
 
 
-def sum_rows(X: Floats, psi: Floats) -> tuple[Stats, Floats]:
+def sum_rows(X: Rows, psi: Floats) -> tuple[Stats, Floats]:
     """Return the statistics of rows whose features are given, and the sum of ``psi_n x_n'``, shape (K, D).
 
     What is explained depends on the loadings; `explain` says how much, and it is left at zero here.
     """
-    stats = Stats(float(len(X)), float(np.vdot(X, X)), psi.sum(axis=0), psi.T @ psi, 0.0, entropy(psi))
-    return stats, psi.T @ X
+    squared_norm = float(X.squared_norms.sum())
+    stats = Stats(float(len(X)), squared_norm, psi.sum(axis=0), psi.T @ psi, 0.0, entropy(psi))
+    return stats, X.combine(psi)
 
 
 def explain(stats: Stats, cross: Floats, g: Globals) -> Stats:
@@ -90,14 +88,15 @@ def entropy(psi: Floats) -> float:
     return -float(np.vdot(psi, np.log(np.maximum(psi, tiny))) + np.vdot(rest, np.log(np.maximum(rest, tiny))))
 
 
-def reverse_step(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: float) -> GradientStats:
+def reverse_step(X: Rows, psi: Floats, gradient: Floats, g: Globals, weight: float) -> GradientStats:
     """Differentiate through the inference: from a gradient with respect to psi to one of the global parameters.
 
     Parameters
     ----------
-    X : array of shape (n, D)
+    X : Rows
+        n of them.
     psi : array of shape (n, K)
-        What `infer` returned for these rows.
+        What `local_step` returned for these rows.
     gradient : array of shape (n, K)
         Gradient of the margin part with respect to psi. It is overwritten.
     g : Globals
@@ -114,26 +113,28 @@ def reverse_step(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: f
     kernels = get_backend()
     sums = kernels.reverse_features(gradient, psi, theta, coupling, start, g.n_sweeps, gradient, 1)
     gradient -= weight * psi
-    return GradientStats(sums.coupling, sums.theta_sum, gradient.T @ X)
+    return GradientStats(sums.coupling, sums.theta_sum, X.combine(gradient))
 
 
-def infer_all(X: Floats, g: Globals, n_threads: int) -> tuple[Floats, Stats]:
+def infer_all(X: Rows, g: Globals, n_threads: int) -> tuple[Floats, Stats]:
     """`local_step` over all rows, chunk by chunk."""
     psi = np.empty((len(X), len(g.loadings)))
 
     def work(_: int, first: int, last: int) -> Stats:
-        psi[first:last], stats = local_step(X[first:last], g)
+        psi[first:last], stats = local_step(X.take(slice(first, last)), g)
         return stats
 
     return psi, _total(map_chunks(work, len(X), n_threads))
 
 
-def reverse_all(X: Floats, psi: Floats, gradient: Floats, g: Globals, weight: float, n_threads: int) -> GradientStats:
-    """`reverse_step` over all rows, chunk by chunk. ``gradient`` is overwritten."""
+def reverse_all(
+    X: Rows, psi: Floats, slopes: Callable[[slice], Floats], g: Globals, weight: float, n_threads: int
+) -> GradientStats:
+    """`reverse_step` over all rows, chunk by chunk; ``slopes`` returns the gradient with respect to psi of a chunk."""
 
     def work(_: int, first: int, last: int) -> GradientStats:
         rows = slice(first, last)
-        return reverse_step(X[rows], psi[rows], gradient[rows], g, weight)
+        return reverse_step(X.take(rows), psi[rows], slopes(rows), g, weight)
 
     return _total(map_chunks(work, len(X), n_threads))
 
@@ -145,11 +146,11 @@ def _total(parts: list[Summed]) -> Summed:
     return total
 
 
-def base_logits(X: Floats, g: Globals) -> Floats:
+def base_logits(X: Rows, g: Globals) -> Floats:
     """Return theta, the part of the logits that does not depend on other features, docs/math.md eq. (31)."""
-    theta = X @ (g.precision * g.loadings.T)
+    theta = X.project(g.precision * g.loadings)
     theta += _constant_logits(g)
-    return np.asarray(theta)
+    return theta
 
 
 def _constant_logits(g: Globals) -> Floats:

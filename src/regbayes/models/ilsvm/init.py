@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Globals, Integers, Settings
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
@@ -23,18 +24,18 @@ START_SPREAD = 1.0  # standard deviation of a feature's logit over the rows at t
 START_LENGTH = 2.0  # largest squared length of a loading at the start, in units of the tempered noise
 
 
-def default_noise_variance(X: Floats) -> float:
+def default_noise_variance(X: Rows) -> float:
     """Half of the inputs' mean square. It scales as the inputs do; only its product with the temperature matters."""
-    mean_square = float(np.vdot(X, X)) / X.size
+    mean_square = X.mean_square / X.n_inputs
     return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
 
 
-def graded_temperature(X: Floats, noise_variance: float) -> float:
+def graded_temperature(X: Rows, noise_variance: float) -> float:
     """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
 
     Features are graded there and predict best. Training starts at it, also when colder features are wanted.
     """
-    return max(1.0, float(np.vdot(X, X)) / len(X) / (SIGNAL * noise_variance))
+    return max(1.0, X.mean_square / (SIGNAL * noise_variance))
 
 
 def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | None:
@@ -51,17 +52,17 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
     return np.sort(np.concatenate(chosen))
 
 
-def random_loadings(X: Floats, settings: Settings, rng: np.random.Generator) -> Floats:
+def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:
     """Random combinations of rows, scaled so that every feature's logit varies by about one over the rows."""
     some = rng.choice(len(X), min(len(X), START_ROWS), replace=False)
-    n, D = len(some), X.shape[1]
-    K, X = settings.n_components, X[some]
-    directions = rng.standard_normal((K, n)) @ X / np.sqrt(n)
+    n, K = len(some), settings.n_components
+    rows = X.take(some).array()
+    directions = rng.standard_normal((K, n)) @ rows / np.sqrt(n)
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)
     empty = lengths[:, 0] == 0
-    directions[empty] = rng.standard_normal((int(empty.sum()), D))
+    directions[empty] = rng.standard_normal((int(empty.sum()), X.n_inputs))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    spread = (X @ directions.T).std(axis=0)
+    spread = (rows @ directions.T).std(axis=0)
     precision = 1.0 / (settings.noise_variance * settings.temperature)
     # Half the squared length is what a feature has against it: longer ones would start out off in all rows.
     longest = np.sqrt(START_LENGTH / precision)
@@ -70,7 +71,7 @@ def random_loadings(X: Floats, settings: Settings, rng: np.random.Generator) -> 
     return np.asarray(directions * lengths[:, None])
 
 
-def initial_globals(X: Floats, settings: Settings, rng: np.random.Generator) -> Globals:
+def initial_globals(X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
     """Random loadings, and sticks and variances as if every feature were on in half of the rows.
 
     The start is never colder than the temperature at which features are graded.

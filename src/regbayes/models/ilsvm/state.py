@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.priors.indian_buffet import Sticks, stick_expectations
 
 Floats = NDArray[np.float64]
@@ -43,7 +44,7 @@ class Settings:
 class Data:
     """Rows and what is known of them."""
 
-    X: Floats  # (N, D), centred
+    X: Rows  # (N, D), centred
     labels: Integers  # (N,): 0 .. answers - 1, or UNLABELED
     weights: Floats  # (N,): factor on C for each row
     cost: Floats  # (answers, answers): cost[true, answer]
@@ -55,7 +56,7 @@ class Data:
 
     def rows(self, rows: Integers) -> Data:
         """Some of the rows."""
-        return Data(self.X[rows], self.labels[rows], self.weights[rows], self.cost)
+        return Data(self.X.take(rows), self.labels[rows], self.weights[rows], self.cost)
 
 
 @persistable(name="regbayes.ilsvm.Globals")

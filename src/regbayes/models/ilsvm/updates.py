@@ -11,6 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.ilsvm.inference import Stats, base_logits
 from regbayes.models.ilsvm.objective import expected_residual, second_moment
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings
 from regbayes.priors.indian_buffet import update_sticks
 
@@ -53,12 +54,13 @@ def update_variances(g: Globals, stats: Stats, settings: Settings) -> Globals:
     return replace(g, noise_variance=noise, prior_variance=prior)
 
 
-def update_features(X: Floats, psi: Floats, pull: Floats, g: Globals) -> Floats:
+def update_features(X: Rows, psi: Floats, pull: Floats, g: Globals) -> Floats:
     """One sweep over the features of rows from where they are, docs/math.md eq. (27).
 
     Parameters
     ----------
-    X : array of shape (n, D)
+    X : Rows
+        n of them.
     psi : array of shape (n, K)
     pull : array of shape (n, K)
         What the margins add to the logits; zero for rows without a label.
