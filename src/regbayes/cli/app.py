@@ -41,7 +41,7 @@ def _add(function: Callable[..., None], epilog: str) -> None:
         try:
             function(*args, **options)
         except KeyboardInterrupt:
-            raise StoppedError("interrupted, and nothing was written") from None
+            raise StoppedError("interrupted") from None
 
     app.command(epilog=epilog)(guarded)
 

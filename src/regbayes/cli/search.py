@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.errors import BadDataError, UserError, counted
+from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
 from regbayes.cli.journal import Journal, JournalScorer
 from regbayes.cli.modelfile import Search
 from regbayes.cli.output import Output
@@ -32,7 +33,14 @@ __all__ = ["FitSettings", "Fitted", "Problem", "fit_model"]
 
 Floats = NDArray[np.float64]
 
-DEFAULT_C = {"classifier": (0.1, 0.3, 1.0, 3.0), "other": (0.003, 0.01, 0.03, 0.1)}
+LISTS = {  # parameter of an estimator -> the list of its values in the one that searches
+    "C": "Cs",
+    "temperature": "temperatures",
+    "generative_weight": "generative_weights",
+    "alpha": "alphas",
+    "task_sharing": "task_sharings",
+    "include_inputs": "include_inputs",
+}
 
 
 @dataclass(frozen=True)
@@ -101,32 +109,37 @@ class Problem:
         return (MultiTaskILSVMRegressor if self.kind == "regressor" else MultiTaskILSVMClassifier)(**options)
 
     def grid(self) -> dict[str, tuple[Any, ...]]:
-        """Return the settings to choose among."""
+        """Return the settings to choose among: the user's values, or else those that the searching estimator lists."""
         s = self.settings
-        found: dict[str, tuple[Any, ...]] = {"C": s.C or DEFAULT_C["classifier" if self.single else "other"]}
-        if len(s.temperature) > 1:
+        parameters = signature(self._searcher).parameters
+        found = {name: tuple(parameters[listed].default) for name, listed in LISTS.items() if listed in parameters}
+        if s.C:
+            found["C"] = s.C
+        if s.temperature:
             found["temperature"] = s.temperature
-        if not self.single and s.include_inputs is None:
-            found["include_inputs"] = (False, True)
+        if s.include_inputs is not None:
+            found["include_inputs"] = (s.include_inputs,)
         return found
 
     def search(self, folds: int, scorer: Any) -> Any:
         """Return the estimator that chooses among the settings."""
-        from regbayes import ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
-
         base = self.estimator()
-        listed = {"C": "Cs", "temperature": "temperatures", "include_inputs": "include_inputs"}
-        grid = {name: (getattr(base, name),) for name in listed} | self.grid()
-        options = {listed[name]: values for name, values in grid.items()}
+        options: dict[str, Any] = {LISTS[name]: values for name, values in self.grid().items()}
         options |= {"n_components": base.n_components, "max_iter": base.max_iter, "random_state": self.settings.seed}
         options |= {"scoring": scorer, "n_jobs": self.settings.jobs}
         if self.single:
             from sklearn.model_selection import StratifiedKFold
 
-            options["cv"] = StratifiedKFold(folds, shuffle=True, random_state=self.settings.seed)
-            return ILSVMClassifierCV(**options)
-        options |= {"cv": folds, "unseen_tasks": base.unseen_tasks}
-        return (MultiTaskILSVMRegressorCV if self.kind == "regressor" else MultiTaskILSVMClassifierCV)(**options)
+            return self._searcher(cv=StratifiedKFold(folds, shuffle=True, random_state=self.settings.seed), **options)
+        return self._searcher(cv=folds, unseen_tasks=base.unseen_tasks, **options)
+
+    @property
+    def _searcher(self) -> Any:
+        from regbayes import ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
+
+        if self.single:
+            return ILSVMClassifierCV
+        return MultiTaskILSVMRegressorCV if self.kind == "regressor" else MultiTaskILSVMClassifierCV
 
     def possible_folds(self) -> int:
         """Return how many folds the rows allow: every part needs some of every class."""
@@ -161,10 +174,11 @@ def fit_model(problem: Problem, output: Output) -> Fitted:
 
 def _fit_searching(problem: Problem, folds: int, output: Output, began: float) -> Fitted:
     grid = problem.grid()
+    names = tuple(name for name, values in grid.items() if name == "C" or len(values) > 1)
     n_candidates = int(np.prod([len(values) for values in grid.values()]))
     with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
         journal = Journal(Path(folder))
-        search = problem.search(folds, JournalScorer(folder, problem.kind, tuple(grid)))
+        search = problem.search(folds, JournalScorer(folder, problem.kind, names))
         output.say(f"cross-validation: {counted(n_candidates, 'setting')} on {folds} folds, then a fit to all rows")
         try:
             with _hearing(problem, output) as heard, shown_progress(journal.count, n_candidates * folds, output):
@@ -172,7 +186,7 @@ def _fit_searching(problem: Problem, folds: int, output: Output, began: float) -
         except KeyboardInterrupt:
             return _after_interrupt(problem, journal, output, began)
         best = search.best_estimator_
-        found = _as_search(journal, {name: getattr(search, f"{name}_") for name in grid})
+        found = _as_search(journal, {name: getattr(best, name) for name in names})
         predictions = journal.predictions(found.chosen, problem.X, problem.task)
         return Fitted(best, found, predictions, _was_interrupted(heard), time.perf_counter() - began)
 
@@ -181,7 +195,7 @@ def _after_interrupt(problem: Problem, journal: Journal, output: Output, began: 
     """Fit the settings that were best so far, judged by those that were tried on most folds."""
     scores = journal.scores()
     if not scores:
-        raise KeyboardInterrupt
+        raise StoppedError("interrupted before the first fit was done; nothing was written")
     most = max(map(len, scores.values()))
     best = max((key for key in scores if len(scores[key]) == most), key=lambda key: float(np.mean(scores[key])))
     chosen = json.loads(best)
@@ -223,7 +237,9 @@ def _hearing(problem: Problem, output: Output) -> Iterator[list[warnings.Warning
 
 
 def _was_interrupted(heard: list[warnings.WarningMessage]) -> bool:
-    return any("interrupted" in str(found.message) for found in heard)
+    from regbayes.estimators._reporting import InterruptedWarning
+
+    return any(issubclass(found.category, InterruptedWarning) for found in heard)
 
 
 def _as_search(journal: Journal, chosen: dict[str, Any]) -> Search:

@@ -50,7 +50,7 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     ------
     UserError
         If the table or the wishes make no sense; the message says which.
-    KeyboardInterrupt
+    StoppedError
         If the user stopped it before there was anything to keep.
     """
     for note in table.notes:

@@ -1,0 +1,325 @@
+"""The commands, in this process: what they answer, and what they say about mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from cli_tools import flowers, run_here
+from regbayes.cli.errors import ExitCode
+from regbayes.cli.output import Output, jsonable
+
+QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with two tables and a model of the first."""
+    place = tmp_path_factory.mktemp("commands")
+    (place / "flowers.csv").write_text(flowers())
+    (place / "new.csv").write_text(flowers(30, seed=1))
+    done = run_here("fit", place / "flowers.csv", "-t", "kind", "-o", place / "flowers.model", *QUICK)
+    assert done.code == 0, done.err
+    return place
+
+
+@pytest.fixture(scope="module")
+def numbers(folder):
+    """A model of two amounts, one of them with tasks."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    rows = ["a,b,group,sum,difference"]
+    rows += [f"{x:.3f},{y:.3f},g{i % 3},{x + y:.3f},{x - y:.3f}" for i, (x, y) in enumerate(X)]
+    (folder / "numbers.csv").write_text("\n".join(rows) + "\n")
+    both = run_here(
+        "fit", folder / "numbers.csv", "-t", "sum", "-t", "difference", "-o", folder / "both.model", *QUICK, "--json"
+    )
+    grouped = run_here(
+        *("fit", folder / "numbers.csv", "-t", "sum", "--task", "group", "--ignore", "difference"),
+        *("-o", folder / "grouped.model", *QUICK, "--json"),
+    )
+    assert (both.code, grouped.code) == (0, 0), both.err + grouped.err
+    return both.json, grouped.json
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_fit_says_what_it_found_and_what_comes_next(folder):
+    done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "again.model", *QUICK)
+    assert "classifier: 'kind' holds 3 different texts" in done.err
+    assert "90 rows, 6 inputs from 3 columns" in done.err
+    assert "ILSVMClassifier, C=1.0" in done.out
+    assert "of 4 in use" in done.out
+    assert f"regbayes report {folder / 'again.model'}" in done.out
+    quiet = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "again.model", *QUICK, "--quiet")
+    assert "classifier" not in quiet.err
+
+
+def test_fit_with_cross_validation_reports_every_setting(folder):
+    done = run_here(
+        *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "cv.model", "--json", "--folds", 2),
+        *("--C", 0.3, "--C", 1, "--n-components", 4, "--max-iter", 5),
+    )
+    found = done.json
+    assert found["kind"] == "classifier"
+    assert found["targets"] == ["kind"]
+    assert {candidate["C"] for candidate in found["cross_validation"]["candidates"]} == {0.3, 1.0}
+    best = max(candidate["mean"] for candidate in found["cross_validation"]["candidates"])
+    assert found["cross_validation"]["mean"] == best
+    assert best > found["baseline_score"]
+    assert any("max_iter=5" in warning for warning in found["warnings"])
+
+
+def test_predict_answers_every_row_in_order(folder):
+    plain = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
+    assert len(plain) == 30
+    truth = [row["kind"] for row in rows_of((folder / "new.csv").read_text())]
+    assert np.mean([row["kind"] == answer for row, answer in zip(plain, truth, strict=True)]) > 0.7
+    more = run_here("predict", folder / "flowers.model", folder / "new.csv", "--scores", "--features", "--keep", "size")
+    detailed = rows_of(more.out)
+    assert list(detailed[0]) == [
+        *("size", "kind", "kind=aster score", "kind=lily score", "kind=rose score"),
+        *(f"feature{k}" for k in (1, 2, 3, 4)),
+    ]
+    for row in detailed:
+        scores = {name: float(row[f"kind={name} score"]) for name in ("aster", "lily", "rose")}
+        assert row["kind"] == max(scores, key=scores.get)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+def test_predictions_in_files(folder, suffix):
+    path = folder / f"predictions.{suffix}"
+    done = run_here("predict", folder / "flowers.model", folder / "new.csv", "--output", path)
+    assert done.out == ""
+    assert "30 predictions written to" in done.err
+    wanted = [row["kind"] for row in rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)]
+    if suffix == "csv":
+        found = [row["kind"] for row in rows_of(path.read_text())]
+    elif suffix == "npz":
+        with np.load(path, allow_pickle=False) as saved:
+            found = saved["kind"].tolist()
+    else:
+        import pyarrow.parquet
+
+        found = pyarrow.parquet.read_table(path)["kind"].to_pylist()
+    assert found == wanted
+
+
+def test_evaluate_is_what_predictions_and_truth_say(folder):
+    found = run_here("evaluate", folder / "flowers.model", folder / "new.csv", "--json").json
+    predicted = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
+    truth = rows_of((folder / "new.csv").read_text())
+    hits = [p["kind"] == t["kind"] for p, t in zip(predicted, truth, strict=True)]
+    assert found["scores"]["accuracy"] == pytest.approx(np.mean(hits))
+    by_class = {detail["class"]: detail for detail in found["details"]}
+    roses = [hit for hit, row in zip(hits, truth, strict=True) if row["kind"] == "rose"]
+    assert by_class["rose"]["recall"] == pytest.approx(np.mean(roses))
+    assert sum(detail["rows"] for detail in found["details"]) == 30
+    shown = run_here("evaluate", folder / "flowers.model", folder / "new.csv").out
+    assert "balanced accuracy" in shown
+    assert "by class" in shown
+
+
+def test_amounts_and_tasks(folder, numbers):
+    both, grouped = numbers
+    assert both["kind"] == grouped["kind"] == "regressor"
+    assert both["targets"] == ["sum", "difference"]
+    assert grouped["task"] == "group"
+    judged = run_here("evaluate", folder / "both.model", folder / "numbers.csv", "--json").json
+    assert [detail["target"] for detail in judged["details"]] == ["sum", "difference"]
+    assert judged["scores"]["R², mean over targets"] == pytest.approx(np.mean([d["R²"] for d in judged["details"]]))
+    grouped_scores = run_here("evaluate", folder / "grouped.model", folder / "numbers.csv", "--json").json["scores"]
+    assert grouped_scores["R² within tasks"] <= grouped_scores["R²"]
+    (folder / "other.csv").write_text("a,b,group\n1,2,g0\n1,2,elsewhere\n")
+    done = run_here("predict", folder / "grouped.model", folder / "other.csv")
+    assert len(rows_of(done.out)) == 2
+    assert "1 rows are of tasks that were not there in training" in done.err
+
+
+def test_labels(folder):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((50, 3))
+    Y = (X @ rng.standard_normal((3, 2)) > 0).astype(int)
+    np.savez(folder / "labels.npz", X=X, Y=Y)
+    done = run_here("fit", folder / "labels.npz", "-o", folder / "labels.model", *QUICK, "--json")
+    assert done.json["kind"] == "multilabel"
+    assert done.json["targets"] == ["Y0", "Y1"]
+    judged = run_here("evaluate", folder / "labels.model", folder / "labels.npz", "--json").json
+    predicted = rows_of(run_here("predict", folder / "labels.model", folder / "labels.npz").out)
+    answers = np.array([[int(row["Y0"]), int(row["Y1"])] for row in predicted])
+    assert judged["scores"]["accuracy over all labels"] == pytest.approx(np.mean(answers == Y))
+    tp, wrong = np.sum((answers == 1) & (Y == 1)), np.sum(answers != Y)
+    assert judged["scores"]["F1, micro"] == pytest.approx(2 * tp / (2 * tp + wrong))
+    assert judged["scores"]["all labels of a row right"] == pytest.approx(np.mean((answers == Y).all(axis=1)))
+
+
+def test_report_writes_one_page(folder):
+    page = folder / "page.html"
+    done = run_here("report", folder / "flowers.model", "--output", page, "--json")
+    assert done.json["output"] == str(page)
+    text = page.read_text()
+    assert text.lower().startswith("<!doctype html>")
+    assert len(text.encode()) == done.json["bytes"]
+    assert "rose" in text
+
+
+def test_unknown_categories_and_missing_values_are_said(folder):
+    lines = (folder / "new.csv").read_text().replace("wood", "moon").splitlines()
+    lines[1] = ",0.5,field,rose"
+    (folder / "odd.csv").write_text("\n".join(lines) + "\n")
+    done = run_here("predict", folder / "flowers.model", folder / "odd.csv")
+    assert len(rows_of(done.out)) == 30
+    assert "categories that were not there in training ('moon')" in done.err
+
+
+def tampered(source, target, change) -> None:
+    """Write a model file again with its manifest changed."""
+    with zipfile.ZipFile(source) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["manifest.json"] = change(members["manifest.json"])
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def newer_format(manifest: bytes) -> bytes:
+    import hashlib
+
+    body = manifest.split(b'"manifest": ', 1)[1].rstrip()[:-1].replace(b'"format_version": 1', b'"format_version": 99')
+    return b'{"sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'",\n"manifest": ' + body + b"}\n"
+
+
+def test_model_files_that_are_not_to_be_trusted(folder):
+    model, bad = folder / "flowers.model", folder / "bad.model"
+    tampered(model, bad, lambda manifest: manifest.replace(b'"C": 1.0', b'"C": 2.0'))
+    cases = {"was altered": bad}
+    tampered(model, folder / "newer.model", newer_format)
+    cases["upgrade regbayes"] = folder / "newer.model"
+    (folder / "cut.model").write_bytes(model.read_bytes()[:-500])
+    cases["truncated or damaged"] = folder / "cut.model"
+    cases["not a regbayes file"] = folder / "flowers.csv"
+    cases["there is no model file"] = folder / "none.model"
+    from regbayes import ILSVMClassifier
+
+    ILSVMClassifier().save(folder / "estimator.model")
+    cases["not a model that 'regbayes fit' wrote"] = folder / "estimator.model"
+    for message, path in cases.items():
+        done = run_here("predict", path, folder / "new.csv")
+        assert done.code == ExitCode.MODEL, message
+        assert message in done.err
+
+
+MISTAKES = {
+    "no file": (("fit", "{}/none.csv", "-t", "kind", "-o", "{}/x"), 3, "there is no file"),
+    "no target": (("fit", "{}/flowers.csv", "-o", "{}/x"), 2, "say which column to predict"),
+    "no such target": (
+        ("fit", "{}/flowers.csv", "-t", "sort", "-o", "{}/x"),
+        3,
+        "it has 'size', 'width', 'place', 'kind'",
+    ),
+    "no folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/none/x"), 2, "there is no folder"),
+    "a folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}"), 2, "is a folder; name a file"),
+    "no output": (("fit", "{}/flowers.csv", "-t", "kind"), 2, "Missing option '--output'"),
+    "a negative price": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--C", "-1"), 2, "--C must be positive"),
+    "no picture": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--image", "8"), 2, "must be HEIGHTxWIDTH"),
+    "two characters": (
+        ("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--delimiter", "::"),
+        2,
+        "--delimiter must be one character",
+    ),
+    "not a regression": (
+        ("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--kind", "regressor"),
+        3,
+        "'kind' is text",
+    ),
+    "no such command": (("fly",), 2, "No such command 'fly'"),
+    "predictions to a place unknown": (
+        ("predict", "{}/flowers.model", "{}/new.csv", "-o", "{}/x.xls"),
+        2,
+        "should end in .csv, .npz, .parquet",
+    ),
+    "nothing to keep": (("predict", "{}/flowers.model", "{}/new.csv", "--keep", "id"), 3, "no column 'id'"),
+    "two columns of a name": (
+        ("predict", "{}/flowers.model", "{}/new.csv", "--keep", "kind"),
+        2,
+        "the prediction has this name",
+    ),
+    "scores of numbers": (("predict", "{}/both.model", "{}/numbers.csv", "--scores"), 4, "only classes have scores"),
+    "other columns": (
+        ("predict", "{}/flowers.model", "{}/numbers.csv"),
+        3,
+        "lacks columns that the model was fitted to",
+    ),
+    "no truth": (("evaluate", "{}/flowers.model", "{}/untold.csv"), 3, "no column 'kind'"),
+    "no page": (("report", "{}/flowers.model", "-o", "{}/none/page.html"), 2, "there is no folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_get_a_message_and_a_code(folder, numbers, arguments, code, message):
+    (folder / "untold.csv").write_text("size,width,place\n1,2,field\n")
+    done = run_here(*(argument.format(folder) for argument in arguments))
+    assert done.code == code
+    assert message in " ".join(done.err.replace("│", " ").split())
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_errors_in_json(folder):
+    done = run_here("evaluate", folder / "flowers.model", folder / "none.csv", "--json")
+    assert done.json["exit_code"] == done.code == ExitCode.DATA
+    assert "there is no file" in done.json["error"]
+
+
+def test_a_bug_is_called_one(folder, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("regbayes.cli.modelfile.load", broken)
+    monkeypatch.delenv("REGBAYES_TRACEBACK", raising=False)
+    done = run_here("predict", folder / "flowers.model", folder / "new.csv")
+    assert done.code == ExitCode.BUG
+    assert "ZeroDivisionError: oops. This is a bug" in done.err
+    monkeypatch.setenv("REGBAYES_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run_here("predict", folder / "flowers.model", folder / "new.csv")
+
+
+def test_ctrl_c_before_anything_was_done(folder, monkeypatch):
+    monkeypatch.setattr("regbayes.cli.tables.read_table", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
+    assert done.code == ExitCode.INTERRUPTED
+    assert "error: interrupted" in done.err
+
+
+def test_names_from_files_are_not_markup(folder):
+    (folder / "brackets.csv").write_text("[bold]a[/bold],[link=x],kind\n1,2,x\n2,1,y\n")
+    done = run_here("fit", folder / "brackets.csv", "-t", "[red]", "-o", folder / "x.model")
+    assert "it has '[bold]a[/bold]', '[link=x]', 'kind'" in done.err
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys):
+    assert jsonable({"a": np.float64("nan"), 1: [np.int64(3), (np.bool_(True), None)], "d": object}) == {
+        "a": None,
+        "1": [3, [True, None]],
+        "d": str(object),
+    }
+    out = Output(json=True)
+    out.line("not shown")
+    out.result({"x": np.arange(2)})
+    assert json.loads(capsys.readouterr().out) == {"x": [0, 1], "warnings": []}
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "report", "reproduce"])
+def test_help_has_examples(command):
+    done = run_here(command, "--help")
+    assert done.code == 0
+    assert "Examples" in done.out
+    assert f"regbayes {command}" in done.out

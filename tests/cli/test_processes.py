@@ -1,0 +1,118 @@
+"""Each command as a user runs it: a process with stdout, stderr and an exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cli_tools import flowers, run_process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with two tables, and a model that a process fitted to the first."""
+    place = tmp_path_factory.mktemp("processes")
+    (place / "flowers.csv").write_text(flowers())
+    (place / "new.csv").write_text(flowers(20, seed=1))
+    done = run_process(
+        *("fit", "flowers.csv", "--target", "kind", "--output", "flowers.model", "--folds", 2, "--n-components", 4),
+        *("--max-iter", 5, "--C", 1, "--json"),
+        folder=place,
+    )
+    assert done.code == 0, done.err
+    assert done.json["cross_validation"]["folds"] == 2
+    assert "cross-validation: 1 setting on 2 folds" in done.err
+    return place
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    program = (
+        "import sys\nfrom regbayes.cli.app import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "regbayes demo" in done.stdout
+    assert not {"numpy", "scipy", "sklearn", "numba", "pandas"} & set(done.stderr.split())
+
+
+def test_predict_from_stdin(folder):
+    done = run_process("predict", "flowers.model", "-", stdin=(folder / "new.csv").read_text(), folder=folder)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "kind"
+    assert len(lines) == 21
+    assert set(lines[1:]) <= {"rose", "lily", "aster"}
+
+
+def test_evaluate_and_its_output_cut_off(folder):
+    done = run_process("evaluate", "flowers.model", "new.csv", folder=folder)
+    assert done.code == 0
+    assert "accuracy" in done.out
+    command = f"{sys.executable} -m regbayes predict flowers.model flowers.csv --features | head -n 1"
+    cut = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
+    assert cut.stdout.startswith("kind,feature1")
+    assert "Traceback" not in cut.stderr
+
+
+def test_report(folder):
+    done = run_process("report", "flowers.model", "--output", "page.html", folder=folder)
+    assert done.code == 0
+    assert "open it in a browser" in done.out
+    assert "flowers" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("fit", "none.csv", "--target", "kind", "--output", "x.model"), 3, "there is no file 'none.csv'"),
+        (("predict", "flowers.csv", "new.csv"), 4, "not a regbayes file"),
+        (("report", "none.model", "--output", "x.html"), 4, "there is no model file"),
+        (("evaluate", "flowers.model"), 2, "Missing argument"),
+    ],
+)
+def test_mistakes_have_exit_codes_and_no_traceback(folder, arguments, code, message):
+    done = run_process(*arguments, folder=folder)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_ctrl_c_keeps_the_best_model_so_far(folder):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 40))
+    np.savez(folder / "long.npz", X=X, y=(X[:, :3].sum(axis=1) > 0).astype(int))
+    settings = [option for i in range(200) for option in ("--C", str(0.01 * 1.02**i))]
+    command = [sys.executable, "-m", "regbayes", "fit", "long.npz", "--output", "long.model", "--json", *settings]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if line.startswith("cross-validation"):
+                break
+        time.sleep(4)  # some of the thousand fits
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    found = json.loads(out)
+    assert found["interrupted"]
+    assert 0 < len(found["cross_validation"]["candidates"]) <= 200
+    assert "interrupted after" in err
+    assert "Traceback" not in err
+    judged = run_process("evaluate", "long.model", "long.npz", "--json", folder=folder)
+    assert judged.json["scores"]["accuracy"] > 0.6
+
+
+def test_demo_ends_with_a_table_a_page_and_what_to_do_next(tmp_path):
+    done = run_process("demo", folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "iLSVM: features and classifier together" in done.out
+    assert "regbayes evaluate regbayes-demo/digits.model regbayes-demo/digits-test.csv" in done.out
+    assert (tmp_path / "regbayes-demo" / "digits.html").stat().st_size > 10_000
+    assert "Traceback" not in done.err

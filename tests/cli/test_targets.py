@@ -1,0 +1,110 @@
+"""The target: what kind of model it asks for, and its values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regbayes.cli.errors import BadDataError, UserError
+from regbayes.cli.tables import Table
+from regbayes.cli.targets import as_labels, choose_targets, decide, target_values, task_values
+
+COLUMNS = {
+    "word": np.array(["a", "b", None, "a"] * 10, dtype=object),
+    "flag": np.array([0.0, 1.0, 1.0, 0.0] * 10),
+    "grade": np.array([1.0, 2.0, 3.0, np.nan] * 10),
+    "half": np.array([0.5, 1.5, 2.5, 0.5] * 10),
+    "amount": np.linspace(0, 1, 40),
+    "count": np.arange(40.0),
+    "same": np.ones(40),
+    "empty": np.full(40, np.nan),
+}
+TABLE = Table(tuple(COLUMNS), tuple(COLUMNS.values()), "t.csv", groups={"both": ("word", "flag")})
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "why"),
+    [
+        (("word",), "classifier", "2 different texts"),
+        (("flag",), "classifier", "2 different whole numbers"),
+        (("grade",), "classifier", "3 different whole numbers"),
+        (("amount",), "regressor", "40 different numbers"),
+        (("count",), "regressor", "40 different numbers"),
+        (("half",), "regressor", "3 different numbers"),
+        (("word", "flag"), "multilabel", "all 2 targets hold classes"),
+        (("amount", "flag"), "regressor", "they hold numbers"),
+    ],
+)
+def test_the_kind_follows_from_the_target(names, kind, why):
+    spec, said = decide(TABLE, names, None, None)
+    assert spec.kind == kind
+    assert why in said
+
+
+def test_the_user_may_know_better():
+    assert decide(TABLE, ("flag",), "regressor", None)[0].kind == "regressor"
+    spec, why = decide(TABLE, ("half",), "classifier", None)
+    assert why == "classifier, as --kind says"
+    assert as_labels(target_values(TABLE, spec)).tolist()[:3] == ["0.5", "1.5", "2.5"]
+    assert decide(TABLE, ("flag",), "multilabel", None)[0].kind == "multilabel"
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "task", "error", "message"),
+    [
+        (("empty",), None, None, BadDataError, "'empty' has no value in any row"),
+        (("same",), None, None, BadDataError, "the same value, '1', in every row"),
+        (("same", "same"), "multilabel", None, BadDataError, "every target has the same value"),
+        (("word",), "regressor", None, BadDataError, "'word' is text"),
+        (("word", "amount"), None, None, BadDataError, r"hold classes \('word'\) and others numbers"),
+        (("word", "flag"), "classifier", None, UserError, "takes one target, but there are 2"),
+        (("word", "flag"), None, "grade", UserError, "--task goes with one --target"),
+        (("flag",), "multilabel", "grade", UserError, "--task goes with a classifier or a regressor"),
+    ],
+)
+def test_targets_that_make_no_sense(names, kind, task, error, message):
+    with pytest.raises(error, match=message):
+        decide(TABLE, names, kind, task)
+
+
+def test_too_many_classes():
+    many = Table(("id",), (np.array([f"row {i}" for i in range(400)], dtype=object),), "t.csv")
+    with pytest.raises(BadDataError, match="400 different values in 400 rows: too many to be classes"):
+        decide(many, ("id",), None, None)
+
+
+def test_choosing_columns():
+    assert choose_targets(TABLE, ["flag", "word"]) == ("flag", "word")
+    assert choose_targets(TABLE, ["both"]) == ("word", "flag")
+    assert choose_targets(Table(("x", "y"), (np.zeros(1),) * 2, "t", targets=("y",)), []) == ("y",)
+    with pytest.raises(UserError, match="say which column to predict"):
+        choose_targets(TABLE, [])
+    with pytest.raises(BadDataError, match=r"--target words: t\.csv has no such column; it has 'word'"):
+        choose_targets(TABLE, ["words"])
+    with pytest.raises(UserError, match="names a column twice"):
+        choose_targets(TABLE, ["flag", "both"])
+
+
+def test_values_keep_the_type_of_training():
+    spec, _ = decide(TABLE, ("word", "grade"), None, None)
+    values = target_values(TABLE, spec)
+    assert values[:3, 0].tolist() == ["a", "b", None]
+    np.testing.assert_array_equal(values[:4, 1].astype(float), [1, 2, 3, np.nan])
+    words, _ = decide(TABLE, ("word",), None, None)
+    numbers = Table(("word",), (np.array([1.0, np.nan]),), "new.csv")
+    assert target_values(numbers, words).tolist() == ["1", None]
+    grades, _ = decide(TABLE, ("grade",), None, None)
+    texts = Table(("grade",), (np.array(["good"], dtype=object),), "new.csv")
+    with pytest.raises(BadDataError, match=r"'grade' held numbers in training, but new.csv has 'good'"):
+        target_values(texts, grades)
+
+
+def test_every_row_needs_a_task():
+    spec, _ = decide(TABLE, ("amount",), None, "flag")
+    assert task_values(TABLE, spec).tolist()[:3] == ["0", "1", "1"]
+    spec, _ = decide(TABLE, ("amount",), None, "word")
+    with pytest.raises(BadDataError, match="'word' is empty in row 3"):
+        task_values(TABLE, spec)
+    spec, _ = decide(TABLE, ("amount",), None, "nothing")
+    with pytest.raises(BadDataError, match="no column 'nothing', which should say the task"):
+        task_values(TABLE, spec)
