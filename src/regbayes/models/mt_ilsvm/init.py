@@ -26,10 +26,12 @@ GRADED = 0.15
 """Mean of psi (1 - psi) above which the features have melted; it is 0.25 where all are 1/2."""
 LOST = 0.2
 """The same while the factor analysis goes on: from there it was never seen to come back."""
-AUTO_GENERATIVE = 150.0
-"""r / (tau K C^2) of an automatic generative weight. At small C the weights are proportional to C, so what the margins
-add to the logits is proportional to C^2 / r; it is r / tau that multiplies the likelihood; and more features need more
-of it. docs/notes/mt_ilsvm.md has the measurements."""
+AUTO_GENERATIVE, LARGE_PRICE = 150.0, 0.03
+"""An automatic generative weight has ``r = AUTO_GENERATIVE tau K C^2 / (1 + C / LARGE_PRICE)``.
+
+It is r / tau that multiplies the likelihood, and more features need more of it. At small C the weights are proportional
+to C, so what the margins add to the logits is proportional to C^2 / r; at large C the weights no longer grow, and it is
+proportional to C / r. docs/notes/mt_ilsvm.md has the measurements."""
 
 
 def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: float) -> Scales:
@@ -38,8 +40,8 @@ def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: flo
     temperature = max(1.0, tau * counted)
     per_row = n_targets / n_rows
     if settings.generative_weight == "auto":
-        relative = AUTO_GENERATIVE * settings.n_components * settings.C * temperature / counted
-        weight = relative * per_row
+        price = settings.C / (1.0 + settings.C / LARGE_PRICE)
+        weight = AUTO_GENERATIVE * settings.n_components * price * temperature / counted * per_row
     else:
         weight = settings.generative_weight
     generative = settings.C * weight / per_row if n_targets > 0 else 1.0

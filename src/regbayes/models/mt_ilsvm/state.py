@@ -43,7 +43,7 @@ class Settings:
         features are more graded and predict a little better; colder ones are nearly on or off and can be read.
     generative_weight : float or "auto"
         g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
-        ``r = 150 K tau C^2``.
+        ``r = 150 K tau C^2 / (1 + C / 0.03)``.
     margins : {"consistent", "posterior", "decoupled"}
         Descent on the objective by natural gradients; the paper's alternation, corrected; or factor analysis
         followed by one large-margin step. All three start from a factor analysis at the given temperature, or at the
