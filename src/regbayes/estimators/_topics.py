@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, csr_matrix, issparse
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
@@ -19,7 +19,7 @@ from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.state import Fitted
 
 Floats = NDArray[np.float64]
-Counts = csr_array | csr_matrix
+Counts = Any  # csr_array or csr_matrix: SciPy is untyped
 
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
@@ -31,6 +31,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
+    "refit": ["boolean"],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
     "n_jobs": [Integral, None],
@@ -83,7 +84,7 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         list of n_components lists
         """
         check_is_fitted(self, "coef_")
-        if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}")
         V = self.n_features_in_
         if vocabulary is None:
@@ -111,9 +112,7 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
     def _documents(self, X: ArrayLike) -> tuple[Documents, Fitted]:
         check_is_fitted(self, "coef_")
-        counts = read_counts(self, X, reset=False)
-        starts, words = counts.indptr.astype(np.int64), counts.indices.astype(np.int32)
-        return Documents(words, counts.data.astype(np.float32), starts), self._fitted
+        return as_documents(read_counts(self, X, reset=False)), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
@@ -144,6 +143,12 @@ def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = Fals
             f"gives, but not TfidfVectorizer); it has the value {bad!r}"
         )
     return counts
+
+
+def as_documents(counts: Counts) -> Documents:
+    """Return the rows of a matrix of counts as what label-free inference takes."""
+    starts, words = counts.indptr.astype(np.int64), counts.indices.astype(np.int32)
+    return Documents(words, counts.data.astype(np.float32), starts)
 
 
 def mean_length(counts: Counts) -> float:

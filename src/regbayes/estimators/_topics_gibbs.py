@@ -11,13 +11,13 @@ import numpy as np
 from regbayes.engine import Status
 from regbayes.estimators._common import generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.estimators._topics import Counts
+from regbayes.estimators._topics import Counts, as_documents
 from regbayes.models.medlda import fit
 from regbayes.models.medlda.corpus import Corpus, build_corpus, default_groups
 from regbayes.models.medlda.state import Chain, Memory, Responses, Settings
 
-DEFAULT_DOC_TOPIC_PRIOR = 1.0
-DEFAULT_TOPIC_WORD_PRIOR = 0.01
+DEFAULT_DOC_TOPIC_PRIOR = 0.1
+DEFAULT_TOPIC_WORD_PRIOR = 0.1
 
 
 class Previous(NamedTuple):
@@ -28,7 +28,7 @@ class Previous(NamedTuple):
 
 
 def run_gibbs(
-    estimator: Any, counts: Counts, responses: Responses | None, data: dict[str, Any], *, memory: Memory | None = None
+    estimator: Any, counts: Counts, responses: Responses | None, data: dict[str, Any], *, streaming: bool = False
 ) -> None:
     """Run the chain and set the fitted attributes.
 
@@ -41,20 +41,31 @@ def run_gibbs(
         In the order of the rows; None leaves plain latent Dirichlet allocation.
     data : dict
         What callbacks may ask for.
-    memory : Memory, default=None
-        Of earlier documents, for ``partial_fit``.
+    streaming : bool
+        Whether earlier documents are the prior of these, as in ``partial_fit``.
     """
     corpus = _corpus(counts, estimator.n_blocks)
     fingerprint = _fingerprint(corpus, estimator, responses)
-    chain, hint = (None, None) if memory is not None else _earlier(estimator, fingerprint, corpus)
+    memory: Memory | None = getattr(estimator, "_memory", None) if streaming else None
+    chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
     settings = _settings(estimator, 0 if chain is None else chain.sweep)
+    documents = as_documents(counts) if estimator.refit and not streaming else None
 
     def attributes(at: Chain) -> dict[str, Any]:
-        return estimator._attributes(fit.summarize(corpus, settings, at))
+        return estimator._attributes(fit.conclude(corpus, settings, at, responses, documents))
 
     reporter = FitReporter(estimator, int(estimator.max_iter), data, attributes, estimator.verbose)
     with one_blas_thread(), reporter:
-        result = fit.fit(corpus, responses, settings, memory=memory, chain=chain, hint=hint, callbacks=[reporter])
+        result = fit.fit(
+            corpus,
+            responses,
+            settings,
+            memory=memory,
+            chain=chain,
+            hint=hint,
+            documents=documents,
+            callbacks=[reporter],
+        )
         for name, value in estimator._attributes(result.state.fitted).items():
             setattr(estimator, name, value)
         estimator._memory = result.state.memory

@@ -49,15 +49,19 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
     doc_topic_prior : float or None, default=None
-        Dirichlet parameter of the topics in a document; None is DOC_PRIOR.
+        Dirichlet parameter of the topics in a document; None is 0.1.
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.01.
+        Dirichlet parameter of the words in a topic; None is 0.1.
     weight_variance : float, default=0.25
         Prior variance of the classifier's weights.
     max_iter : int, default=40
         Sweeps over all words.
     burn_in : int or float, default=0.5
         Sweeps before averages are taken: their number, or their share of ``max_iter`` if it is a float below 1.
+    refit : bool, default=True
+        Whether ``fit`` solves for the weights that predict once more, at the topics' shares that prediction will see:
+        those that are inferred for the training documents without their responses. Otherwise, and after
+        ``partial_fit``, they are the mean of the chain's weights.
     n_blocks : int or "auto", default="auto"
         Documents and words are each cut into so many groups, and as many threads find work. More than one makes
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
@@ -127,6 +131,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         weight_variance: float = 0.25,
         max_iter: int = 40,
         burn_in: float = 0.5,
+        refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
         random_state: Any = None,
@@ -144,6 +149,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         self.weight_variance = weight_variance
         self.max_iter = max_iter
         self.burn_in = burn_in
+        self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start
         self.random_state = random_state
@@ -200,8 +206,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             self._price = float(self.C) * mean_length(counts)
         else:
             codes = self._read_known(y, counts, classes)
-        memory = None if first else self._memory
-        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, memory=memory)
+        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, streaming=True)
         return self
 
     def _read_classes(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:

@@ -37,12 +37,12 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     epsilon : float, default=0.1
         Residuals up to this are free, in standard deviations of the targets.
     doc_topic_prior : float or None, default=None
-        Dirichlet parameter of the topics in a document; None is DOC_PRIOR.
+        Dirichlet parameter of the topics in a document; None is 0.1.
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.01.
+        Dirichlet parameter of the words in a topic; None is 0.1.
     weight_variance : float, default=1.0
         Prior variance of the topics' weights, in squared standard deviations of the targets.
-    max_iter, burn_in, n_blocks, warm_start, random_state, n_jobs, verbose
+    max_iter, burn_in, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
@@ -87,6 +87,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         weight_variance: float = 1.0,
         max_iter: int = 40,
         burn_in: float = 0.5,
+        refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
         random_state: Any = None,
@@ -102,6 +103,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         self.weight_variance = weight_variance
         self.max_iter = max_iter
         self.burn_in = burn_in
+        self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start
         self.random_state = random_state
@@ -150,8 +152,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         values = self._begin(y, counts) if first else _read_targets(y, counts)
         if values.shape[1] != len(self._mean):
             raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
-        memory = None if first else self._memory
-        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y}, memory=memory)
+        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y}, streaming=True)
         return self
 
     def _begin(self, y: Any, counts: Counts) -> Floats:

@@ -98,7 +98,7 @@ def _sample_visits(  # type: ignore[no-untyped-def]
     word_topic,
     topic_total,
 ):
-    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]
+    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
     alpha, beta = np.float32(doc_prior), np.float32(word_prior)
     mass = np.float64(word_prior) * word_topic.shape[0]
     inverse = np.empty(n_topics, np.float32)
@@ -129,9 +129,9 @@ def _sample_visits(  # type: ignore[no-untyped-def]
                     stamp[old] = visit
                 shift = shifts[old]
                 highest = np.float32(-np.inf)
-                for k in range(n_topics):
+                for k in range(topic_total.size):  # padding has no tilt, which may be higher than all others
                     highest = max(highest, tilt[k] + shift[k])
-                for k in range(n_topics):
+                for k in range(topic_total.size):
                     factor[k] = _exp(tilt[k] + shift[k] - highest)
             total = _ZERO
             for s in range(sums.size):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regbayes.engine import FitResult, Progress, run
-from regbayes.models.medlda import gibbs
+from regbayes.models.medlda import gibbs, readout
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.gibbs import Problem
-from regbayes.models.medlda.state import Chain, Fitted, Memory, Responses, Settings
+from regbayes.models.medlda.predict import Documents, proportions
+from regbayes.models.medlda.state import Chain, Fitted, Margins, Memory, Responses, Settings
 
 Callback = Callable[[Progress[Chain]], bool | None]
 
@@ -33,6 +34,7 @@ def fit(
     memory: Memory | None = None,
     chain: Chain | None = None,
     hint: Memory | None = None,
+    documents: Documents | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[GibbsFit]:
     """Run the chain.
@@ -49,8 +51,11 @@ def fit(
         Of an earlier fit of the same corpus, to go on with.
     hint : Memory, default=None
         Topics and weights to begin at, which do not count beyond that.
+    documents : Documents, default=None
+        The same documents once more, in the order of the rows, to solve for the weights that predict; None leaves the
+        mean of the chain's.
     callbacks : sequence of callable
-        Each sees a `Progress` whose state is a `Chain`; `summarize` makes a model of it.
+        Each sees a `Progress` whose state is a `Chain`; `conclude` makes a model of it.
 
     Returns
     -------
@@ -70,7 +75,7 @@ def fit(
     )
     end = result.state
     return FitResult(
-        GibbsFit(summarize(corpus, settings, end), remember(problem, end), end),
+        GibbsFit(conclude(corpus, settings, end, responses, documents), remember(problem, end), end),
         result.trace,
         result.status,
         result.n_iter,
@@ -89,6 +94,19 @@ def summarize(corpus: Corpus, settings: Settings, chain: Chain) -> Fitted:
     restored[corpus.word_order] = word_topic[:, :K]
     total = restored.sum(axis=0, dtype=np.float64)
     return Fitted(restored, total, weights, settings.doc_topic_prior, settings.topic_word_prior)
+
+
+def conclude(
+    corpus: Corpus, settings: Settings, chain: Chain, responses: Responses | None, documents: Documents | None
+) -> Fitted:
+    """Return `summarize`, with the weights solved for at what prediction sees, if the documents are given."""
+    fitted = summarize(corpus, settings, chain)
+    if responses is None or documents is None or not np.any(responses.prices > 0):
+        return fitted
+    shares = proportions(documents, fitted, settings.n_threads)
+    mean_length = corpus.n_tokens / max(np.count_nonzero(corpus.lengths), 1)
+    lighter = replace(responses, prices=responses.prices * (readout.PRICE / mean_length))
+    return replace(fitted, weights=readout.solve_weights(shares, lighter, settings.weight_variance))
 
 
 def remember(problem: Problem, chain: Chain) -> Memory:
@@ -111,7 +129,7 @@ def _ordered(responses: Responses | None, corpus: Corpus) -> Responses | None:
     order = corpus.document_order
     # Empty documents have no proportions to score; a price would only add a constant.
     prices = np.where(corpus.lengths[:, None] > 0, responses.prices[order], 0.0)
-    if hasattr(responses, "signs"):
+    if isinstance(responses, Margins):
         return replace(responses, signs=responses.signs[order], prices=prices)
     return replace(responses, values=responses.values[order], prices=prices)
 

@@ -1,0 +1,70 @@
+"""What the tests of MedLDA share: documents drawn from the model, and corpora small enough to enumerate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from regbayes.models.medlda.corpus import Corpus, build_corpus
+from regbayes.models.medlda.state import Margins, Responses, Settings, Targets
+
+
+def draw_documents(
+    n_documents: int = 300,
+    n_topics: int = 4,
+    n_words: int = 60,
+    length: int = 50,
+    seed: int = 0,
+    concentration: float = 0.2,
+) -> tuple[csr_array, NDArray[np.float64], NDArray[np.float64]]:
+    """Counts drawn from latent Dirichlet allocation, with the proportions of documents and the words of topics."""
+    rng = np.random.default_rng(seed)
+    topics = rng.dirichlet(np.full(n_words, 0.1), n_topics)
+    proportions = rng.dirichlet(np.full(n_topics, concentration), n_documents)
+    counts = np.array([rng.multinomial(length, p) for p in proportions @ topics])
+    return csr_array(counts), proportions, topics
+
+
+def corpus_of(X: Any, n_groups: int = 1) -> Corpus:
+    X = csr_array(X)
+    return build_corpus(X.indptr.astype(np.int64), X.indices, X.data.astype(np.int64), X.shape[1], n_groups)
+
+
+def settings(n_components: int = 2, **changes: Any) -> Settings:
+    values = {
+        "doc_topic_prior": 0.7,
+        "topic_word_prior": 0.4,
+        "weight_variance": 1.5,
+        "n_sweeps": 10,
+        "n_burn_in": 0,
+        "seed": 0,
+        "n_threads": 1,
+    }
+    return Settings(n_components=n_components, **values | changes)
+
+
+def log_words(X: NDArray[np.int64], topics: list[NDArray[np.int64]], s: Settings) -> float:
+    """The log-probability of words and topics by the chain rule: an urn for each document and each topic."""
+    K, V = s.n_components, X.shape[1]
+    word_topic, total, found = np.zeros((V, K)), np.zeros(K), 0.0
+    for row, of_document in zip(X, topics, strict=True):
+        in_document = np.zeros(K)
+        for word, k in zip(np.repeat(np.arange(V), row), of_document, strict=True):
+            found += np.log(in_document[k] + s.doc_topic_prior) - np.log(in_document.sum() + K * s.doc_topic_prior)
+            found += np.log(word_topic[word, k] + s.topic_word_prior) - np.log(total[k] + V * s.topic_word_prior)
+            in_document[k] += 1
+            word_topic[word, k] += 1
+            total[k] += 1
+    return float(found)
+
+
+def loss(responses: Responses, document: int, response: int, score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Price times loss of a score, written out once more."""
+    price = responses.prices[document, response]
+    if isinstance(responses, Margins):
+        return price * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)
+    assert isinstance(responses, Targets)
+    return price * np.clip(np.abs(responses.values[document, response] - score) - responses.epsilon, 0, None)

@@ -1,0 +1,163 @@
+"""The topic kernels: the compiled ones follow the reference, and the reference follows the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medlda_tools import corpus_of, draw_documents
+from regbayes.kernels import cpu, reference
+from regbayes.kernels.types_topics import Tilt, TopicCounts, padded
+
+
+def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
+    rng = np.random.default_rng(seed)
+    X, _, _ = draw_documents(30, n_words=25, length=length, seed=seed)
+    corpus = corpus_of(X, n_groups)
+    topics = rng.integers(0, n_topics, corpus.n_tokens).astype(np.int16)
+    doc_topic, word_topic = np.zeros((30, padded(n_topics)), np.int32), np.zeros((25, padded(n_topics)), np.int32)
+    np.add.at(doc_topic, (corpus.token_documents(), topics), 1)
+    np.add.at(word_topic, (corpus.tokens.words, topics), 1)
+    counts = TopicCounts(topics, doc_topic, word_topic, word_topic[:, :n_topics].sum(0).astype(np.int64))
+    weights = np.zeros((n_responses, padded(n_topics)), np.float32)
+    weights[:, :n_topics] = 3 * rng.standard_normal((n_responses, n_topics))
+    linear, quadratic = 30 * rng.standard_normal((30, n_responses)), rng.exponential(100.0, (30, n_responses))
+    return (
+        corpus,
+        counts,
+        Tilt(corpus.lengths, linear, quadratic, weights),
+        rng.random(corpus.n_tokens, dtype=np.float32),
+    )
+
+
+def copied(counts):
+    return TopicCounts(*(table.copy() for table in counts))
+
+
+@pytest.mark.parametrize("n_topics", [1, 2, 7, 8, 40])
+@pytest.mark.parametrize("n_responses", [0, 1, 5])
+def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
+    corpus, counts, tilt, uniforms = random_case(n_topics, n_responses)
+    expected, found = copied(counts), copied(counts)
+    n_runs = len(corpus.tokens.documents)
+    changes = [
+        kernels.sample_topics(corpus.tokens, 0, n_runs, tilt, 0.3, 0.05, uniforms, written)
+        for kernels, written in ((reference, expected), (cpu, found))
+    ]
+    for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    assert changes[0] == changes[1] == np.count_nonzero(expected.topics != counts.topics)
+    assert changes[0] > 0 or n_topics == 1
+
+
+def test_a_part_of_the_runs_is_swept_with_its_own_draws():
+    corpus, counts, tilt, uniforms = random_case(5, 2, n_groups=3)
+    first, last = corpus.block_runs[4], corpus.block_runs[5]
+    tokens = slice(corpus.tokens.starts[first], corpus.tokens.starts[last])
+    expected, found = copied(counts), copied(counts)
+    for kernels, written in ((reference, expected), (cpu, found)):
+        kernels.sample_topics(corpus.tokens, first, last, tilt, 0.3, 0.05, uniforms[tokens], written)
+    np.testing.assert_array_equal(found.topics, expected.topics)
+    untouched = np.ones(corpus.n_tokens, bool)
+    untouched[tokens] = False
+    np.testing.assert_array_equal(found.topics[untouched], counts.topics[untouched])
+
+
+def test_the_reference_draws_in_proportion_to_the_joint_density():
+    """The conditional of one token, from the urn scheme and the tilt of whole documents, by brute force."""
+    corpus, counts, tilt, _ = random_case(3, 2, length=6)
+    i, document, word = 0, corpus.tokens.documents[0], corpus.tokens.words[0]
+    alpha, beta, V = 0.3, 0.05, 25
+    weights = []
+    for k in range(3):
+        moved = copied(counts)
+        old = moved.topics[i]
+        for table, row in ((moved.doc_topic, document), (moved.word_topic, word)):
+            table[row, old] -= 1
+            table[row, k] += 1
+        total = moved.word_topic.sum(axis=0)[:3]
+        from scipy.special import gammaln
+
+        log = gammaln(moved.doc_topic[:, :3] + alpha).sum() + gammaln(moved.word_topic[:, :3] + beta).sum()
+        log -= gammaln(total + V * beta).sum()
+        scores = tilt.weights[:, :3] @ moved.doc_topic[document, :3] / tilt.lengths[document]
+        log += tilt.linear[document] @ scores - 0.5 * tilt.quadratic[document] @ scores**2
+        weights.append(log)
+    p = np.exp(np.array(weights) - max(weights))
+    p /= p.sum()
+    grid = (np.arange(400, dtype=np.float32) + 0.5) / 400
+    drawn = []
+    for u in grid:
+        swept = copied(counts)
+        one = corpus.tokens._replace(starts=np.array([0, 1]), documents=corpus.tokens.documents[:1])
+        reference.sample_topics(one, 0, 1, tilt, alpha, beta, np.array([u], np.float32), swept)
+        drawn.append(swept.topics[0])
+    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 400, p, atol=1 / 400)
+
+
+def test_extreme_tilts_neither_overflow_nor_stall():
+    corpus, counts, tilt, uniforms = random_case(5, 2)
+    for factor in (1e4, 1e8):
+        extreme = tilt._replace(linear=factor * tilt.linear, quadratic=factor * tilt.quadratic)
+        expected, found = copied(counts), copied(counts)
+        for kernels, written in ((reference, expected), (cpu, found)):
+            kernels.sample_topics(corpus.tokens, 0, len(corpus.tokens.documents), extreme, 0.3, 0.05, uniforms, written)
+        assert np.mean(found.topics == expected.topics) > 0.98  # ties of 1e8 are beyond single precision
+        assert found.doc_topic.sum() == corpus.n_tokens
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_responses", [1, 6])
+def test_sums_for_the_weights(n_responses, n_threads):
+    _, counts, tilt, _ = random_case(11, n_responses)
+    expected, found = reference.weight_statistics(tilt, counts), cpu.weight_statistics(tilt, counts, n_threads)
+    np.testing.assert_allclose(found.precision, expected.precision, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.linear, expected.linear, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_are_the_same_bits_for_any_number_of_threads():
+    _, counts, tilt, _ = random_case(11, 6)
+    one, two = cpu.weight_statistics(tilt, counts, 1), cpu.weight_statistics(tilt, counts, 2)
+    np.testing.assert_array_equal(one.precision, two.precision)
+    np.testing.assert_array_equal(one.linear, two.linear)
+
+
+@pytest.mark.parametrize("n_topics", [1, 3, 8, 40])
+def test_inference_of_new_documents(n_topics):
+    rng = np.random.default_rng(0)
+    X, _, _ = draw_documents(25, n_words=30)
+    X = X.tolil()
+    X[3] = 0  # an empty document
+    X = X.tocsr()
+    topics = np.zeros((30, padded(n_topics)), np.float32)
+    topics[:, :n_topics] = rng.dirichlet(np.full(30, 0.3), n_topics).T
+    arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.2
+    results = {}
+    for name, kernels, threads in (("law", reference, 1), ("one", cpu, 1), ("two", cpu, 2)):
+        out = np.empty((25, n_topics))
+        kernels.infer_proportions(*arguments, 30, 0.0, out, threads)
+        results[name] = out
+    np.testing.assert_allclose(results["one"], results["law"], rtol=1e-3, atol=2e-4)
+    np.testing.assert_array_equal(results["one"], results["two"])
+    np.testing.assert_allclose(results["one"].sum(axis=1), np.asarray(X.sum(axis=1)).ravel(), rtol=1e-5)
+    assert np.all(results["one"][3] == 0)
+
+
+def test_inference_climbs_to_a_stationary_point():
+    """At the end, (n + prior) is a stationary point of the posterior mode of proportions with prior + 1."""
+    rng = np.random.default_rng(0)
+    X, _, _ = draw_documents(5, n_words=30)
+    topics = np.zeros((30, 8), np.float32)
+    topics[:, :3] = rng.dirichlet(np.full(30, 0.5), 3).T
+    out = np.empty((5, 3))
+    arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.7
+    cpu.infer_proportions(*arguments, 2000, 1e-7, out)
+
+    def log_posterior(theta, row):
+        return row @ np.log(topics[:, :3] @ theta) + 0.7 * np.log(theta).sum()
+
+    for n, row in zip(out, X.toarray(), strict=True):
+        theta = (n + 0.7) / (n + 0.7).sum()
+        for direction in np.eye(3) - 1 / 3:
+            slope = (log_posterior(theta + 1e-4 * direction, row) - log_posterior(theta - 1e-4 * direction, row)) / 2e-4
+            assert abs(slope) < 0.05
