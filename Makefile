@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test lint format types bench-smoke docs-figures clean
+.PHONY: help setup demo test lint format types bench-smoke reproduce-quick docs-figures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,6 +59,12 @@ types: setup  ## check types
 
 bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
+
+EXPERIMENTS := table1 table2 school sensitivity training-size features mmh-k
+
+reproduce-quick: setup  ## run the quick form of each of the paper's tables and figures, into build/reproduce
+	@set -e; for what in $(EXPERIMENTS); do echo "== regbayes reproduce $$what --quick"; \
+		$(BIN)/regbayes reproduce $$what --quick --fresh --quiet --output build/reproduce; done
 
 docs-figures: setup  ## draw the figures of the documentation again
 	@set -e; for script in examples/problem_*.py examples/figure1_*.py examples/ilsvm_digits.py; do \

@@ -17,6 +17,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import StratifiedShuffleSplit, train_test_split
 
 from regbayes import datasets
+from regbayes.datasets._files import data_folder
 
 Integers = NDArray[np.intp]
 
@@ -161,6 +162,7 @@ def ragged(quick: bool) -> Dataset:
 
 def _loaded(load: Callable[..., Any], name: str, quick: bool) -> Dataset | None:
     """Load a set of the paper, None if it is nowhere to be found. The quick form never asks the network."""
+    data_folder()  # that a folder was named and is not there is no reason to use other data
     try:
         return _read(load, name, not quick)
     except datasets.DataNotFoundError:

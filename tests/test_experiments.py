@@ -1,0 +1,405 @@
+"""The experiments themselves: their rows, their data, how settings are chosen, and the command."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+
+import regbayes.experiments
+from experiments_tools import Toy
+from regbayes import ILSVMClassifier
+from regbayes.cli.app import main
+from regbayes.datasets import DataNotFoundError, loaders
+from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.experiments import EXPERIMENTS, data, make, run, systems, tuning
+from regbayes.experiments.data import Dataset, Sample
+from regbayes.experiments.features import describe
+from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
+from regbayes.experiments.school import paired
+from regbayes.experiments.store import Cell, Record
+from regbayes.experiments.systems import Context, System, named
+from regbayes.experiments.training_size import first_share
+from regbayes.experiments.variants import DecayingStartILSVM, Variant, studies, training_rows
+from regbayes.priors.indian_buffet import stick_weights
+
+PAPER_ROWS = {
+    "table1": {"EFH+SVM", "MMH", "IBP+SVM", "iLSVM"},
+    "table2": {"YaXue", "Piyushrai-1", "Piyushrai-2", "MT-IBP+SVM", "MT-iLSVM"},
+    "school": {"STL", "BMTL", "MTGP", "MTRL", "MT-IBP+SVM", "MT-iLSVM", "MT-IBP+SVM^f", "MT-iLSVM^f"},
+}
+PEERS = {
+    "table1": {"majority", "LinearSVC", "logistic regression", "RBF-SVM", "random forest"},
+    "table2": {"majority", "LinearSVC", "logistic regression", "RBF-SVM", "random forest"},
+    "school": {"ridge + task deviations", "ridge + task columns", "one ridge for all"},
+}
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    """Neither a folder of data nor a cache nor a network."""
+
+    def refuse(*_, **__):
+        raise AssertionError("the quick form asked the network")
+
+    monkeypatch.delenv("REGBAYES_DATA", raising=False)
+    monkeypatch.setenv("REGBAYES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(loaders, "fetch_multilabel", refuse)
+    data._read.cache_clear()
+    yield
+    data._read.cache_clear()
+
+
+@pytest.mark.parametrize("name", PAPER_ROWS)
+def test_every_row_of_the_paper_is_printed_with_its_numbers(no_data, name):
+    (block, *_) = make(name, quick=True).blocks()
+    printed = {line.row for line in block.lines if line.paper}
+    assert printed == PAPER_ROWS[name]
+    assert {line.row for line in block.lines} >= PEERS[name]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("quick", [True, False])
+def test_cells_are_those_of_the_lines_that_can_be_run(no_data, monkeypatch, name, quick):
+    monkeypatch.setattr(loaders, "fetch_multilabel", lambda known: (_ for _ in ()).throw(OSError("no network")))
+    experiment = make(name, quick=quick)
+    cells = experiment.cells(2)
+    runnable = {(b.dataset, x.row, x.setting) for b in experiment.blocks() for x in b.lines if not x.missing}
+    assert {(c.dataset, c.row, c.setting) for c in cells} == runnable
+    assert len(set(cells)) == len(cells)
+    assert {c.seed for c in cells} == {0, 1}
+    assert all(experiment.facts(cell) for cell in cells)
+    keys = {m.key for m in experiment.metrics} | {m.key for b in experiment.blocks() for m in b.metrics or ()}
+    assert keys <= {m.key for m in experiment.metrics}
+
+
+def test_a_row_that_is_not_built_is_not_available_yet():
+    assert System("YaXue", None).missing == "not available yet"
+    lacking = System("new", lambda _: None, needs="regbayes.baselines.NotThereYet")
+    assert lacking.missing == "not available yet: needs regbayes.baselines.NotThereYet"
+    assert System("new", lambda _: None, needs="no.such.module.Class").missing.endswith("no.such.module.Class")
+    assert not System("new", lambda _: None, needs="regbayes.baselines.MaxMarginHarmoniumClassifier").missing
+
+
+def test_without_harmoniums_mmh_k_says_what_it_needs(no_data, monkeypatch):
+    monkeypatch.setattr(systems, "found", lambda name: None)
+    experiment = make("mmh-k", quick=True)
+    assert "regbayes.baselines.MaxMarginHarmoniumClassifier" in " ".join(experiment.protocol())
+    assert {cell.row for cell in experiment.cells(1)} & {"MMH", "EFH+SVM"} == set()
+    (block,) = experiment.blocks()
+    assert all(line.missing for line in block.lines if line.row in ("MMH", "EFH+SVM"))
+
+
+@pytest.mark.parametrize("registry", ["MULTIWAY", "MULTILABEL", "RAGGED"])
+def test_estimators_of_all_settings_can_be_made(registry):
+    for system in getattr(systems, registry):
+        if not system.missing:
+            for settings in (*system.grid, *system.quick_grid):
+                assert hasattr(system.estimator(Context(0, 7, 5), settings), "fit")
+
+
+def test_a_systems_facts_follow_its_settings():
+    system = named(systems.MULTIWAY, "LinearSVC")
+    facts = system.facts(False, 300)
+    assert facts == named(systems.MULTIWAY, "LinearSVC").facts(False, 300)
+    assert facts != replace(system, grid=system.grid[1:]).facts(False, 300)
+    assert facts != system.facts(True, 300)
+    latent = named(systems.MULTIWAY, "iLSVM")
+    assert latent.facts(False, 300) != latent.facts(False, 299)
+
+
+# Data.
+
+
+def test_without_data_others_take_their_place_and_say_so(no_data):
+    (digits,) = data.multiway(quick=True)
+    assert (digits.name, digits.stands_for) == ("digits", "TRECVID2003")
+    assert "in place of TRECVID2003 (not public" in digits.description
+    (labels,) = data.multilabel(quick=True)
+    assert labels.stands_for == "Yeast"
+    assert data.ragged(quick=True).stands_for == "School"
+
+
+def test_the_sets_that_a_user_has_are_used(no_data, monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, n in (("trecvid2003", 30), ("flickr", 40)):
+        arrays = {"X": rng.standard_normal((n, 4)), "y": np.arange(n) % 3}
+        np.savez(tmp_path / f"{name}.npz", **arrays, train_idx=np.arange(10), test_idx=np.arange(10, n))
+    monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
+    found = data.multiway(quick=True)
+    assert [(d.name, len(d.sample), d.stands_for) for d in found] == [("TRECVID2003", 30, ""), ("Flickr", 40, "")]
+    train, test = found[0].split(3, 0.5)
+    np.testing.assert_array_equal(train.X, found[0].sample.X[:10])
+    assert len(test) == 20
+
+
+def test_a_folder_that_is_not_there_is_not_passed_over(no_data, monkeypatch, tmp_path):
+    monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataNotFoundError, match="nowhere"):
+        run("school", quick=True, output=tmp_path)
+
+
+def test_random_splits_divide_every_task():
+    task = np.repeat(np.arange(5), [8, 12, 16, 20, 40])
+    sample = Sample(np.arange(96.0)[:, None], np.zeros(96), task)
+    train, test = data.split_within_tasks(sample, 0, 0.75)
+    np.testing.assert_array_equal(np.bincount(train.task), [6, 9, 12, 15, 30])
+    assert sorted(np.concatenate([train.X, test.X])[:, 0]) == list(range(96))
+    again, _ = data.split_within_tasks(sample, 0, 0.75)
+    np.testing.assert_array_equal(again.X, train.X)
+    assert not np.array_equal(np.sort(train.X[:, 0]), train.X[:, 0])  # so that the first rows are random ones
+    half = first_share(train, 50)
+    assert set(half.task) == set(task)
+    assert len(half) >= len(train) // 2
+
+
+def test_smaller_sets_keep_their_parts_and_whole_tasks():
+    labels = np.arange(40) // 20
+    full = Dataset("d", Sample(np.arange(40.0)[:, None], labels), np.arange(30), np.arange(30, 40))
+    small = data.smaller(full, 20)
+    assert (len(small.train), len(small.test)) == (15, 5)
+    assert np.all(small.sample.X[small.train] < 30)
+    assert np.all(small.sample.X[small.test] >= 30)
+    assert len(np.unique(small.sample.y[small.train])) == 2  # the rows were sorted by label
+    by_age = data.smaller(data.age_groups(), 300)
+    sizes = np.unique(data.age_groups().sample.task, return_counts=True)[1]
+    kept, counts = np.unique(by_age.sample.task, return_counts=True)
+    np.testing.assert_array_equal(counts, sizes[kept])
+    assert full.digest != small.digest
+
+
+# Peers.
+
+
+def ragged_sample() -> Sample:
+    rng = np.random.default_rng(1)
+    X, task = rng.standard_normal((60, 3)), np.repeat([3, 5, 9], 20)
+    return Sample(X, X @ [1.0, -1.0, 0.5] + 0.3 * task + rng.standard_normal(60), task)
+
+
+def test_ridge_with_deviations_solves_its_least_squares_problem():
+    sample = ragged_sample()
+    model = TaskDeviationRidge(alpha=2.0, slope_alpha=5.0, intercept_alpha=0.7)
+    fitted = model.fit(sample.X, sample.y, sample.task)
+    rows = np.hstack([np.ones((60, 1)), StandardScaler().fit_transform(sample.X)])
+    design = np.hstack([rows, *(rows * (sample.task == t)[:, None] for t in (3, 5, 9))])
+    prices = np.sqrt([0.0, *[2.0] * 3, *([0.7, *[5.0] * 3] * 3)])
+    weights, *_ = np.linalg.lstsq(
+        np.vstack([design, np.diag(prices)]), np.concatenate([sample.y, np.zeros(16)]), rcond=None
+    )
+    np.testing.assert_allclose(fitted.predict(sample.X, sample.task), design @ weights, rtol=1e-9)
+
+
+def test_ridge_with_deviations_that_cost_everything_is_one_ridge():
+    sample = ragged_sample()
+    fitted = TaskDeviationRidge(3.0, 1e12, 1e12).fit(sample.X, sample.y, sample.task)
+    one = TaskAdapter(Ridge(3.0), "ignore").fit(sample.X, sample.y, sample.task)
+    np.testing.assert_allclose(
+        fitted.predict(sample.X, sample.task), one.predict(sample.X, sample.task), rtol=1e-6, atol=1e-8
+    )
+
+
+def test_separate_regressors_do_not_see_other_tasks():
+    sample = ragged_sample()
+    fitted = TaskAdapter(Ridge(1.0), "separate").fit(sample.X, sample.y, sample.task)
+    changed = sample.y.copy()
+    changed[sample.task != 5] += 100.0
+    other = TaskAdapter(Ridge(1.0), "separate").fit(sample.X, changed, sample.task)
+    own = sample.task == 5
+    np.testing.assert_allclose(
+        fitted.predict(sample.X[own], sample.task[own]), other.predict(sample.X[own], sample.task[own])
+    )
+
+
+# Choosing.
+
+
+def test_rows_are_predicted_by_models_that_have_not_seen_them():
+    rng = np.random.default_rng(2)
+    sample = Sample(rng.standard_normal((300, 2)), rng.integers(0, 2, 300))
+    parts = tuning.folds(sample, 3, 0)
+    found = tuning.out_of_fold(lambda: KNeighborsClassifier(1), sample, parts, tuning.MULTIWAY)
+    assert 0.35 < np.mean(found == sample.y) < 0.65  # each row is its own nearest neighbour
+
+
+def test_what_is_chosen_does_not_depend_on_the_test_part():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((120, 5))
+    Y = (X[:, :3] + 0.7 * rng.standard_normal((120, 3)) > 0.8).astype(int)
+    train, test = Sample(X[:80], Y[:80]), Sample(X[80:], Y[80:])
+    system = named(systems.MULTILABEL, "LinearSVC")
+    options = {"quick": False, "n_folds": 3}
+    found = tuning.evaluate(system, train, test, Context(0, 4, 5), tuning.LABELS, **options)
+    flipped = Sample(test.X, 1 - test.y)
+    other = tuning.evaluate(system, train, flipped, Context(0, 4, 5), tuning.LABELS, **options)
+    assert found.chosen == other.chosen
+    assert found.values["accuracy"] == pytest.approx(1 - other.values["accuracy"])
+    assert set(found.values) == {"accuracy", "f1_micro", "f1_macro", "f1_micro_cut", "f1_macro_cut"}
+
+
+def test_the_best_setting_is_chosen():
+    sample = Sample(np.arange(40.0)[:, None] % 2, np.arange(40) % 2)
+
+    def classifier(_: Context, good: bool) -> object:
+        return KNeighborsClassifier(3) if good else DummyClassifier(strategy="most_frequent")
+
+    system = System("toy", classifier, ({"good": False}, {"good": True}))
+    found = tuning.evaluate(system, sample, sample, Context(0, 1, 1), tuning.MULTIWAY, quick=False, n_folds=2)
+    assert found.chosen == {"good": True}
+    assert found.values == {"accuracy": 1.0, "f1": 1.0}
+
+
+class Interrupted(ClassifierMixin, BaseEstimator):
+    """What our models do on Ctrl-C: end, and warn."""
+
+    def fit(self, X, y):
+        warnings.warn("interrupted", InterruptedWarning, stacklevel=2)
+        return self
+
+
+def test_a_fit_that_ctrl_c_ended_is_not_scored():
+    with pytest.raises(KeyboardInterrupt):
+        tuning.fit(Interrupted(), Sample(np.zeros((2, 1)), np.zeros(2)))
+
+
+# Variants.
+
+
+def test_a_decaying_start_has_fewer_and_fewer_rows_with_a_feature():
+    starts = {}
+
+    def spying_on(model: type[ILSVMClassifier]) -> ILSVMClassifier:
+        class Spy(model):
+            def _start(self, *arguments):
+                starts[model] = super()._start(*arguments)
+                return starts[model]
+
+        return Spy(6, max_iter=1, random_state=0)
+
+    for model in (ILSVMClassifier, DecayingStartILSVM):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            spying_on(model).fit(data.digits().sample.X[:200], data.digits().sample.y[:200])
+    even, decaying = starts[ILSVMClassifier], starts[DecayingStartILSVM]
+    shares = stick_weights(decaying.sticks)
+    np.testing.assert_allclose(shares, (2 / 3) ** np.arange(1, 7), rtol=0.1)
+    assert np.all(np.diff(decaying.variances) > 0)  # loadings of rare features are less sure
+    assert stick_weights(even.sticks)[-1] > 4 * shares[-1]
+    np.testing.assert_array_equal(even.loadings, decaying.loadings)
+
+
+@pytest.mark.parametrize("study", [s for s in studies(True) if s.key == "testing"], ids=lambda s: s.kind)
+def test_a_joint_fit_sees_no_target_of_the_test_rows(study):
+    sample = ragged_sample()
+    y = {"ragged": sample.y, "labels": np.ones((60, 2), dtype=int), "multiway": np.ones(60, dtype=int)}[study.kind]
+    task = sample.task if study.kind == "ragged" else None
+    train, test = Sample(sample.X[:40], y[:40], None if task is None else task[:40]), Sample(sample.X[40:], y[40:])
+    test = test if task is None else Sample(test.X, test.y, task[40:])
+    rows = training_rows(study, Variant("joint", joint=True), train, test)
+    np.testing.assert_array_equal(rows.X, sample.X)
+    np.testing.assert_array_equal(rows.y[:40], y[:40])
+    hidden = rows.y[40:]
+    assert np.all(hidden == -1) if study.kind == "multiway" else np.all(np.isnan(hidden))
+
+
+def test_features_are_described():
+    rng = np.random.default_rng(4)
+    labels = np.repeat([0, 1], 50)
+    psi = np.column_stack([np.full(100, 0.9), labels * 0.8 + 0.1, rng.random(100) * 0.3])
+    psi[17, 1] = 1.0
+    found = describe(psi, labels)
+    assert found["features"] == [1]  # the first is the same for all rows, the last is never on
+    np.testing.assert_allclose(np.array(found["by_class"])[:, 0], [0.118, 0.9], atol=1e-9)
+    assert found["top"][0][0] == 17
+
+
+def test_paired_differences():
+    def records(row: str, values: list[float]) -> list[Record]:
+        return [Record(Cell("d", row, "", i), "", {"pooled": v}, 0.0, 0.0, None) for i, v in enumerate(values)]
+
+    both = records("a", [0.31, 0.33]) + records("b", [0.30, 0.30])
+    (line,) = paired(both, "a", "b")
+    assert "paired on 2 splits: +2.00 ± 1.00 points" in line
+    assert paired(both[:3], "a", "b") == []
+
+
+# The command.
+
+
+@pytest.fixture
+def toy_command(monkeypatch):
+    """The command runs the toy experiment in the place of Table 1."""
+    toys: list[Toy] = []
+
+    def made(name: str, *, quick: bool = False) -> Toy:
+        toys.append(Toy(quick))
+        return toys[-1]
+
+    monkeypatch.setattr(regbayes.experiments, "make", made)
+    return toys
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", *arguments])
+    return int(stop.value.code or 0)
+
+
+def test_the_command_prints_tables_and_writes_files(toy_command, tmp_path, capsys):
+    assert command("table1", "--quick", "--output", str(tmp_path / "new"), "--seeds", "2") == 0
+    out, err = capsys.readouterr()
+    assert "A toy table" in out
+    assert "absent       not available yet" in out
+    assert "[4/4]" in err
+    assert (tmp_path / "new" / "toy-quick.csv").exists()
+    assert len(toy_command[0].evaluated) == 4
+
+
+def test_the_command_as_json(toy_command, tmp_path, capsys):
+    assert command("table1", "-o", str(tmp_path), "--json", "--quiet") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["computed"] == len(found["cells"]) == 6
+    assert found["cells"][0]["values"] == {"accuracy": 0.5, "explained": 0.25}
+
+
+def test_exit_codes(monkeypatch, tmp_path, capsys):
+    class Broken(Toy):
+        def __init__(self, quick: bool = False) -> None:
+            super().__init__(quick)
+            self.broken = "two"
+
+    class Stopped(Toy):
+        def __init__(self, quick: bool = False) -> None:
+            super().__init__(quick)
+            self.stop_at = Cell("data", "two", "", 0)
+
+    for experiment, code in ((Broken, 1), (Stopped, 130)):
+        monkeypatch.setattr(regbayes.experiments, "make", lambda name, quick, made=experiment: made(quick))
+        assert command("table1", "-o", str(tmp_path / experiment.__name__)) == code
+    assert command("nonsense") == 2
+    assert command("table1", "--seeds", "0") == 2
+    assert command("table1", "--jobs", "0", "-o", str(tmp_path)) == 2
+    (tmp_path / "file").write_text("")
+    assert command("table1", "-o", str(tmp_path / "file")) == 2
+    monkeypatch.undo()
+    monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
+    data._read.cache_clear()
+    assert command("school", "--quick", "-o", str(tmp_path)) == 5
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_bad_arguments_of_run(tmp_path):
+    with pytest.raises(ValueError, match=r"name must be one of table1, .* got 'table3'"):
+        run("table3", output=tmp_path)
+    with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
+        run("table1", output=tmp_path, seeds=0)
+    with pytest.raises(ValueError, match=r"jobs must be .* got 0"):
+        run("table1", output=tmp_path, jobs=0)
