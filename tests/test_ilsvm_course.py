@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -167,21 +168,22 @@ def test_the_folds_of_a_cross_validation_keep_quiet():
 # --- memory
 
 
-@both
+@pytest.mark.parametrize("make", [partial(ilsvm, C=1e-3), ibp], ids=MAKERS.keys())
 def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make, monkeypatch):
     monkeypatch.setattr(startup, "WEAK", 0.0)  # no feature is left out: the arrays stay as large as they can be
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((30_000, 50))
+    rows = rng.standard_normal((24_000, 50))
     labels = np.argmax(rows[:, :4], axis=1)
-    model = make(30, max_iter=2)
+    model = make(30, max_iter=2, tol=0.0)
+    model.fit(rows[:100], labels[:100])  # compiles
     tracemalloc.start()
     try:
         model.fit(rows, labels)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert model.embedding_.shape == (30_000, 30)
-    assert peak < 4 * model.embedding_.nbytes
+    assert model.embedding_.shape == (24_000, 30)
+    assert peak / model.embedding_.nbytes < 4
 
 
 # --- warm starts
