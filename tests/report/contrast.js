@@ -9,11 +9,12 @@
     const colour = getComputedStyle(node).backgroundColor;
     return /, 0\)|transparent/.test(colour) ? ground(node.parentElement) : colour;
   };
-  const texts = 'h1, h2, h3, p, dt, dd, td:not(.none), th, .label, .figure, .name, .hint, .number, button, .cap, .wrong, .soft';
+  const texts =
+    'h1, h2, h3, p, dt, dd, td:not(.none), th, .label, .figure, .name, .hint, .number, button, .cap, .wrong, .soft';
   const shown = [...document.querySelectorAll(texts)].filter((node) => node.textContent.trim() && node.offsetParent);
   const found = shown.map((node) => {
     const [low, high] = [luminance(getComputedStyle(node).color), luminance(ground(node))].sort((a, b) => a - b);
     return [(high + 0.05) / (low + 0.05), `${node.tagName}.${node.className}: ${node.textContent.slice(0, 40)}`];
   });
   return found.sort((a, b) => a[0] - b[0])[0];
-}
+};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def test_a_click_shows_a_feature(show):
     assert page.locator("#detail .thumbs li").count() == 10
     page.get_by_role("button", name="Next feature").click()
     assert chosen(page) == f"feature {data.features.number[place + 1]}"
+    page.keyboard.press("Enter")  # the button is still at hand
+    assert chosen(page) == f"feature {data.features.number[place + 2]}"
+    page.get_by_role("button", name="Previous feature").click()
+    assert chosen(page) == f"feature {data.features.number[place + 1]}"
+    assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
 
 
 def test_sorting_puts_the_largest_first(show):
@@ -193,6 +199,19 @@ def test_terms_of_the_objective_can_be_hidden(show):
     assert lines.count() == len(data.course.term_names) + 1
     page.locator("#course .legend button").first.click()
     assert lines.count() == len(data.course.term_names)
+
+
+def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(render(replace(data_of("table"), features="</script><b>nothing</b>")), encoding="utf-8")
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    assert "damaged" in page.locator("main").inner_text()
+    assert page.locator("b").count() == 0
+    assert len(errors) == 1
+    page.close()
 
 
 def test_names_from_strangers_are_shown_and_not_run(show):

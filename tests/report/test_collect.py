@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.stats import pearsonr
-from sklearn.decomposition import NMF
+from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.feature_selection import f_classif
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_score, r2_score, recall_score
 from sklearn.pipeline import make_pipeline
@@ -14,7 +14,7 @@ from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScal
 from sklearn.svm import LinearSVC
 
 from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
-from multitask_tools import classifier, holes, labels, regressor_cv
+from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
 from regbayes import MultiLabelThresholdCV
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
 from regbayes.report import collect
@@ -189,6 +189,41 @@ def test_scores_of_numbers_in_groups_agree_with_the_metrics():
     assert data.regression.n_all == len(y)
 
 
+def test_numbers_of_different_units_are_scored_each_by_itself():
+    estimator, X, Y, _ = fitted("numbers")
+    data = data_of("numbers")
+    predicted = estimator.predict(X)
+    shares = [r2_score(t[~np.isnan(t)], p[~np.isnan(t)]) for t, p in zip(Y.T, predicted.T, strict=True)]
+    np.testing.assert_allclose(data.tasks.columns[:, list(data.tasks.column_names).index("R²")], shares)
+    assert scores(data) == {"R²": pytest.approx(np.mean(shares))}
+    scaled = collect(estimator, X, Y, predictions=predicted)
+    assert row_numbers(data, data.worst.examples) == row_numbers(scaled, scaled.worst.examples)
+
+
+@pytest.mark.parametrize("kinds", [2, 3])
+def test_a_multi_task_model_of_one_task_is_shown_as_one(kinds):
+    X, y, _ = groups()
+    answer = np.array(["low", "mid", "top"])[np.digitize(y, np.quantile(y, np.linspace(0, 1, kinds + 1)[1:-1]))]
+    data = collect(classifier().fit(X, answer), X, answer)
+    assert data.tasks is None
+    assert data.features.output_title == "class"
+    assert data.features.output_names == (("mid",) if kinds == 2 else ("low", "mid", "top"))
+    data = collect(regressor().fit(X, y), X, y)
+    assert (data.tasks, data.features.output_names) == (None, ("target",))
+    assert data.regression.task_names == ()
+
+
+def test_some_of_the_tasks_are_enough_to_look_at():
+    estimator, X, y, own = fitted("groups")
+    mine = np.isin(own["task"], ["north", "west"])
+    data = collect(estimator, X[mine], y[mine], task=own["task"][mine])
+    assert data.features.output_names == ("east", "north", "south", "west")
+    assert data.tasks.names == ("north", "west")
+    latent = estimator.transform(X[mine]) @ estimator.coef_[[1, 3]].T
+    apart = latent - latent.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(data.tasks.relations, np.corrcoef(apart.T), atol=1e-9)
+
+
 def test_labels_of_groups_have_one_confusion_matrix():
     estimator, X, y, own = fitted("labels of groups")
     data = data_of("labels of groups")
@@ -238,6 +273,7 @@ def test_a_search_a_pipeline_and_thresholds_are_looked_through():
     assert scores(data)["cross-validation"] == search.best_score_
     two_stages = make_pipeline(MinMaxScaler(), ibp(5), LinearSVC(random_state=0)).fit(X, y)
     data = collect(two_stages, X, y)
+    assert data.model.name == "MinMaxScaler → IBPFactorAnalysis → LinearSVC"
     np.testing.assert_allclose(data.features.weights, two_stages[-1].coef_[:, data.features.number].T)
     assert scores(data)["accuracy"] == pytest.approx(two_stages.score(X, y))
     X, Y = labels(n_rows=90)
@@ -275,7 +311,28 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     assert data.kind == "text"
     assert data.confusion is data.tasks is data.regression is data.course is None
     assert set(data.features.loading_names[0]) == {"sea", "sky", "sun"}
+    assert not data.features.probabilities
     assert np.all(np.isnan(data.features.separation))
+
+
+def test_labels_of_an_unsupervised_model_group_its_rows():
+    X, y = overlapping(100)
+    model = ibp(4).fit(X)
+    data = collect(model, X, y, target_names=["a", "b", "c"])
+    np.testing.assert_allclose(
+        data.features.group_means[:, 1], model.transform(X)[y == 1][:, data.features.number].mean(0)
+    )
+    assert data.features.group_names == ("a", "b", "c")
+    assert data.confusion is data.worst is None
+    assert set(data.examples.truths) <= {"a", "b", "c"}
+    assert data.model.scores == ()
+
+
+def test_shares_of_topics_are_told_from_features_that_are_on_or_off():
+    counts = np.random.default_rng(0).poisson(2.0, (40, 6))
+    topics = LatentDirichletAllocation(3, random_state=0).fit(counts)
+    assert "share of the row" in collect(topics, counts).features.value_note
+    assert "share of the row" not in data_of("images").features.value_note
 
 
 def test_data_frames_name_rows_columns_and_tasks():

@@ -104,6 +104,9 @@ def test_pictures_are_the_rows_from_dark_to_bright():
     assert (pictures.min(), pictures.max()) == (0, 255)
     assert np.all(thumbnails(np.ones((2, 4)), (2, 2)) == 0)
     assert thumbnails(np.zeros((2, 12)), (2, 2, 3)).shape == (2, 2, 2, 3)
+    assert thumbnails(np.zeros((0, 4)), (2, 2)).shape == (0, 2, 2)
+    many = thumbnails(np.random.default_rng(0).random((1500, 64 * 64)), (64, 64))
+    assert many.nbytes < 2_000_000
 
 
 def test_large_pictures_are_averaged_down():

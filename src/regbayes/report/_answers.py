@@ -51,15 +51,15 @@ def scores_of(outcomes: Outcomes) -> list[Score]:
 def _number_scores(outcomes: Outcomes, predicted: Floats) -> list[Score]:
     residual = outcomes.values - predicted
     pooled = outcomes.values - outcomes.values.mean()
-    found: list[Score] = []
-    one_unit = outcomes.layout != "matrix"
-    if one_unit or len(outcomes.task_names) == 1:
-        found.append(("R²", _explained(residual, pooled), "share of the targets' variance that is explained"))
+    if outcomes.layout == "matrix" and len(outcomes.task_names) > 1:  # targets of different units
+        names, columns = _task_columns(outcomes)
+        shares = columns[:, names.index("R²")]
+        return [("R²", float(np.nanmean(shares)), "share of a target's variance that is explained, mean over targets")]
+    found = [("R²", _explained(residual, pooled), "share of the targets' variance that is explained")]
     if len(outcomes.task_names) > 1:
         meaning = "share of the variance around each task's own mean that is explained"
         found.append(("R² within tasks", _explained(residual, outcomes.values - _task_means(outcomes)), meaning))
-    if one_unit:
-        found.append(("RMSE", float(np.sqrt(np.mean(residual**2))), "root mean squared error, in units of the target"))
+    found.append(("RMSE", float(np.sqrt(np.mean(residual**2))), "root mean squared error, in units of the target"))
     return found
 
 
@@ -69,9 +69,16 @@ def _explained(residual: Floats, spread: Floats) -> float:
 
 
 def _task_means(outcomes: Outcomes) -> Floats:
-    n = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
-    sums = np.bincount(outcomes.tasks, weights=outcomes.values, minlength=len(n))
-    return np.asarray((sums / np.maximum(n, 1))[outcomes.tasks])
+    """Return the mean target of each target's task, (n,)."""
+    return _by_task(outcomes.values, outcomes)[outcomes.tasks]
+
+
+def _by_task(values: NDArray[Any], outcomes: Outcomes) -> Floats:
+    """Return means over the targets of each task, (tasks,); NaN for a task without any."""
+    n_tasks = len(outcomes.task_names)
+    n = np.bincount(outcomes.tasks, minlength=n_tasks)
+    sums = np.bincount(outcomes.tasks, weights=values.astype(np.float64), minlength=n_tasks)
+    return np.divide(sums, n, out=np.full(n_tasks, np.nan), where=n > 0)
 
 
 def _counts(truth: Integers, predicted: Integers, n_classes: int) -> Integers:
@@ -182,8 +189,8 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
     residual = outcomes.values - outcomes.predicted
     unit = np.ones(len(residual))
     if outcomes.layout == "matrix":
-        deviation = _task_means_of((outcomes.values - _task_means(outcomes)) ** 2, outcomes) ** 0.5
-        unit = np.where(deviation > 0, deviation, 1.0)
+        variance = _by_task((outcomes.values - _task_means(outcomes)) ** 2, outcomes)[outcomes.tasks]
+        unit = np.sqrt(np.where(variance > 0, variance, 1.0))
     order = np.argsort(-np.abs(residual / unit), kind="stable")[:N_WORST]
     notes = []
     for cell in order:
@@ -192,12 +199,6 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
         notes.append(f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}" if several else text)
     title = "The largest differences between predicted and observed"
     return Worst(title, pool.places(outcomes.rows[order]), tuple(notes))
-
-
-def _task_means_of(values: Floats, outcomes: Outcomes) -> Floats:
-    n = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
-    sums = np.bincount(outcomes.tasks, weights=values, minlength=len(n))
-    return np.asarray((sums / np.maximum(n, 1))[outcomes.tasks])
 
 
 def regression_of(outcomes: Outcomes) -> Regression | None:
@@ -242,37 +243,24 @@ def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
 
 
 def _task_columns(outcomes: Outcomes) -> tuple[list[str], Floats]:
-    n_tasks = len(outcomes.task_names)
-    counts = np.bincount(outcomes.tasks, minlength=n_tasks).astype(float)
-    names, columns = ["targets"], [counts]
-
-    def mean(values: NDArray[Any]) -> Floats:
-        sums = np.bincount(outcomes.tasks, weights=values.astype(float), minlength=n_tasks)
-        return np.divide(sums, counts, out=np.full(n_tasks, np.nan), where=counts > 0)
-
+    """Return counts and scores of each task: names of the columns, and the columns, (tasks, columns)."""
+    columns = {"targets": np.bincount(outcomes.tasks, minlength=len(outcomes.task_names)).astype(np.float64)}
     if outcomes.kind == "numbers":
-        names.append("mean")
-        columns.append(mean(outcomes.values))
-    if outcomes.predicted is None:
-        return names, np.stack(columns, axis=1)
-    if outcomes.kind == "numbers":
-        squared = mean((outcomes.values - outcomes.predicted) ** 2)
-        variance = mean((outcomes.values - _task_means(outcomes)) ** 2)
-        share = np.divide(squared, variance, out=np.full(n_tasks, np.nan), where=variance > 0)
-        names += ["R²", "RMSE"]
-        columns += [1.0 - share, np.sqrt(squared)]
-    else:
-        binary = all(len(labels) == 2 for labels in outcomes.class_names)
-        if binary:
-            names.append("share of yes" if outcomes.layout == "matrix" else f"share of {outcomes.class_names[0][1]}")
-            columns.append(mean(outcomes.values == 1))
-        names.append("accuracy")
-        columns.append(mean(outcomes.values == outcomes.predicted))
-        if binary:
+        columns["mean"] = _by_task(outcomes.values, outcomes)
+        if outcomes.predicted is not None:
+            squared = _by_task((outcomes.values - outcomes.predicted) ** 2, outcomes)
+            variance = _by_task((outcomes.values - _task_means(outcomes)) ** 2, outcomes)
+            columns |= {"R²": 1.0 - _ratio(squared, variance), "RMSE": np.sqrt(squared)}
+    elif outcomes.predicted is not None:
+        accuracy = _by_task(outcomes.values == outcomes.predicted, outcomes)
+        if all(len(labels) == 2 for labels in outcomes.class_names):
+            what = "yes" if outcomes.layout == "matrix" else outcomes.class_names[0][1]
             hits, actual, said = _positives(outcomes, outcomes.predicted)
-            names += ["precision", "recall", "F1"]
-            columns += [_ratio(hits, said), _ratio(hits, actual), _f1(hits, actual, said)]
-    return names, np.stack(columns, axis=1)
+            columns |= {f"share of {what}": _by_task(outcomes.values == 1, outcomes), "accuracy": accuracy}
+            columns |= {"precision": _ratio(hits, said), "recall": _ratio(hits, actual), "F1": _f1(hits, actual, said)}
+        else:
+            columns["accuracy"] = accuracy
+    return list(columns), np.stack(list(columns.values()), axis=1)
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MAX_TEXT = 280
-MAX_SIDE = 64  # pixels of a loading or a grey thumbnail
-MAX_COLOUR_SIDE = 40
+MAX_SIDE = 64  # pixels of a loading or a thumbnail
+MAX_BYTES = 1_500_000  # of all thumbnails together
 MAX_LABELS = 6  # of one row that are still listed
 OUTLIERS = 0.5  # per cent of pixels at either end that may be clipped
 
@@ -143,9 +143,9 @@ def check_image_shape(image_shape: Sequence[int], n_inputs: int) -> tuple[int, .
 
 def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return rows as small pictures, black the lowest value and white the highest."""
-    images = shrunk(
-        np.asarray(rows, dtype=np.float64).reshape(-1, *shape), MAX_SIDE if len(shape) == 2 else MAX_COLOUR_SIDE
-    )
+    images = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
+    n_values = len(images) * (shape[2] if len(shape) == 3 else 1)
+    images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, MAX_SIDE)))
     if images.size == 0:
         return images.astype(np.uint8)
     low, high = np.nanpercentile(images, [OUTLIERS, 100 - OUTLIERS])

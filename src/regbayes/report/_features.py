@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.report._models import LatentModel, weights_of
-from regbayes.report._targets import Outcomes
+from regbayes.report._targets import Outcomes, label_text
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -130,31 +130,31 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None) -> Outputs:
     weights = weights_of(latent)
     if weights is None:
         return Outputs("", [], np.zeros((0, len(latent.model.components_))))
-    if outcomes is None or hasattr(latent.model, "tasks_"):
-        title, names = "task", _output_names(latent.model, outcomes, len(weights))
+    tasks = [label_text(task) for task in getattr(latent.model, "tasks_", ())]
+    if len(tasks) > 1:
+        title, names = "task", _task_outputs(tasks, outcomes, len(weights))
+    elif outcomes is not None and outcomes.pooled_classes:
+        labels = outcomes.class_names[0]
+        title, names = "class", labels[-1:] if len(weights) == 1 else labels
     else:
-        labels = outcomes.class_names[0] if outcomes.pooled_classes else []
-        title = "class"
-        names = labels[-1:] if len(weights) == 1 else labels
+        title, names = "target", ["target"]
     if len(names) != len(weights):
         names = [str(place) for place in range(len(weights))]
     return Outputs(title, names, weights)
 
 
-def _output_names(model: Any, outcomes: Outcomes | None, n_outputs: int) -> list[str]:
+def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -> list[str]:
     """Name the rows of `coef_`: a task, or a class of a task with more than two."""
-    from_fit = [str(task) for task in getattr(model, "tasks_", ())]
-    same = outcomes is not None and len(outcomes.task_names) == len(from_fit)
-    names = outcomes.task_names if outcomes is not None and same else from_fit
-    if len(names) == n_outputs or outcomes is None or not same:
-        return names
-    labels = outcomes.class_names
-    pairs = [
-        name if len(classes) == 2 else f"{name}: {label}"
-        for name, classes in zip(names, labels, strict=True)
-        for label in (classes[-1:] if len(classes) == 2 else classes)
+    matrix = outcomes is not None and outcomes.layout == "matrix" and len(outcomes.task_names) == len(tasks)
+    if outcomes is None or len(tasks) == n_outputs:
+        return outcomes.task_names if outcomes is not None and matrix else tasks
+    names = outcomes.task_names if matrix else tasks
+    classes = outcomes.class_names if matrix else [outcomes.class_names[0]] * len(tasks)
+    return [
+        name if len(labels) == 2 else f"{name}: {label}"
+        for name, labels in zip(names, classes, strict=True)
+        for label in (labels[-1:] if len(labels) == 2 else labels)
     ]
-    return [pair.removeprefix("0: ") for pair in pairs] if len(names) == 1 else pairs
 
 
 def top_loadings(components: Floats) -> tuple[Integers, Floats]:

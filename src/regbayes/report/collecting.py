@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +15,9 @@ from regbayes.report import _examples as shown
 from regbayes.report import _features as latent_features
 from regbayes.report._examples import ExamplePool
 from regbayes.report._models import LatentModel, contributions, find_latent, respond, shown_features, used
+from regbayes.report._summary import course_of, summary_of
 from regbayes.report._targets import Outcomes, label_text, read_outcomes
-from regbayes.report.data import Course, Features, Kind, Model, ReportData
+from regbayes.report.data import Features, Kind, ReportData
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,8 +25,6 @@ Integers = NDArray[np.int64]
 N_EXAMPLES = 10
 N_EXAMPLE_INPUTS = 5
 MAX_FEATURES = 100
-MAX_RECORDS = 300  # of the trace
-MAX_VALUE_TEXT = 90
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,8 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     return ReportData(
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
         kind=rows.kind,
-        model=_model(estimator, latent, values, outcomes, scores, data_name),
-        course=_course(latent.model),
+        model=summary_of(estimator, latent, values, outcomes, scores, data_name),
+        course=course_of(latent.model),
         features=features,
         examples=shown.describe(pool.rows, outcomes, row_names, texts, pictures),
         prediction_note=prediction_note or "",
@@ -194,6 +192,7 @@ def _features(
         use_name=_use_name(unit, bool(len(outputs.weights))),
         count_note=_count_note(latent.model, int(in_use.sum()), len(in_use)),
         separation_name="" if outcomes is None else _separation_name(outcomes),
+        value_note=_value_note(values, unit),
         probabilities=unit,
         number=kept,
         use=use[kept],
@@ -228,6 +227,14 @@ def _example_inputs(rows: _Rows, top: Integers, places: Integers) -> Floats:
         return np.zeros((len(top), top.shape[1], 0))
     found = [rows.at(mine).astype(np.float64)[:, inputs] for mine, inputs in zip(top, places, strict=True)]
     return np.array(found, dtype=np.float64).reshape(len(top), top.shape[1], places.shape[1])
+
+
+def _value_note(values: Floats, unit: bool) -> str:
+    if unit and values.shape[1] > 1 and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+        return "A feature of a row is the share of the row that it accounts for."
+    if unit:
+        return "A feature of a row is a number between 0, the row does not have it, and 1, it does."
+    return "A feature of a row is a number, and answers are weighted sums of features."
 
 
 def _use_name(unit: bool, weighted: bool) -> str:
@@ -309,72 +316,3 @@ def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats | No
     if not all(name in place for name in outcomes.task_names):
         return None
     return scores[:, [place[name] for name in outcomes.task_names]]
-
-
-def _model(
-    estimator: Any,
-    latent: LatentModel,
-    values: Floats,
-    outcomes: Outcomes | None,
-    scores: Mapping[str, float] | None,
-    data_name: str,
-) -> Model:
-    model = latent.model
-    found = [(str(name), float(value), "") for name, value in (scores or {}).items()]
-    if hasattr(estimator, "best_score_"):
-        found.append(("cross-validation", float(estimator.best_score_), "mean score over the folds of the search"))
-    if outcomes is not None:
-        found += answers.scores_of(outcomes)
-    elif hasattr(model, "inverse_transform"):
-        found.append(_reconstruction(latent, values))
-    facts = [("features in use", f"{int(used(latent, values).sum())} of {len(model.components_)}")]
-    names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
-    facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
-    return Model(
-        name=type(estimator).__name__
-        if estimator is model
-        else f"{type(model).__name__} in {type(estimator).__name__}",
-        settings=tuple(_settings(model)),
-        facts=tuple(facts),
-        scores=tuple(found),
-        n_rows=len(values),
-        n_inputs=np.asarray(model.components_).shape[1],
-        data_name=data_name,
-    )
-
-
-def _reconstruction(latent: LatentModel, values: Floats) -> tuple[str, float, str]:
-    X = shown.dense_rows(latent.X, np.arange(len(values))).astype(np.float64)
-    left = np.sum((X - latent.model.inverse_transform(values)) ** 2)
-    total = np.sum((X - X.mean(axis=0)) ** 2)
-    share = 1.0 - float(left / total) if total > 0 else float("nan")
-    return "explained", share, "share of the inputs' variance that the features explain"
-
-
-def _settings(model: Any) -> list[tuple[str, str, bool]]:
-    defaults = {name: parameter.default for name, parameter in signature(type(model)).parameters.items()}
-    given = sorted(model.get_params(deep=False).items())
-    return [(name, _short(value), _short(value) != _short(defaults.get(name))) for name, value in given]
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= MAX_VALUE_TEXT else text[:MAX_VALUE_TEXT] + "…"
-
-
-def _course(model: Any) -> Course | None:
-    trace = getattr(model, "trace_", None)
-    if trace is None or len(trace) == 0:
-        return None
-    kept = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MAX_RECORDS)).round().astype(int))
-    names = tuple(trace.terms)
-    return Course(
-        iterations=np.asarray(trace.iterations)[kept],
-        objective=np.asarray(trace.objective)[kept],
-        term_names=names,
-        terms=np.array([trace.terms[name][kept] for name in names]).reshape(len(names), len(kept)),
-        n_iter=int(trace.iterations[-1]),
-        seconds=float(trace.elapsed[-1]),
-        n_rises=trace.rises.count,
-        largest_rise=trace.rises.largest,
-    )

@@ -60,6 +60,7 @@ class Features:
     use_name: str  # what `use` measures
     count_note: str  # whether the truncation binds
     separation_name: str  # what `separation` measures; empty without targets
+    value_note: str  # what a value means
     probabilities: bool  # whether values lie between 0 and 1
 
     number: Integers  # (F,): place in the model

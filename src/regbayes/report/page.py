@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike
 from regbayes.report.collecting import collect
 from regbayes.report.data import ReportData
 
-SCRIPTS = ("dom.js", "charts.js", "features.js", "answers.js", "tasks.js", "page.js")
+SCRIPTS = ("dom.js", "charts.js", "examples.js", "features.js", "answers.js", "tasks.js", "course.js", "page.js")
+STYLES = ("base.css", "explorer.css", "charts.css", "screens.css")
 DIGITS = 5  # significant ones, of every number on the page
 
 
@@ -45,7 +46,7 @@ def render(data: ReportData) -> str:
     if not isinstance(data, ReportData):
         raise TypeError(f"data must be a ReportData, which regbayes.report.collect returns; got {type(data).__name__}")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();\n"
-    style = _asset("style.css")
+    style = "\n" + "\n".join(_asset(name) for name in STYLES)
     parts = {
         "title": html.escape(str(data.title)),
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",

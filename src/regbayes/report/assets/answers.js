@@ -7,19 +7,54 @@ function confusionView(data) {
   const totals = counts.map((row) => row.reduce((a, b) => a + b, 0));
   const lead = 'A row of the table is a true class; its colour is the share of the class that gets each answer.';
   if (classes.length > MAX_TABLE) {
-    const shares = counts.map((row, i) => row.map((count, j) => (i === j ? 1 : -1) * count / (totals[i] || 1)));
-    return panel('Confusion matrix', lead + ' Blue is right, orange wrong.',
-      numberMap(shares, classes, classes, { limit: 1, label: 'Confusion matrix', rowNoun: 'class', columnNoun: 'taken for' }));
+    const shares = counts.map((row, i) => row.map((count, j) => ((i === j ? 1 : -1) * count) / (totals[i] || 1)));
+    return panel(
+      'Confusion matrix',
+      lead + ' Blue is right, orange wrong.',
+      numberMap(shares, classes, classes, {
+        limit: 1,
+        label: 'Confusion matrix',
+        rowNoun: 'class',
+        columnNoun: 'taken for',
+      }),
+    );
   }
   const cells = [];
-  const table = h('table', { class: 'confusion' },
+  const table = h(
+    'table',
+    { class: 'confusion' },
     h('caption', { class: 'hidden-text' }, 'Confusion matrix: true classes down, answers across'),
-    h('thead', null, h('tr', null, h('th', null, ''), classes.map((name) => h('th', { scope: 'col', title: name }, name)))),
-    h('tbody', null, counts.map((row, i) => h('tr', null, h('th', { scope: 'row', title: classes[i] }, classes[i]), row.map((count, j) => {
-      const cell = h('td', { class: count ? '' : 'none', title: `${classes[i]} taken for ${classes[j]}: ${count} of ${totals[i]}` }, count);
-      cells.push([cell, i === j, count / (totals[i] || 1), count]);
-      return cell;
-    })))));
+    h(
+      'thead',
+      null,
+      h(
+        'tr',
+        null,
+        h('th', null, ''),
+        classes.map((name) => h('th', { scope: 'col', title: name }, name)),
+      ),
+    ),
+    h(
+      'tbody',
+      null,
+      counts.map((row, i) =>
+        h(
+          'tr',
+          null,
+          h('th', { scope: 'row', title: classes[i] }, classes[i]),
+          row.map((count, j) => {
+            const cell = h(
+              'td',
+              { class: count ? '' : 'none', title: `${classes[i]} taken for ${classes[j]}: ${count} of ${totals[i]}` },
+              count,
+            );
+            cells.push([cell, i === j, count / (totals[i] || 1), count]);
+            return cell;
+          }),
+        ),
+      ),
+    ),
+  );
   const draw = () => {
     const [ground, right, wrong] = [colour('sunken'), colour('accent'), colour('warm')];
     for (const [cell, correct, share, count] of cells) {
@@ -40,21 +75,54 @@ function classTable(data) {
     const said = counts.reduce((sum, row) => sum + row[i], 0);
     const hit = counts[i][i];
     const [precision, recall] = [said ? hit / said : null, actual ? hit / actual : null];
-    return [name, actual, precision, recall, actual + said ? 2 * hit / (actual + said) : null];
+    return [name, actual, precision, recall, actual + said ? (2 * hit) / (actual + said) : null];
   });
-  return panel('By class', 'Precision: how many answers are right. Recall: how many of the class are found.',
-    sortableTable(['class', 'rows', 'precision', 'recall', 'F1'], rows, 'Scores by class'));
+  return panel(
+    'By class',
+    'Precision: how many answers are right. Recall: how many of the class are found.',
+    sortableTable(['class', 'rows', 'precision', 'recall', 'F1'], rows, 'Scores by class'),
+  );
 }
 
 function pairsView(data, bytes) {
   const { classes, counts, pairs, pair_examples: examples } = data.confusion;
   if (!pairs.length) return panel('Where it errs', 'Nowhere, on these rows.');
-  return panel('Most confused', 'The errors that are made most often, with examples', h('ol', { class: 'pairs' }, pairs.map(([truth, said], i) => {
-    const total = counts[truth].reduce((a, b) => a + b, 0);
-    return h('li', null,
-      h('div', null, h('strong', null, classes[truth]), ' taken for ', h('strong', { class: 'wrong' }, classes[said]), h('span', { class: 'soft' }, ` · ${counts[truth][said]} of ${total} (${percent(counts[truth][said] / total)})`)),
-      h('div', { class: 'row' }, examples[i].map((example) => (data.examples.pictures ? h('div', null, exampleThumb(data, bytes, example)) : h('span', { class: 'chip' }, data.examples.names[example])))));
-  })));
+  return panel(
+    'Most confused',
+    'The errors that are made most often, with examples',
+    h(
+      'ol',
+      { class: 'pairs' },
+      pairs.map(([truth, said], i) => {
+        const total = counts[truth].reduce((a, b) => a + b, 0);
+        return h(
+          'li',
+          null,
+          h(
+            'div',
+            null,
+            h('strong', null, classes[truth]),
+            ' taken for ',
+            h('strong', { class: 'wrong' }, classes[said]),
+            h(
+              'span',
+              { class: 'soft' },
+              ` · ${counts[truth][said]} of ${total} (${percent(counts[truth][said] / total)})`,
+            ),
+          ),
+          h(
+            'div',
+            { class: 'row' },
+            examples[i].map((example) =>
+              data.examples.pictures
+                ? h('div', null, exampleThumb(data, bytes, example))
+                : h('span', { class: 'chip' }, data.examples.names[example]),
+            ),
+          ),
+        );
+      }),
+    ),
+  );
 }
 
 function worstView(data, bytes) {
@@ -62,26 +130,96 @@ function worstView(data, bytes) {
   if (!examples.length) return null;
   const lead = data.worst.title;
   if (data.examples.pictures) {
-    return panel('Worst examples', lead, h('ol', { class: 'thumbs wide-thumbs' }, examples.map((example, i) =>
-      h('li', null, exampleThumb(data, bytes, example), h('div', { class: 'cap' }, h('div', null, data.examples.names[example]), h('div', { class: 'soft' }, notes[i]))))));
+    return panel(
+      'Worst examples',
+      lead,
+      h(
+        'ol',
+        { class: 'thumbs wide-thumbs' },
+        examples.map((example, i) =>
+          h(
+            'li',
+            null,
+            exampleThumb(data, bytes, example),
+            h(
+              'div',
+              { class: 'cap' },
+              h('div', null, data.examples.names[example]),
+              h('div', { class: 'soft' }, notes[i]),
+            ),
+          ),
+        ),
+      ),
+    );
   }
   const texts = data.examples.texts.some(Boolean);
-  return panel('Worst examples', lead, h('div', { class: 'scroll' }, h('table', { class: 'grid-table' },
-    h('thead', null, h('tr', null, h('th', null, 'row'), h('th', null, 'what happened'), texts && h('th', null, 'text'))),
-    h('tbody', null, examples.map((example, i) => h('tr', null, h('td', { class: 'name' }, data.examples.names[example]), h('td', null, notes[i]), texts && h('td', { class: 'soft' }, data.examples.texts[example])))))));
+  return panel(
+    'Worst examples',
+    lead,
+    h(
+      'div',
+      { class: 'scroll' },
+      h(
+        'table',
+        { class: 'grid-table' },
+        h(
+          'thead',
+          null,
+          h('tr', null, h('th', null, 'row'), h('th', null, 'what happened'), texts && h('th', null, 'text')),
+        ),
+        h(
+          'tbody',
+          null,
+          examples.map((example, i) =>
+            h(
+              'tr',
+              null,
+              h('td', { class: 'name' }, data.examples.names[example]),
+              h('td', null, notes[i]),
+              texts && h('td', { class: 'soft' }, data.examples.texts[example]),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function regressionView(data) {
   const { tasks, task_names: names, observed, predicted, n_all: all } = data.regression;
   const box = h('div');
   const show = (task) => {
-    const mine = tasks.map((t, i) => [t, i]).filter(([t]) => t === task).map(([, i]) => i);
-    box.replaceChildren(scatter(mine.map((i) => observed[i]), mine.map((i) => predicted[i]), 'Predicted against observed targets'));
+    const mine = tasks
+      .map((t, i) => [t, i])
+      .filter(([t]) => t === task)
+      .map(([, i]) => i);
+    box.replaceChildren(
+      scatter(
+        mine.map((i) => observed[i]),
+        mine.map((i) => predicted[i]),
+        'Predicted against observed targets',
+      ),
+    );
   };
   show(tasks[0] ?? 0);
-  const choice = names.length > 1 && h('p', null, h('label', null, 'target ', h('select', { class: 'choice', change: (event) => show(Number(event.target.value)) },
-    names.map((name, i) => h('option', { value: i }, name)))));
-  const some = observed.length < all ? ` ${text(observed.length)} of ${text(all)} targets, evenly over their range.` : '';
+  const choice =
+    names.length > 1 &&
+    h(
+      'p',
+      null,
+      h(
+        'label',
+        null,
+        'target ',
+        h(
+          'select',
+          { class: 'choice', change: (event) => show(Number(event.target.value)) },
+          names.map((name, i) => h('option', { value: i }, name)),
+        ),
+      ),
+    );
+  const some =
+    observed.length < all ? ` ${text(observed.length)} of ${text(all)} targets, evenly over their range.` : '';
   return panel('Predicted against observed', 'On the dashed line both are the same.' + some, choice, box);
 }
 
@@ -89,17 +227,44 @@ function regressionView(data) {
 function sortableTable(heads, rows, label) {
   const body = h('tbody');
   let [column, descending] = [null, true];
-  const headCells = heads.map((name, i) => h('th', { class: i ? 'num' : '', scope: 'col' }, h('button', { type: 'button', click: () => sort(i) }, name)));
+  const headCells = heads.map((name, i) =>
+    h('th', { class: i ? 'num' : '', scope: 'col' }, h('button', { type: 'button', click: () => sort(i) }, name)),
+  );
   const formats = heads.map((_, i) => (i ? uniform(rows.map((row) => row[i])) : String));
-  const fillBody = (sorted) => body.replaceChildren(...sorted.map((row) => h('tr', null, row.map((value, i) => h('td', { class: i ? 'num' : 'name', title: i ? null : value }, formats[i](value))))));
+  const fillBody = (sorted) =>
+    body.replaceChildren(
+      ...sorted.map((row) =>
+        h(
+          'tr',
+          null,
+          row.map((value, i) => h('td', { class: i ? 'num' : 'name', title: i ? null : value }, formats[i](value))),
+        ),
+      ),
+    );
   const sort = (i) => {
     descending = column === i ? !descending : i > 0;
     column = i;
     const value = (row) => row[i] ?? -Infinity;
-    const sorted = [...rows].sort((a, b) => (i ? value(a) - value(b) : String(a[0]).localeCompare(String(b[0]), 'en', { numeric: true })));
-    headCells.forEach((cell, j) => (j === i ? cell.setAttribute('aria-sort', descending ? 'descending' : 'ascending') : cell.removeAttribute('aria-sort')));
+    const sorted = [...rows].sort((a, b) =>
+      i ? value(a) - value(b) : String(a[0]).localeCompare(String(b[0]), 'en', { numeric: true }),
+    );
+    headCells.forEach((cell, j) =>
+      j === i
+        ? cell.setAttribute('aria-sort', descending ? 'descending' : 'ascending')
+        : cell.removeAttribute('aria-sort'),
+    );
     fillBody(descending ? sorted.reverse() : sorted);
   };
   fillBody(rows);
-  return h('div', { class: 'scroll tall', tabindex: rows.length > 12 ? 0 : null }, h('table', { class: 'grid-table' }, h('caption', { class: 'hidden-text' }, label), h('thead', null, h('tr', null, headCells)), body));
+  return h(
+    'div',
+    { class: 'scroll tall', tabindex: rows.length > 12 ? 0 : null },
+    h(
+      'table',
+      { class: 'grid-table' },
+      h('caption', { class: 'hidden-text' }, label),
+      h('thead', null, h('tr', null, headCells)),
+      body,
+    ),
+  );
 }

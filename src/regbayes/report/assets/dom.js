@@ -38,7 +38,13 @@ function uniform(values) {
   const size = Math.max(...known.map(Math.abs), 0);
   if (known.every(Number.isInteger) || size >= 1000 || size < 1e-3) return (value) => text(value);
   const places = size <= 1 ? Math.min(5, 3 - Math.ceil(Math.log10(size))) : 2 - Math.floor(Math.log10(size));
-  return (value) => (value === null || value === undefined ? '–' : value.toFixed(places).replace(/^-(0\.?0*)$/, '$1').replace('-', '−'));
+  return (value) =>
+    value === null || value === undefined
+      ? '–'
+      : value
+          .toFixed(places)
+          .replace(/^-(0\.?0*)$/, '$1')
+          .replace('-', '−');
 }
 
 function withSign(format) {
@@ -74,7 +80,10 @@ probe.hidden = true;
 function colour(name) {
   if (!probe.isConnected) document.body.append(probe);
   probe.style.color = 'var(--' + name + ')';
-  return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  return getComputedStyle(probe)
+    .color.match(/[\d.]+/g)
+    .slice(0, 3)
+    .map(Number);
 }
 
 function mixed(from, to, share) {
@@ -95,10 +104,18 @@ function bytesOf(packed, signedBytes) {
 }
 
 function section(id, title, lead, ...content) {
-  return h('section', { id, 'aria-labelledby': id + '-title' },
-    h('header', null, h('h2', { id: id + '-title' }, title), lead && h('p', null, lead)), ...content);
+  return h(
+    'section',
+    { id, 'aria-labelledby': id + '-title' },
+    h('header', null, h('h2', { id: id + '-title' }, title), lead && h('p', null, lead)),
+    ...content,
+  );
 }
 
 function panel(title, lead, ...content) {
   return h('div', { class: 'panel' }, h('h3', null, title), h('p', { class: 'soft small' }, lead || ''), ...content);
+}
+
+function sentence(words) {
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }

@@ -21,16 +21,45 @@ class FeatureExplorer {
   view() {
     const features = this.features;
     const sorts = SORTS.filter((sort) => sort.key !== 'separation' || features.separation_name);
-    this.sortButtons = sorts.map((sort) => h('button', { type: 'button', 'data-sort': sort.key, 'aria-pressed': String(sort.key === this.sort), click: () => this.sortBy(sort.key) }, sort.label));
-    this.list = h('div', { class: 'options', role: 'listbox', 'aria-label': 'Features', keydown: (event) => this.key(event) });
+    this.sortButtons = sorts.map((sort) =>
+      h(
+        'button',
+        {
+          type: 'button',
+          'data-sort': sort.key,
+          'aria-pressed': String(sort.key === this.sort),
+          click: () => this.sortBy(sort.key),
+        },
+        sort.label,
+      ),
+    );
+    this.list = h('div', {
+      class: 'options',
+      role: 'listbox',
+      'aria-label': 'Features',
+      keydown: (event) => this.key(event),
+    });
     this.detail = h('div', { class: 'stack', id: 'detail', role: 'region', 'aria-label': 'The chosen feature' });
+    this.status = h('div', { class: 'hidden-text', role: 'status' });
     this.fillList();
     this.select(this.order[0], false);
-    return h('div', { class: 'explorer' },
-      h('div', { class: 'panel finder' },
-        h('div', { class: 'sorter', role: 'group', 'aria-label': 'Sort the features by' }, h('span', null, 'sort by'), this.sortButtons),
-        this.list),
-      this.detail);
+    return h(
+      'div',
+      { class: 'explorer' },
+      h(
+        'div',
+        { class: 'panel finder' },
+        h(
+          'div',
+          { class: 'sorter', role: 'group', 'aria-label': 'Sort the features by' },
+          h('span', null, 'sort by'),
+          this.sortButtons,
+        ),
+        this.list,
+        this.status,
+      ),
+      this.detail,
+    );
   }
 
   sortBy(key) {
@@ -52,12 +81,29 @@ class FeatureExplorer {
     this.options = new Map();
     const options = this.order.map((place) => {
       const share = (measure[place] ?? 0) / (features.probabilities || separating ? Math.max(1, top) : top);
-      const node = h('div', { class: 'option' + (features.pictures ? ' pictured' : '') + (features.all_in_use[features.number[place]] ? '' : ' faint'), role: 'option', id: 'option-' + features.number[place], tabindex: -1,
-        'aria-selected': 'false', click: () => this.select(place, true) },
-      features.pictures && loadingPicture(features.pictures, this.loadingBytes, place, ''),
-      h('div', { class: 'name' }, h('span', null, 'feature ' + features.number[place]), h('span', { class: 'number' }, format(measure[place]))),
-      h('div', { class: 'hint' }, this.hint(place)),
-      h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width: 100 * share + '%' } })));
+      const node = h(
+        'div',
+        {
+          class:
+            'option' +
+            (features.pictures ? ' pictured' : '') +
+            (features.all_in_use[features.number[place]] ? '' : ' faint'),
+          role: 'option',
+          id: 'option-' + features.number[place],
+          tabindex: -1,
+          'aria-selected': 'false',
+          click: () => this.select(place, true),
+        },
+        features.pictures && loadingPicture(features.pictures, this.loadingBytes, place, ''),
+        h(
+          'div',
+          { class: 'name' },
+          h('span', null, 'feature ' + features.number[place]),
+          h('span', { class: 'number' }, format(measure[place])),
+        ),
+        h('div', { class: 'hint' }, this.hint(place)),
+        h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width: 100 * share + '%' } })),
+      );
       this.options.set(place, node);
       return node;
     });
@@ -69,15 +115,34 @@ class FeatureExplorer {
     const { features } = this;
     const means = features.group_means[place];
     if (features.pictures && means.length && features.probabilities) {
-      const high = means.map((mean, g) => [mean ?? -1, g]).filter(([mean]) => mean > 0.5).sort((a, b) => b[0] - a[0]);
-      return high.length ? 'most of ' + high.slice(0, 4).map(([, g]) => features.group_names[g]).join(', ') : 'a minority everywhere';
+      const high = means
+        .map((mean, g) => [mean ?? -1, g])
+        .filter(([mean]) => mean > 0.5)
+        .sort((a, b) => b[0] - a[0]);
+      return high.length
+        ? 'most of ' +
+            high
+              .slice(0, 4)
+              .map(([, g]) => features.group_names[g])
+              .join(', ')
+        : 'a minority everywhere';
     }
-    return features.loading_names[place].slice(0, 3).map((name, i) => (features.loading_values[place][i] < 0 ? '−' : '') + name).join(', ');
+    return features.loading_names[place]
+      .slice(0, 3)
+      .map((name, i) => (features.loading_values[place][i] < 0 ? '−' : '') + name)
+      .join(', ');
   }
 
   key(event) {
     const at = this.order.indexOf(this.current);
-    const goal = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: this.order.length - 1 }[event.key];
+    const goal = {
+      ArrowDown: at + 1,
+      ArrowRight: at + 1,
+      ArrowUp: at - 1,
+      ArrowLeft: at - 1,
+      Home: 0,
+      End: this.order.length - 1,
+    }[event.key];
     if (goal === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     this.select(this.order[Math.min(this.order.length - 1, Math.max(0, goal))], true);
@@ -85,7 +150,9 @@ class FeatureExplorer {
 
   step(by) {
     const at = this.order.indexOf(this.current) + by;
-    if (at >= 0 && at < this.order.length) this.select(this.order[at], false);
+    if (at < 0 || at >= this.order.length) return;
+    this.select(this.order[at], false);
+    this.detail.querySelectorAll('.steps button')[by < 0 ? 0 : 1].focus(); // the old buttons are gone
   }
 
   select(place, focus) {
@@ -102,29 +169,59 @@ class FeatureExplorer {
       this.list.scrollTop += mine.top - box.top - (box.height - mine.height) / 2;
     }
     this.detail.replaceChildren(...this.about(place));
+    this.status.textContent = `Feature ${this.features.number[place]}, ${this.order.indexOf(place) + 1} of ${this.order.length}`;
   }
 
   about(place) {
     const stack = (...parts) => h('div', { class: 'stack' }, parts);
-    return [this.head(place), h('div', { class: 'columns' }, stack(this.loading(place), this.weights(place)), stack(this.values(place), this.groups(place))),
-      this.topRanked(place)];
+    return [
+      this.head(place),
+      h(
+        'div',
+        { class: 'columns' },
+        stack(this.loading(place), this.weights(place)),
+        stack(this.values(place), this.groups(place)),
+      ),
+      this.topRanked(place),
+    ];
   }
 
   head(place) {
     const { features } = this;
     const number = features.number[place];
     const facts = [['use', text(features.use[place]), features.use_name]];
-    if (features.separation_name) facts.push(['separation', text(features.separation[place]), features.separation_name]);
+    if (features.separation_name)
+      facts.push(['separation', text(features.separation[place]), features.separation_name]);
     if (features.separates[place]) facts.push(['says most about', features.separates[place], '']);
     const at = this.order.indexOf(place);
-    return h('div', { class: 'panel' },
-      h('div', { class: 'detail-head' },
-        h('h3', { 'aria-live': 'polite' }, 'Feature ' + number, !features.all_in_use[number] && h('span', { class: 'soft small' }, ' (never fully on)')),
-        h('div', { class: 'steps' },
+    return h(
+      'div',
+      { class: 'panel' },
+      h(
+        'div',
+        { class: 'detail-head' },
+        h(
+          'h3',
+          null,
+          'Feature ' + number,
+          !features.all_in_use[number] && h('span', { class: 'soft small' }, ' (never fully on)'),
+        ),
+        h(
+          'div',
+          { class: 'steps' },
           h('span', { class: 'soft small' }, `${at + 1} of ${this.order.length} `),
           h('button', { type: 'button', 'aria-label': 'Previous feature', click: () => this.step(-1) }, '←'),
-          h('button', { type: 'button', 'aria-label': 'Next feature', click: () => this.step(1) }, '→'))),
-      h('dl', { class: 'facts' }, facts.map(([name, value, note]) => h('div', null, h('dt', null, name), h('dd', null, value), note && h('span', { class: 'soft small' }, note)))));
+          h('button', { type: 'button', 'aria-label': 'Next feature', click: () => this.step(1) }, '→'),
+        ),
+      ),
+      h(
+        'dl',
+        { class: 'facts' },
+        facts.map(([name, value, note]) =>
+          h('div', null, h('dt', null, name), h('dd', null, value), note && h('span', { class: 'soft small' }, note)),
+        ),
+      ),
+    );
   }
 
   loading(place) {
@@ -132,19 +229,52 @@ class FeatureExplorer {
     const title = this.data.kind === 'text' ? 'Top words' : 'Loading';
     if (features.pictures) {
       const limit = features.picture_limit;
-      return panel(title, sentence(features.loading_title), h('div', { class: 'loading-picture' },
-        loadingPicture(features.pictures, this.loadingBytes, place, `Picture of the loading of feature ${features.number[place]}`)),
-      h('div', { class: 'scale' }, h('b', { class: 'minus' }, '■ ' + text(-limit)), h('span', null, '0'), h('b', { class: 'plus' }, text(limit) + ' ■')));
+      return panel(
+        title,
+        sentence(features.loading_title),
+        h(
+          'div',
+          { class: 'loading-picture' },
+          loadingPicture(
+            features.pictures,
+            this.loadingBytes,
+            place,
+            `Picture of the loading of feature ${features.number[place]}`,
+          ),
+        ),
+        h(
+          'div',
+          { class: 'scale' },
+          h('b', { class: 'minus' }, '■ ' + text(-limit)),
+          h('span', null, '0'),
+          h('b', { class: 'plus' }, text(limit) + ' ■'),
+        ),
+      );
     }
-    const items = features.loading_names[place].map((label, i) => ({ label, value: features.loading_values[place][i] }));
+    const items = features.loading_names[place].map((label, i) => ({
+      label,
+      value: features.loading_values[place][i],
+    }));
     return panel(title, sentence(features.loading_title) + '; the largest ones', bars(items));
   }
 
   values(place) {
     const { features } = this;
     const counts = features.histogram[place];
-    return panel('Values', 'How many rows have which value', h('div', null,
-      histogram(counts, features.limits[place], features.mean[place], `Histogram of the values of feature ${features.number[place]}; mean ${text(features.mean[place])}`)));
+    return panel(
+      'Values',
+      'How many rows have which value',
+      h(
+        'div',
+        null,
+        histogram(
+          counts,
+          features.limits[place],
+          features.mean[place],
+          `Histogram of the values of feature ${features.number[place]}; mean ${text(features.mean[place])}`,
+        ),
+      ),
+    );
   }
 
   groups(place) {
@@ -156,8 +286,16 @@ class FeatureExplorer {
       const deviation = features.group_deviations[place][g];
       return { label, value: mean, low: mean - deviation, high: mean + deviation };
     });
-    const lead = { class: 'Average in each class', label: 'Average over the rows with each label', target: 'Average in each fifth of the rows, by target' }[features.group_title];
-    return panel('By ' + features.group_title, lead + ', and one standard deviation to either side', bars(items, { limits: features.probabilities ? [0, 1] : null, few: FEW_GROUPS }));
+    const lead = {
+      class: 'Average in each class',
+      label: 'Average over the rows with each label',
+      target: 'Average in each fifth of the rows, by target',
+    }[features.group_title];
+    return panel(
+      'By ' + features.group_title,
+      lead + ', and one standard deviation to either side',
+      bars(items, { limits: features.probabilities ? [0, 1] : null, few: FEW_GROUPS }),
+    );
   }
 
   weights(place) {
@@ -165,11 +303,19 @@ class FeatureExplorer {
     if (!features.output_names.length) return null;
     const weights = features.weights[place];
     const order = weights.map((_, i) => i);
-    if (features.output_title === 'task' && weights.length > 12) order.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
+    if (features.output_title === 'task' && weights.length > 12)
+      order.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
     const limit = Math.max(...features.weights.flat().map(Math.abs), 1e-12);
     const items = order.map((i) => ({ label: features.output_names[i], value: weights[i] }));
-    const speaks = features.output_title === 'class' ? 'How the feature speaks for or against each class' : 'Weight of the feature in each task';
-    return panel('Weights', speaks, bars(items, { limits: [Math.min(0, -limit), limit], signs: true, few: FEW_GROUPS }));
+    const speaks =
+      features.output_title === 'class'
+        ? 'How the feature speaks for or against each class'
+        : 'Weight of the feature in each task';
+    return panel(
+      'Weights',
+      speaks,
+      bars(items, { limits: [Math.min(0, -limit), limit], signs: true, few: FEW_GROUPS }),
+    );
   }
 
   topRanked(place) {
@@ -178,14 +324,55 @@ class FeatureExplorer {
     const format = features.probabilities ? (value) => value.toFixed(3) : uniform(features.example_values[place]);
     const title = `The ${rows.length} top-ranked examples`;
     if (data.examples.pictures) {
-      return panel(title, 'The rows with the highest values', h('ol', { class: 'thumbs' }, rows.map((example, i) =>
-        h('li', null, exampleThumb(data, this.exampleBytes, example), h('div', { class: 'cap' }, answer(data, example)), h('div', { class: 'soft number' }, format(features.example_values[place][i]))))));
+      return panel(
+        title,
+        'The rows with the highest values',
+        h(
+          'ol',
+          { class: 'thumbs' },
+          rows.map((example, i) =>
+            h(
+              'li',
+              null,
+              exampleThumb(data, this.exampleBytes, example),
+              h('div', { class: 'cap' }, answer(data, example)),
+              h('div', { class: 'soft number' }, format(features.example_values[place][i])),
+            ),
+          ),
+        ),
+      );
     }
     if (data.kind === 'text' && data.examples.texts.some(Boolean)) {
-      return panel(title, 'The documents with the highest values', h('ol', { class: 'texts' }, rows.map((example, i) =>
-        h('li', null, h('div', { class: 'meta' }, data.examples.names[example], ' · ', format(features.example_values[place][i]), ' · ', answer(data, example)), data.examples.texts[example]))));
+      return panel(
+        title,
+        'The documents with the highest values',
+        h(
+          'ol',
+          { class: 'texts' },
+          rows.map((example, i) =>
+            h(
+              'li',
+              null,
+              h(
+                'div',
+                { class: 'meta' },
+                data.examples.names[example],
+                ' · ',
+                format(features.example_values[place][i]),
+                ' · ',
+                answer(data, example),
+              ),
+              data.examples.texts[example],
+            ),
+          ),
+        ),
+      );
     }
-    return panel(title, 'The rows with the highest values, and their values of the largest inputs', this.exampleTable(place, rows, format));
+    return panel(
+      title,
+      'The rows with the highest values, and their values of the largest inputs',
+      this.exampleTable(place, rows, format),
+    );
   }
 
   exampleTable(place, rows, format) {
@@ -194,29 +381,34 @@ class FeatureExplorer {
     const names = features.loading_names[place].slice(0, inputs[0]?.length ?? 0);
     const formats = names.map((_, i) => uniform(inputs.map((row) => row[i])));
     const known = data.examples.truths.some(Boolean);
-    const head = h('tr', null, h('th', null, 'row'), h('th', { class: 'num' }, 'value'), known && h('th', { class: data.regression ? 'num' : '' }, 'target'),
-      data.regression && h('th', { class: 'num' }, 'predicted'), names.map((name) => h('th', { class: 'num input', title: name }, name)));
-    const line = (example, i) => h('tr', null, h('td', { class: 'name' }, data.examples.names[example]), h('td', { class: 'num' }, format(features.example_values[place][i])),
-      known && h('td', { class: data.regression ? 'num' : '' }, data.regression ? data.examples.truths[example] : answer(data, example)),
-      data.regression && h('td', { class: 'num' }, data.examples.predictions[example]), inputs[i].map((value, j) => h('td', { class: 'num' }, formats[j](value))));
-    return h('div', { class: 'scroll' }, h('table', { class: 'grid-table' }, h('thead', null, head), h('tbody', null, rows.map(line))));
+    const head = h(
+      'tr',
+      null,
+      h('th', null, 'row'),
+      h('th', { class: 'num' }, 'value'),
+      known && h('th', { class: data.regression ? 'num' : '' }, 'target'),
+      data.regression && h('th', { class: 'num' }, 'predicted'),
+      names.map((name) => h('th', { class: 'num input', title: name }, name)),
+    );
+    const line = (example, i) =>
+      h(
+        'tr',
+        null,
+        h('td', { class: 'name' }, data.examples.names[example]),
+        h('td', { class: 'num' }, format(features.example_values[place][i])),
+        known &&
+          h(
+            'td',
+            { class: data.regression ? 'num' : '' },
+            data.regression ? data.examples.truths[example] : answer(data, example),
+          ),
+        data.regression && h('td', { class: 'num' }, data.examples.predictions[example]),
+        inputs[i].map((value, j) => h('td', { class: 'num' }, formats[j](value))),
+      );
+    return h(
+      'div',
+      { class: 'scroll' },
+      h('table', { class: 'grid-table' }, h('thead', null, head), h('tbody', null, rows.map(line))),
+    );
   }
-}
-
-function sentence(words) {
-  return words.charAt(0).toUpperCase() + words.slice(1);
-}
-
-// What a row is, and what it was taken for where that differs.
-function answer(data, example) {
-  const { truths, predictions } = data.examples;
-  const [truth, prediction] = [truths[example], predictions[example]];
-  if (!prediction || truth === prediction) return h('span', null, truth);
-  if (data.regression) return h('span', null, truth, h('span', { class: 'soft' }, ', predicted ' + prediction));
-  return h('span', null, truth, ' ', h('span', { class: 'wrong' }, (data.confusion ? '→ ' : '– ') + prediction));
-}
-
-function exampleThumb(data, bytes, example) {
-  const { names, truths } = data.examples;
-  return thumbnail(data.examples.pictures, bytes, example, names[example] + (truths[example] ? ', ' + truths[example] : ''));
 }

@@ -4,13 +4,28 @@ const N_RELATED = 6;
 
 function tasksView(data) {
   const { names, column_names: columns, columns: values, shown, relations } = data.tasks;
-  const scores = panel('By task', 'Scores of each task; click on a head to sort',
-    sortableTable(['task', ...columns], names.map((name, i) => [name, ...values[i]]), 'Scores by task'));
+  const scores = panel(
+    'By task',
+    'Scores of each task; click on a head to sort',
+    sortableTable(
+      ['task', ...columns],
+      names.map((name, i) => [name, ...values[i]]),
+      'Scores by task',
+    ),
+  );
   const related = relations.length > 0;
   const named = shown.length <= MANY_ROWS; // then the map is tall, and the pairs go to the other side
-  return h('div', { class: 'stack' }, weightsMap(data), h('div', { class: 'columns' },
-    h('div', { class: 'stack' }, scores, related && named && pairsOfTasks(data.tasks)),
-    related && h('div', { class: 'stack' }, relationsMap(data.tasks), !named && pairsOfTasks(data.tasks))));
+  return h(
+    'div',
+    { class: 'stack' },
+    weightsMap(data),
+    h(
+      'div',
+      { class: 'columns' },
+      h('div', { class: 'stack' }, scores, related && named && pairsOfTasks(data.tasks)),
+      related && h('div', { class: 'stack' }, relationsMap(data.tasks), !named && pairsOfTasks(data.tasks)),
+    ),
+  );
 }
 
 function weightsMap(data) {
@@ -18,24 +33,64 @@ function weightsMap(data) {
   if (!outputs.length || !number.length) return null;
   const table = outputs.map((_, o) => number.map((_, f) => weights[f][o]));
   const limit = Math.max(...table.flat().map(Math.abs), 1e-12);
-  return panel('Weights of the features', 'Rows are tasks, columns are features, the most used first. Blue speaks for, orange against.',
-    numberMap(table, outputs, number, { limit, label: 'Weights of the features in the tasks', rowNoun: 'task', columnNoun: 'feature' }));
+  return panel(
+    'Weights of the features',
+    'Rows are tasks, columns are features, the most used first. Blue speaks for, orange against.',
+    numberMap(table, outputs, number, {
+      limit,
+      label: 'Weights of the features in the tasks',
+      rowNoun: 'task',
+      columnNoun: 'feature',
+    }),
+  );
 }
 
 function relationsMap({ names, shown, relations, relation_name: what }) {
   const some = shown.length < names.length ? ` The ${shown.length} tasks with the most targets.` : '';
   const ordered = shown.map((task) => names[task]);
-  return panel('Related tasks', sentence(what) + '. Related tasks are side by side; blue is alike, orange opposed.' + some,
-    numberMap(relations, ordered, ordered, { limit: 1, label: 'Correlations of the tasks', rowNoun: 'task', columnNoun: 'task' }));
+  return panel(
+    'Related tasks',
+    sentence(what) + '. Related tasks are side by side; blue is alike, orange opposed.' + some,
+    numberMap(relations, ordered, ordered, {
+      limit: 1,
+      label: 'Correlations of the tasks',
+      rowNoun: 'task',
+      columnNoun: 'task',
+    }),
+  );
 }
 
 function pairsOfTasks({ names, shown, relations }) {
   const pairs = [];
-  for (let i = 0; i < shown.length; i++) for (let j = 0; j < i; j++) pairs.push([relations[i][j], names[shown[j]], names[shown[i]]]);
+  for (let i = 0; i < shown.length; i++)
+    for (let j = 0; j < i; j++) pairs.push([relations[i][j], names[shown[j]], names[shown[i]]]);
   pairs.sort((a, b) => b[0] - a[0]);
   const format = uniform(pairs.map(([value]) => value));
-  const line = ([value, one, other]) => h('tr', null, h('td', { class: 'name' }, one), h('td', { class: 'name' }, other), h('td', { class: 'num' }, withSign(format)(value)));
+  const line = ([value, one, other]) =>
+    h(
+      'tr',
+      null,
+      h('td', { class: 'name' }, one),
+      h('td', { class: 'name' }, other),
+      h('td', { class: 'num' }, withSign(format)(value)),
+    );
   const listed = pairs.length > 2 * N_RELATED ? [...pairs.slice(0, N_RELATED), ...pairs.slice(-N_RELATED)] : pairs;
-  return panel('Most and least alike', 'Pairs of tasks by their correlation', h('div', { class: 'scroll' }, h('table', { class: 'grid-table' },
-    h('thead', null, h('tr', null, h('th', null, 'task'), h('th', null, 'and task'), h('th', { class: 'num' }, 'correlation'))), h('tbody', null, listed.map(line)))));
+  return panel(
+    'Most and least alike',
+    'Pairs of tasks by their correlation',
+    h(
+      'div',
+      { class: 'scroll' },
+      h(
+        'table',
+        { class: 'grid-table' },
+        h(
+          'thead',
+          null,
+          h('tr', null, h('th', null, 'task'), h('th', null, 'and task'), h('th', { class: 'num' }, 'correlation')),
+        ),
+        h('tbody', null, listed.map(line)),
+      ),
+    ),
+  );
 }
