@@ -21,7 +21,7 @@ export MPLBACKEND ?= Agg
 .PHONY: help setup demo test lint format types bench-smoke reproduce-quick docs-figures clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "regbayes needs Python 3.11 or later; name one with make PYTHON=..."; exit 1; }
@@ -40,8 +40,8 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 
 setup: $(VENV)/.installed-dev  ## create .venv and install the package with everything development needs
 
-demo: $(VENV)/.installed-demo  ## run the first example
-	$(BIN)/python examples/quickstart.py
+demo: $(VENV)/.installed-demo  ## fit a model to handwritten digits and write a page about it
+	$(BIN)/regbayes demo
 
 test: setup  ## run the tests (PYTEST_ARGS adds options, WORKERS sets the processes)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)

@@ -20,7 +20,7 @@ from regbayes import ILSVMClassifier
 from regbayes.cli.app import main
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.estimators._reporting import InterruptedWarning
-from regbayes.experiments import EXPERIMENTS, data, make, run, systems, tuning
+from regbayes.experiments import EXPERIMENTS, data, make, run, systems, tuning, versions
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
@@ -114,6 +114,21 @@ def test_a_systems_facts_follow_its_settings():
     assert facts != system.facts(True, 300)
     latent = named(systems.MULTIWAY, "iLSVM")
     assert latent.facts(False, 300) != latent.facts(False, 299)
+
+
+def test_facts_follow_the_code(monkeypatch, tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.py").write_text("y = 1\n")
+    files = [tmp_path / "a.py", tmp_path / "b.py"]
+    before = versions.digest_of(files)
+    assert versions.digest_of(files[::-1]) == before
+    (tmp_path / "b.py").write_text("y = 2\n")
+    assert versions.digest_of(files) != before
+    assert versions.model_code() != versions.protocol_code()
+    ours, peer = named(systems.MULTIWAY, "iLSVM"), named(systems.MULTIWAY, "LinearSVC")
+    facts = ours.facts(True, 5), peer.facts(True, 5)
+    monkeypatch.setattr(systems, "model_code", lambda: "other")
+    assert (ours.facts(True, 5) != facts[0], peer.facts(True, 5) == facts[1]) == (True, True)
 
 
 # Data.

@@ -20,6 +20,7 @@ import regbayes
 from regbayes.experiments import tables
 from regbayes.experiments.protocol import Experiment, Measurement
 from regbayes.experiments.store import Cell, Record, ResultStore, fingerprint
+from regbayes.experiments.versions import protocol_code
 
 Say = Callable[[str], None]
 
@@ -109,6 +110,7 @@ def run_experiment(
 
 def _fingerprint(experiment: Experiment, cell: Cell) -> str:
     versions = {"regbayes": regbayes.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
+    versions["protocol"] = protocol_code()
     facts = {"experiment": experiment.name, "quick": experiment.quick, "cell": asdict(cell), "versions": versions}
     return fingerprint(facts | {"facts": dict(experiment.facts(cell))})
 

@@ -20,6 +20,7 @@ from regbayes.experiments.store import Cell, Record
 from regbayes.experiments.systems import Context, System, named
 from regbayes.experiments.tables import by_line, summarize
 from regbayes.experiments.variants import LABELS, MULTIWAY, RAGGED, Study, Variant, estimator, studies, training_rows
+from regbayes.experiments.versions import model_code
 
 ACCURACY = Metric(
     "accuracy", "accuracy", "share of all labels of all test rows, or of all test rows, that are predicted"
@@ -122,7 +123,7 @@ class Sensitivity(Experiment):
         assert study is not None
         assert variant is not None
         made = estimator(study, variant, self.n_components, 0)
-        return facts | {"estimator": made.__repr__(N_CHAR_MAX=10**6), "joint": variant.joint}
+        return facts | {"estimator": made.__repr__(N_CHAR_MAX=10**6), "joint": variant.joint, "code": model_code()}
 
     def evaluate(self, cell: Cell) -> Measurement:
         """Fit one variant, or tune and fit a peer."""

@@ -24,6 +24,7 @@ from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
+from regbayes.experiments.versions import model_code
 
 PAPER, PEERS = "systems of the paper", "peers"
 Settings = Mapping[str, Any]
@@ -71,10 +72,11 @@ class System:
         return self.make(context, **settings)
 
     def facts(self, quick: bool, n_components: int) -> dict[str, Any]:
-        """All that determines its numbers: the estimators with their parameters."""
+        """All that determines its numbers: the estimators with their parameters, and the code of our own."""
         context = Context(0, n_components, 1)
         made = [self.estimator(context, settings) for settings in self.settings(quick)]
-        return {"system": self.name, "estimators": [model.__repr__(N_CHAR_MAX=10**6) for model in made]}
+        facts = {"system": self.name, "estimators": [model.__repr__(N_CHAR_MAX=10**6) for model in made]}
+        return facts | {"code": model_code()} if self.group == PAPER else facts
 
 
 def found(name: str) -> Any:
