@@ -206,6 +206,7 @@ def _line_search(problem: Problem, search: Search) -> _Move | None:
         rise = moved.objective - at.objective
         if rise <= ARMIJO * length * slope:
             return _Move(moved, gradient(problem, moved, psi), length)
+        del moved, psi  # the next trial needs the room
         # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
         curve = rise - slope * length
         best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
