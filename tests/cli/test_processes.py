@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from cli_tools import flowers, run_process
+from cli_tools import flowers, run_here, run_process
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_the_best_model_so_far(folder):
     assert 0 < len(found["cross_validation"]["candidates"]) <= 200
     assert "interrupted after" in err
     assert "Traceback" not in err
-    judged = run_process("evaluate", "long.model", "long.npz", "--json", folder=folder)
+    judged = run_here("evaluate", folder / "long.model", folder / "long.npz", "--json")
     assert judged.json["scores"]["accuracy"] > 0.6
 
 

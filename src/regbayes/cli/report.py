@@ -29,13 +29,14 @@ def report(
     """Write one HTML page to explore a model: its features, what they are made of, where it errs."""
     from regbayes.cli.errors import BadModelError, UserError
     from regbayes.cli.modelfile import load_model
-    from regbayes.report import render
 
     out = Output(json=json, quiet=quiet)
     check_writable(output)
     fitted = load_model(model)
     if fitted.report is None:
         raise BadModelError(f"{model!r} holds no report; fit the model again to get one")
+    from regbayes.report import render  # after the model was found to be there: it takes a second to load
+
     text = render(fitted.report)
     try:
         Path(output).write_text(text, encoding="utf-8")
