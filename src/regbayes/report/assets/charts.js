@@ -113,7 +113,7 @@ function ticks(low, high, count) {
 }
 
 // Axes with round numbers; returns the scales and what to draw.
-function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel }) {
+function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel, whole = false }) {
   const box = { left: 54, right: width - 10, top: 12, bottom: height - 42 };
   const x = (value) => box.left + ((box.right - box.left) * (value - x0)) / (x1 - x0 || 1);
   const y = (value) => box.bottom - ((box.bottom - box.top) * (value - y0)) / (y1 - y0 || 1);
@@ -122,9 +122,9 @@ function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel }) {
       s('line', { class: 'axis', x1: box.left, x2: box.right, y1: y(value), y2: y(value) }),
       s('text', { x: box.left - 8, y: y(value) + 4, 'text-anchor': 'end' }, text(value)),
     ]),
-    ...ticks(x0, x1, Math.max(2, Math.min(8, Math.floor(width / 90)))).map((value) =>
-      s('text', { x: x(value), y: box.bottom + 18, 'text-anchor': 'middle' }, text(value)),
-    ),
+    ...ticks(x0, x1, Math.max(2, Math.min(8, Math.floor(width / 90))))
+      .filter((value) => !whole || Number.isInteger(value))
+      .map((value) => s('text', { x: x(value), y: box.bottom + 18, 'text-anchor': 'middle' }, text(value))),
     s('text', { x: (box.left + box.right) / 2, y: height - 4, 'text-anchor': 'middle' }, xLabel),
     yLabel &&
       s(
@@ -203,6 +203,7 @@ function useChart(use, inUse, label) {
     const { x, y, box, lines } = axes(width, height, [0, use.length], [0, top], {
       xLabel: 'features, the most used first',
       yLabel: null,
+      whole: true,
     });
     const step = (box.right - box.left) / use.length;
     const gap = step > 4 ? 1 : 0;

@@ -39,6 +39,7 @@ function courseSection(data) {
       } = axes(width, 320, span, [low, high === low ? low + 1 : high], {
         xLabel: 'iteration',
         yLabel: 'change since the start',
+        whole: true,
       });
       const cursor = s('line', { class: 'zero', y1: frame.top, y2: frame.bottom, opacity: 0 });
       const follow = (event) => {

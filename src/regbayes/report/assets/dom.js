@@ -47,6 +47,11 @@ function uniform(values) {
           .replace('-', '−');
 }
 
+// The largest size among numbers; there may be too many of them to be arguments of Math.max.
+function largest(values) {
+  return values.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 1e-12);
+}
+
 function withSign(format) {
   return (value) => (value > 0 ? '+' : '') + format(value);
 }

@@ -305,7 +305,7 @@ class FeatureExplorer {
     const order = weights.map((_, i) => i);
     if (features.output_title === 'task' && weights.length > 12)
       order.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
-    const limit = Math.max(...features.weights.flat().map(Math.abs), 1e-12);
+    const limit = largest(features.weights.flat());
     const items = order.map((i) => ({ label: features.output_names[i], value: weights[i] }));
     const speaks =
       features.output_title === 'class'

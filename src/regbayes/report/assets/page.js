@@ -94,7 +94,7 @@ function answersSection(data) {
   const lead =
     data.prediction_note ||
     `Predictions of the fitted model for the ${text(data.model.n_rows)} ${data.model.data_name}. On rows that it was fitted to they are better than on new ones.`;
-  return section('errors', title, lead, h('div', { class: 'stack' }, parts));
+  return section('errors', title, lead, h('div', { class: 'stack answers' }, parts));
 }
 
 function countSection(data) {

@@ -14,7 +14,7 @@ function tasksView(data) {
     ),
   );
   const related = relations.length > 0;
-  const named = shown.length <= MANY_ROWS; // then the map is tall, and the pairs go to the other side
+  const tall = shown.length > 20 && shown.length <= MANY_ROWS; // then the pairs go to the other side of the map
   return h(
     'div',
     { class: 'stack' },
@@ -22,8 +22,8 @@ function tasksView(data) {
     h(
       'div',
       { class: 'columns' },
-      h('div', { class: 'stack' }, scores, related && named && pairsOfTasks(data.tasks)),
-      related && h('div', { class: 'stack' }, relationsMap(data.tasks), !named && pairsOfTasks(data.tasks)),
+      h('div', { class: 'stack' }, scores, related && tall && pairsOfTasks(data.tasks)),
+      related && h('div', { class: 'stack' }, relationsMap(data.tasks), !tall && pairsOfTasks(data.tasks)),
     ),
   );
 }
@@ -32,7 +32,7 @@ function weightsMap(data) {
   const { output_names: outputs, weights, number } = data.features;
   if (!outputs.length || !number.length) return null;
   const table = outputs.map((_, o) => number.map((_, f) => weights[f][o]));
-  const limit = Math.max(...table.flat().map(Math.abs), 1e-12);
+  const limit = largest(table.flat());
   return panel(
     'Weights of the features',
     'Rows are tasks, columns are features, the most used first. Blue speaks for, orange against.',
