@@ -10,7 +10,7 @@ import pytest
 from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
 from regbayes.engine import Status
 from regbayes.models.ilsvm import descent, fit, init, predict, startup
-from regbayes.models.ilsvm.inference import infer_all
+from regbayes.models.ilsvm.inference import infer, infer_all
 from regbayes.models.ilsvm.margins import build_dual, solve_margins
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data
@@ -176,15 +176,16 @@ def test_transductive_margins_separate_the_guessed_labels():
 class Interrupting:
     """Inference of all rows that Ctrl-C meets at a given call."""
 
-    def __init__(self, at_call=None):
+    def __init__(self, at_call=None, inference=infer_all):
         self.at_call = at_call
+        self.inference = inference
         self.n_calls = 0
 
     def __call__(self, *arguments):
         self.n_calls += 1
         if self.n_calls == self.at_call:
             raise KeyboardInterrupt
-        return infer_all(*arguments)
+        return self.inference(*arguments)
 
 
 @pytest.mark.parametrize("some_rows", [False, True])
@@ -221,7 +222,7 @@ def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
-    monkeypatch.setattr(fit, "infer_all", Interrupting(1))
+    monkeypatch.setattr(fit, "infer", Interrupting(1, infer))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
     assert np.array_equal(result.state.globals.loadings, undisturbed.state.globals.loadings)

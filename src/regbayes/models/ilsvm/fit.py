@@ -14,7 +14,7 @@ from scipy.special import expit
 from regbayes.engine import FitResult, Progress, Status, Trace, run
 from regbayes.models.ilsvm import alternation, descent, startup
 from regbayes.models.ilsvm.descent import Evaluation, Problem, Search, settled
-from regbayes.models.ilsvm.inference import infer_all
+from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
 from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Integers, Settings, State
@@ -223,7 +223,7 @@ def _finished(problem: Problem, at: Evaluation, accuracy: Accuracy) -> State:
     """Infer the training rows as prediction does, and solve the classifier there."""
     settings = problem.settings
     g = _at_temperature(at.globals, settings)  # a callback may look during the start-up, when it is warmer
-    psi, _ = infer_all(problem.data.X, g, settings.n_threads)
+    psi = infer(problem.data.X, g, settings.n_threads)
     if problem.dual is None:
         return _padded(State(g, psi, None, None), settings)
     multipliers = _known_multipliers(problem, at)

@@ -116,6 +116,17 @@ def reverse_step(X: Rows, psi: Floats, gradient: Floats, g: Globals, weight: flo
     return GradientStats(sums.coupling, sums.theta_sum, X.combine(gradient))
 
 
+def infer(X: Rows, g: Globals, n_threads: int) -> Floats:
+    """Return psi of all rows, chunk by chunk, as `local_step` does, shape (N, K): what prediction needs."""
+    psi = np.empty((len(X), len(g.loadings)))
+
+    def work(_: int, first: int, last: int) -> None:
+        psi[first:last] = _sweep(base_logits(X.take(slice(first, last)), g), g, g.n_sweeps)
+
+    map_chunks(work, len(X), n_threads)
+    return psi
+
+
 def infer_all(X: Rows, g: Globals, n_threads: int) -> tuple[Floats, Stats]:
     """`local_step` over all rows, chunk by chunk."""
     psi = np.empty((len(X), len(g.loadings)))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr
 
-from regbayes.models.ilsvm.inference import infer_all
+from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.margins import design
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Classifier, Globals
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 def features(X: Rows, g: Globals, n_threads: int = 1) -> Floats:
     """Return psi of rows, shape (n, K)."""
-    return infer_all(X, g, n_threads)[0]
+    return infer(X, g, n_threads)
 
 
 def decide(X: Rows, psi: Floats, classifier: Classifier) -> Floats:
