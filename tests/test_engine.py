@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, run
+from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, Trace, run
 
 finite = st.floats(-1e6, 1e6)
 
@@ -260,6 +260,15 @@ class TestTrace:
         np.testing.assert_allclose(trace.rises.total - falls.total, objectives[-1] - objectives[0], atol=1e-6)
         assert trace.rises.count + falls.count <= len(objectives) - 1
         assert trace.rises.largest == max(0.0, float(np.diff(objectives).max()))
+
+    def test_joined_traces_count_on_and_a_change_of_objective_is_no_rise(self):
+        parts = [run(**replay(values)).trace for values in ([5.0, 3.0, 4.0], [9.0, 8.0], [7.0])]
+        joined = Trace.joined(parts)
+        np.testing.assert_array_equal(joined.iterations, [0, 1, 2, 2, 3, 3])
+        np.testing.assert_array_equal(joined.objective, [5.0, 3.0, 4.0, 9.0, 8.0, 7.0])
+        np.testing.assert_array_equal(joined.rises.iterations, [2])
+        assert joined.terms.keys() == parts[0].terms.keys()
+        assert np.all(np.diff(joined.elapsed) >= 0)
 
     def test_rises_are_placed_at_the_iteration_that_rose(self):
         rises = run(**replay([5.0, 3.0, 4.0, 2.0, 2.5])).trace.rises
