@@ -7,7 +7,8 @@ The peer is ``LinearSVC`` one-vs-rest, and on School one ``LinearSVR`` per schoo
 on the same standardised inputs (and targets, on School). MT-iLSVM has 50 features and is timed whole: standardising,
 start-up, joint fit. Times are CPU seconds, the best of ``--repeats``. The goal was a ratio of at most ten. A test score
 stands beside each, because a fast fit that does not predict is no fit. The curves are whole fits of drawn data with 30
-inputs and 20 features; memory is the peak that Python's allocator saw beside X itself, per row.
+inputs and 20 features; memory is the peak that Python's allocator saw beside X itself, in
+copies of X.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ def curve(sizes: list[tuple[int, int]], repeats: int) -> None:
             peak = tracemalloc.get_traced_memory()[1] / n
             tracemalloc.stop()
             print(
-                f"{n:8d} rows, {tasks:5d} tasks, {kind}: {seconds:7.2f} s, {1e6 * seconds / n:6.1f} us a row, "
-                f"{steps:2d} steps; {peak / (8 * X.shape[1]):5.1f} times X",
+                f"{n:8d} rows, {tasks:5d} tasks, {kind:7}: {seconds:7.2f} s, {steps:2d} steps, "
+                f"{1e6 * seconds / (n * max(steps, 1)):6.2f} us a row and step; {peak / (8 * X.shape[1]):4.1f} times X",
                 flush=True,
             )
 
