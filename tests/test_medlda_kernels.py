@@ -7,7 +7,7 @@ import pytest
 
 from medlda_tools import corpus_of, draw_documents
 from regbayes.kernels import cpu, reference
-from regbayes.kernels.types_topics import Tilt, TopicCounts, padded
+from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, padded
 
 
 def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
@@ -48,6 +48,27 @@ def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
     assert changes[0] == changes[1] == np.count_nonzero(expected.topics != counts.topics)
     assert changes[0] > 0 or n_topics == 1
+
+
+@pytest.mark.parametrize("n_topics", [1, 7, 40])
+@pytest.mark.parametrize("n_responses", [1, 5])
+def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses):
+    corpus, counts, tilt, _ = random_case(n_topics, n_responses)
+    rng = np.random.default_rng(1)
+    uniforms = rng.random((2, corpus.n_tokens), dtype=np.float32)
+    weights = tilt.weights[:, :n_topics].astype(np.float64)
+    scores = counts.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None]
+    guess = scores + 0.1 * rng.standard_normal(scores.shape)
+    expected, found = copied(counts), copied(counts)
+    moved, changes = [scores.copy(), scores.copy()], []
+    for kernels, written, current in ((reference, expected, moved[0]), (cpu, found, moved[1])):
+        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, Scores(current, guess), 0.3, 0.05
+        changes.append(kernels.propose_topics(*arguments, uniforms, written))
+    for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(moved[1], found.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None], atol=1e-9)
+    assert changes[0] == changes[1]
 
 
 def test_a_part_of_the_runs_is_swept_with_its_own_draws():

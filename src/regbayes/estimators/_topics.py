@@ -68,7 +68,7 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
         return float(np.exp(-predict.bounds(documents, fitted, n_threads(self.n_jobs)).sum() / n_words))
 
-    def top_words(self, n: int = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
+    def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
         """Return the most probable words of each topic, the most probable first.
 
         Parameters

@@ -12,7 +12,7 @@ from regbayes.engine import Status
 from regbayes.estimators._common import generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._topics import Counts, as_documents
-from regbayes.models.medlda import fit
+from regbayes.models.medlda import fit, gibbs
 from regbayes.models.medlda.corpus import Corpus, build_corpus, default_groups
 from regbayes.models.medlda.state import Chain, Memory, Responses, Settings
 
@@ -48,7 +48,8 @@ def run_gibbs(
     fingerprint = _fingerprint(corpus, estimator, responses)
     memory: Memory | None = getattr(estimator, "_memory", None) if streaming else None
     chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
-    settings = _settings(estimator, 0 if chain is None else chain.sweep)
+    n_responses = 0 if responses is None else responses.prices.shape[1]
+    settings = _settings(estimator, n_responses, 0 if chain is None else chain.sweep)
     documents = as_documents(counts) if estimator.refit and not streaming else None
 
     def attributes(at: Chain) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def _corpus(counts: Counts, n_blocks: Any) -> Corpus:
     return build_corpus(counts.indptr.astype(np.int64), counts.indices, numbers, counts.shape[1], n_groups)
 
 
-def _settings(estimator: Any, done: int) -> Settings:
+def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
     """Turn parameters into numbers; ``done`` sweeps were made before."""
     alpha, beta = estimator.doc_topic_prior, estimator.topic_word_prior
     return Settings(
@@ -92,6 +93,7 @@ def _settings(estimator: Any, done: int) -> Settings:
         weight_variance=float(estimator.weight_variance),
         n_sweeps=done + int(estimator.max_iter),
         n_burn_in=_burn_in(estimator),
+        propose=gibbs.prefers_proposals(int(estimator.n_components), n_responses),
         seed=int(generator(estimator.random_state).integers(2**31)),
         n_threads=n_threads(estimator.n_jobs),
     )

@@ -31,7 +31,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         Topics.
     inference : {"gibbs"}, default="gibbs"
         As in `MedLDAClassifier`.
-    C : float, default=1.0
+    C : float, default=3.0
         Price of one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
         latent Dirichlet allocation, which predicts the mean.
     epsilon : float, default=0.1
@@ -80,7 +80,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         n_components: int = 40,
         *,
         inference: Literal["gibbs"] = "gibbs",
-        C: float = 1.0,
+        C: float = 3.0,
         epsilon: float = 0.1,
         doc_topic_prior: float | None = None,
         topic_word_prior: float | None = None,

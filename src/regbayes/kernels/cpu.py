@@ -5,7 +5,7 @@ from __future__ import annotations
 from regbayes.kernels.cpu_box import box_check, box_epoch, box_scores, box_weights
 from regbayes.kernels.cpu_simplex import simplex_check, simplex_epoch, simplex_weights
 from regbayes.kernels.cpu_sweeps import reverse_features, sweep_features
-from regbayes.kernels.cpu_topics import infer_proportions, sample_topics, weight_statistics
+from regbayes.kernels.cpu_topics import infer_proportions, propose_topics, sample_topics, weight_statistics
 
 __all__ = [
     "box_check",
@@ -13,6 +13,7 @@ __all__ = [
     "box_scores",
     "box_weights",
     "infer_proportions",
+    "propose_topics",
     "reverse_features",
     "sample_topics",
     "simplex_check",

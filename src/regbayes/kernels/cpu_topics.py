@@ -8,24 +8,37 @@ and k alone, so it is computed once for each topic that occurs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels.chunks import map_chunks, map_tasks
 from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import SPAN, Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
+from regbayes.kernels.types_topics import (
+    LOWEST_EXPONENT,
+    SPAN,
+    Scores,
+    Singles,
+    Tilt,
+    Tokens,
+    TopicCounts,
+    WeightStatistics,
+    Words,
+)
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
-_LOWEST = np.float32(-87.0)  # below it 2^n leaves the normal numbers, and arithmetic on the others crawls
+_LOWEST = np.float32(LOWEST_EXPONENT)
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 
 @compiled_as_written
-def _exp(x: float) -> float:
+def _exp(x: Any) -> Any:
     """Return exp(x) for x <= 0 in single precision (Cephes' polynomial), at least exp(-87)."""
     x = max(x, _LOWEST)
     shifted = x * _LOG2_E + _ROUND
@@ -38,7 +51,7 @@ def _exp(x: float) -> float:
 
 
 @compiled_inline
-def _add_rows(weights, slopes, bends, out):  # type: ignore[no-untyped-def]
+def _add_rows(weights: Singles, slopes: Singles, bends: Singles, out: Singles) -> None:
     """Write ``out_k = sum_l w_lk (slope_l + bend_l w_lk)``, four rows at a time to spare the memory of ``out``."""
     n_topics, n_responses = weights.shape[1], weights.shape[0]
     for k in range(n_topics):
@@ -59,7 +72,16 @@ def _add_rows(weights, slopes, bends, out):  # type: ignore[no-untyped-def]
 
 
 @compiled_inline
-def _tilt_of_document(counts, linear, quadratic, weights, per_token, slopes, bends, tilt):  # type: ignore[no-untyped-def]
+def _tilt_of_document(
+    counts: NDArray[np.int32],
+    linear: Floats,
+    quadratic: Floats,
+    weights: Singles,
+    per_token: float,
+    slopes: Singles,
+    bends: Singles,
+    tilt: Singles,
+) -> None:
     """Write the exponent that a further token in each topic adds, when none is taken out."""
     for response in range(weights.shape[0]):
         score = _ZERO
@@ -71,7 +93,15 @@ def _tilt_of_document(counts, linear, quadratic, weights, per_token, slopes, ben
 
 
 @compiled_inline
-def _shift_of_topic(topic, quadratic, weights, per_token, slopes, bends, shift):  # type: ignore[no-untyped-def]
+def _shift_of_topic(
+    topic: int,
+    quadratic: Floats,
+    weights: Singles,
+    per_token: float,
+    slopes: Singles,
+    bends: Singles,
+    shift: Singles,
+) -> None:
     """Write how the exponent of each topic changes when a token is taken out of ``topic``."""
     for response in range(weights.shape[0]):
         slopes[response] = quadratic[response] * per_token * per_token * weights[response, topic]
@@ -80,24 +110,25 @@ def _shift_of_topic(topic, quadratic, weights, per_token, slopes, bends, shift):
 
 
 @compiled
-def _sample_visits(  # type: ignore[no-untyped-def]
-    words,
-    documents,
-    starts,
-    first_visit,
-    last_visit,
-    lengths,
-    linear,
-    quadratic,
-    weights,
-    doc_prior,
-    word_prior,
-    uniforms,
-    topics,
-    doc_topic,
-    word_topic,
-    topic_total,
-):
+def _sample_visits(
+    words: NDArray[np.int32],
+    documents: NDArray[np.int32],
+    starts: Indices,
+    first_visit: int,
+    last_visit: int,
+    lengths: Indices,
+    linear: Floats,
+    quadratic: Floats,
+    weights: Singles,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    topics: NDArray[np.int16],
+    doc_topic: NDArray[np.int32],
+    word_topic: NDArray[np.int32],
+    topic_total: Indices,
+) -> int:
+    """Sweep over the runs of a block; see ``reference.sample_topics``."""
     n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
     alpha, beta = np.float32(doc_prior), np.float32(word_prior)
     mass = np.float64(word_prior) * word_topic.shape[0]
@@ -117,7 +148,7 @@ def _sample_visits(  # type: ignore[no-untyped-def]
         if n_responses:
             _tilt_of_document(counts, linear[document], quadratic[document], weights, per_token, slopes, bends, tilt)
         for i in range(starts[visit], starts[visit + 1]):
-            old = np.int64(topics[i])
+            old = int(topics[i])
             row = word_topic[words[i]]
             counts[old] -= 1
             row[old] -= 1
@@ -168,6 +199,102 @@ def _sample_visits(  # type: ignore[no-untyped-def]
     return n_changed
 
 
+@compiled
+def _propose_visits(
+    words: NDArray[np.int32],
+    documents: NDArray[np.int32],
+    starts: Indices,
+    first_visit: int,
+    last_visit: int,
+    lengths: Indices,
+    linear: Floats,
+    quadratic: Floats,
+    weights: Singles,
+    current_scores: Floats,
+    guessed_scores: Floats,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    topics: NDArray[np.int16],
+    doc_topic: NDArray[np.int32],
+    word_topic: NDArray[np.int32],
+    topic_total: Indices,
+) -> int:
+    """Sweep over the runs of a block; see ``reference.propose_topics``."""
+    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
+    alpha, beta = np.float32(doc_prior), np.float32(word_prior)
+    mass = np.float64(word_prior) * word_topic.shape[0]
+    inverse = np.empty(n_topics, np.float32)
+    for k in range(n_topics):
+        inverse[k] = np.float32(1.0 / (topic_total[k] + mass)) if k < topic_total.size else _ZERO
+    p, exponent, factor = np.empty(n_topics, np.float32), np.empty(n_topics, np.float32), np.ones(n_topics, np.float32)
+    slopes, bends = np.empty(n_responses, np.float32), np.empty(n_responses, np.float32)
+    sums = np.empty(n_topics // SPAN, np.float32)
+    n_changed, offset = 0, starts[first_visit]
+    for visit in range(first_visit, last_visit):
+        document = documents[visit]
+        counts = doc_topic[document]
+        per_token = 1.0 / lengths[document]
+        for response in range(n_responses):
+            pull = linear[document, response] - quadratic[document, response] * guessed_scores[document, response]
+            slopes[response] = pull * per_token
+            bends[response] = -0.5 * quadratic[document, response] * per_token * per_token
+        _add_rows(weights, slopes, bends, exponent)
+        highest = np.float32(-np.inf)
+        for k in range(topic_total.size):
+            highest = max(highest, exponent[k])
+        for k in range(topic_total.size):
+            exponent[k] = max(exponent[k] - highest, _LOWEST)
+            factor[k] = _exp(exponent[k])
+        for i in range(starts[visit], starts[visit + 1]):
+            old = int(topics[i])
+            row = word_topic[words[i]]
+            counts[old] -= 1
+            row[old] -= 1
+            topic_total[old] -= 1
+            inverse[old] = np.float32(1.0 / (topic_total[old] + mass))
+            total = _ZERO
+            for s in range(sums.size):
+                part = _ZERO
+                for j in range(SPAN):
+                    k = s * SPAN + j
+                    value = (np.float32(counts[k]) + alpha) * (np.float32(row[k]) + beta) * (inverse[k] * factor[k])
+                    p[k] = value
+                    part += value
+                sums[s] = part
+                total += part
+            left = uniforms[0, i - offset] * total
+            s = 0
+            while s < sums.size - 1 and left >= sums[s]:
+                left -= sums[s]
+                s += 1
+            k, last = s * SPAN, min((s + 1) * SPAN, topic_total.size) - 1
+            while k < last and left >= p[k]:
+                left -= p[k]
+                k += 1
+            if k != old:
+                gain = np.float64(exponent[old]) - np.float64(exponent[k])
+                for response in range(n_responses):
+                    before, after = np.float64(weights[response, old]), np.float64(weights[response, k])
+                    score = current_scores[document, response] - before * per_token
+                    middle = score + 0.5 * (before + after) * per_token
+                    pull = linear[document, response] - quadratic[document, response] * middle
+                    gain += (after - before) * per_token * pull
+                if gain >= 0.0 or uniforms[1, i - offset] < np.exp(gain):
+                    n_changed += 1
+                    topics[i] = k
+                    for response in range(n_responses):
+                        step = np.float64(weights[response, k]) - np.float64(weights[response, old])
+                        current_scores[document, response] += step * per_token
+                else:
+                    k = old
+            counts[k] += 1
+            row[k] += 1
+            topic_total[k] += 1
+            inverse[k] = np.float32(1.0 / (topic_total[k] + mass))
+    return n_changed
+
+
 def sample_topics(
     tokens: Tokens,
     first_run: int,
@@ -179,22 +306,65 @@ def sample_topics(
     counts: TopicCounts,
 ) -> int:
     """Compiled twin of ``reference.sample_topics``."""
-    return int(
-        _sample_visits(
-            *(read_only(array) for array in tokens),
-            first_run,
-            last_run,
-            *(read_only(array) for array in tilt),
-            float(doc_prior),
-            float(word_prior),
-            read_only(uniforms),
-            *counts,
-        )
+    return _sample_visits(
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
+        first_run,
+        last_run,
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(tilt.weights),
+        float(doc_prior),
+        float(word_prior),
+        read_only(uniforms),
+        *counts,
+    )
+
+
+def propose_topics(
+    tokens: Tokens,
+    first_run: int,
+    last_run: int,
+    tilt: Tilt,
+    scores: Scores,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    counts: TopicCounts,
+) -> int:
+    """Compiled twin of ``reference.propose_topics``."""
+    return _propose_visits(
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
+        first_run,
+        last_run,
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(tilt.weights),
+        scores.current,
+        read_only(scores.guess),
+        float(doc_prior),
+        float(word_prior),
+        read_only(uniforms),
+        *counts,
     )
 
 
 @compiled
-def _sum_documents(doc_topic, lengths, linear, quadratic, first, last, precision, sums):  # type: ignore[no-untyped-def]
+def _sum_documents(
+    doc_topic: NDArray[np.int32],
+    lengths: Indices,
+    linear: Floats,
+    quadratic: Floats,
+    first: int,
+    last: int,
+    precision: Floats,
+    sums: Floats,
+) -> None:
     """Add documents to ``precision`` (topics, topics, responses), its upper half, and to ``sums``."""
     n_topics, n_responses = sums.shape
     present, share = np.empty(n_topics, np.int64), np.empty(n_topics)
@@ -225,10 +395,12 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> We
     n_parts = _N_PARTS if n_topics * n_topics * n_responses <= _MOST_CELLS else 1
     precision, sums = np.zeros((n_parts, n_topics, n_topics, n_responses)), np.zeros((n_parts, n_topics, n_responses))
     bounds = np.linspace(0, n_documents, n_parts + 1).astype(np.int64)
-    inputs = [read_only(array) for array in (counts.doc_topic, tilt.lengths, tilt.linear, tilt.quadratic)]
+    doc_topic, lengths = read_only(counts.doc_topic), read_only(tilt.lengths)
+    linear, quadratic = read_only(tilt.linear), read_only(tilt.quadratic)
 
     def work(part: int) -> None:
-        _sum_documents(*inputs, bounds[part], bounds[part + 1], precision[part], sums[part])
+        rows = int(bounds[part]), int(bounds[part + 1])
+        _sum_documents(doc_topic, lengths, linear, quadratic, *rows, precision[part], sums[part])
 
     map_tasks(work, n_parts, n_threads)
     upper = np.moveaxis(precision.sum(axis=0), 2, 0)
@@ -237,7 +409,19 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> We
 
 
 @compiled
-def _infer_documents(words, numbers, starts, topics, doc_prior, max_sweeps, tol, out, first, last):  # type: ignore[no-untyped-def]
+def _infer_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: float,
+    max_sweeps: int,
+    tol: float,
+    out: Floats,
+    first: int,
+    last: int,
+) -> int:
+    """Infer some documents; see ``reference.infer_proportions``."""
     n_topics, n_columns = out.shape[1], topics.shape[1]
     alpha = np.float32(doc_prior)
     current, found = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
@@ -284,9 +468,16 @@ def infer_proportions(
     n_threads: int = 1,
 ) -> int:
     """Compiled twin of ``reference.infer_proportions``, in single precision."""
-    inputs = [read_only(array) for array in (words, numbers, starts, word_given_topic)]
+    words, numbers, starts, topics = (
+        read_only(words),
+        read_only(numbers),
+        read_only(starts),
+        read_only(word_given_topic),
+    )
 
     def work(_chunk: int, first: int, last: int) -> int:
-        return int(_infer_documents(*inputs, float(doc_prior), max_sweeps, float(tol), out, first, last))
+        return _infer_documents(
+            words, numbers, starts, topics, float(doc_prior), max_sweeps, float(tol), out, first, last
+        )
 
     return max(map_chunks(work, len(starts) - 1, n_threads), default=0)

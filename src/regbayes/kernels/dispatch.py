@@ -20,7 +20,7 @@ from regbayes.kernels.types import (
     SimplexState,
     SweepGradient,
 )
-from regbayes.kernels.types_topics import Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
+from regbayes.kernels.types_topics import Scores, Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
 
 BackendName = Literal["cpu", "reference"]
 
@@ -79,6 +79,20 @@ class Backend(Protocol):
         counts: TopicCounts,
     ) -> int:
         """Draw the topics of tokens, one after another."""
+
+    def propose_topics(
+        self,
+        tokens: Tokens,
+        first_run: int,
+        last_run: int,
+        tilt: Tilt,
+        scores: Scores,
+        doc_prior: float,
+        word_prior: float,
+        uniforms: Singles,
+        counts: TopicCounts,
+    ) -> int:
+        """Propose topics of tokens, one after another, and accept or reject them."""
 
     def weight_statistics(self, tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
         """Sum what the weights' normal distribution needs."""

@@ -12,7 +12,7 @@ from regbayes.kernels.reference_margins import (
     simplex_weights,
 )
 from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
-from regbayes.kernels.reference_topics import infer_proportions, sample_topics, weight_statistics
+from regbayes.kernels.reference_topics import infer_proportions, propose_topics, sample_topics, weight_statistics
 
 __all__ = [
     "box_check",
@@ -20,6 +20,7 @@ __all__ = [
     "box_scores",
     "box_weights",
     "infer_proportions",
+    "propose_topics",
     "reverse_features",
     "sample_topics",
     "simplex_check",

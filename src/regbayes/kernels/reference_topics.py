@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from regbayes.kernels.types import Floats, Indices
-from regbayes.kernels.types_topics import Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
+from regbayes.kernels.types_topics import (
+    LOWEST_EXPONENT,
+    Scores,
+    Singles,
+    Tilt,
+    Tokens,
+    TopicCounts,
+    WeightStatistics,
+    Words,
+)
 
 
 def sample_topics(
@@ -68,6 +77,70 @@ def sample_topics(
                 table[new] += 1
             counts.topics[i] = new
             n_changed += int(new != old)
+    return n_changed
+
+
+def propose_topics(
+    tokens: Tokens,
+    first_run: int,
+    last_run: int,
+    tilt: Tilt,
+    scores: Scores,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    counts: TopicCounts,
+) -> int:
+    """As `sample_topics`, with a tilt that is proposed and then accepted, for many topics and responses.
+
+    The proposal has the weights of `sample_topics`, with the slope of the tilt at ``scores.guess`` in the place of the
+    document's score without the token; a Metropolis-Hastings step corrects for it. The distribution that is left
+    invariant is the same, as long as the guess does not depend on the topics. docs/math.md eq. (58).
+
+    Parameters
+    ----------
+    tokens, first_run, last_run, tilt, doc_prior, word_prior, counts
+        As in `sample_topics`.
+    scores : Scores
+        Its ``current`` is written.
+    uniforms : (2, tokens of the runs)
+        In [0, 1): for proposals and for acceptances.
+
+    Returns
+    -------
+    int
+        How many tokens changed their topic.
+    """
+    n_changed, offset = 0, tokens.starts[first_run]
+    n_topics = counts.topic_total.size
+    weights = tilt.weights[:, :n_topics].astype(np.float64)
+    mass = word_prior * counts.word_topic.shape[0]
+    for run in range(first_run, last_run):
+        document = tokens.documents[run]
+        linear, quadratic = tilt.linear[document], tilt.quadratic[document]
+        in_document, per_token = counts.doc_topic[document, :n_topics], 1.0 / tilt.lengths[document]
+        current, guess = scores.current[document], scores.guess[document]
+        bend = 0.5 * (quadratic @ weights**2) * per_token**2
+        exponent = ((linear - quadratic * guess) @ weights) * per_token - bend
+        exponent = np.maximum(exponent - exponent.max(), LOWEST_EXPONENT)
+        for i in range(tokens.starts[run], tokens.starts[run + 1]):
+            old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
+            for table in (in_document, of_word, counts.topic_total):
+                table[old] -= 1
+            p = (in_document + doc_prior) * (of_word + word_prior) / (counts.topic_total + mass)
+            p = np.cumsum(p * np.exp(exponent))
+            new = min(int(np.searchsorted(p, uniforms[0, i - offset] * p[-1], side="right")), n_topics - 1)
+            step = (weights[:, new] - weights[:, old]) * per_token
+            without = current - weights[:, old] * per_token
+            true_change = step @ (linear - quadratic * without) - bend[new] + bend[old]
+            if np.log(max(uniforms[1, i - offset], 1e-38)) >= true_change - exponent[new] + exponent[old]:
+                new = old
+            elif new != old:
+                current += step
+                n_changed += 1
+            for table in (in_document, of_word, counts.topic_total):
+                table[new] += 1
+            counts.topics[i] = new
     return n_changed
 
 

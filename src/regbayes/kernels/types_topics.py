@@ -17,6 +17,9 @@ Singles = NDArray[np.float32]
 SPAN = 8
 """Tables of counts have a number of columns that is a multiple of this; columns beyond the topics stay zero."""
 
+LOWEST_EXPONENT = -87.0
+"""Relative to the highest: lower ones leave the normal numbers in single precision, on which arithmetic crawls."""
+
 
 def padded(n_topics: int) -> int:
     """Return the number of columns of tables for so many topics."""
@@ -48,6 +51,15 @@ class Tilt(NamedTuple):
     """(documents, responses): not negative."""
     weights: Singles
     """(responses, columns): padding is zero. No responses: no tilt."""
+
+
+class Scores(NamedTuple):
+    """Scores of documents, for sweeps that propose and accept."""
+
+    current: Floats
+    """(documents, responses): written, as topics change."""
+    guess: Floats
+    """(documents, responses): where proposals evaluate the tilt; it must not depend on the current topics."""
 
 
 class TopicCounts(NamedTuple):

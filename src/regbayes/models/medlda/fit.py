@@ -101,10 +101,10 @@ def conclude(
 ) -> Fitted:
     """Return `summarize`, with the weights solved for at what prediction sees, if the documents are given."""
     fitted = summarize(corpus, settings, chain)
-    if responses is None or documents is None or not np.any(responses.prices > 0):
+    if responses is None or documents is None or corpus.n_tokens == 0:
         return fitted
     shares = proportions(documents, fitted, settings.n_threads)
-    mean_length = corpus.n_tokens / max(np.count_nonzero(corpus.lengths), 1)
+    mean_length = corpus.n_tokens / int(np.count_nonzero(corpus.lengths))
     lighter = replace(responses, prices=responses.prices * (readout.PRICE / mean_length))
     return replace(fitted, weights=readout.solve_weights(shares, lighter, settings.weight_variance))
 

@@ -17,12 +17,20 @@ from scipy.special import gammaln
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks, map_tasks
 from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_topics import Tilt, TopicCounts, padded
+from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, padded
 from regbayes.models.medlda.augmentation import draw_quadratics, first_quadratics, losses, n_variables
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
 
 Floats = NDArray[np.float64]
+
+MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
+GUESS_DECAY = 0.6  # of the share of a sweep in the guessed scores: they settle, and proposals with them
+
+
+def prefers_proposals(n_topics: int, n_responses: int) -> bool:
+    """Whether topics are best proposed and accepted, because their exact distributions cost too much."""
+    return n_topics * n_responses > MOST_DRAWN
 
 
 @dataclass(frozen=True)
@@ -57,21 +65,23 @@ def start(problem: Problem, hint: Memory | None = None) -> Chain:
     K = settings.n_components
     if hint is None:
         topics = rng.integers(0, K, corpus.n_tokens, dtype=np.int16)
-        weights = np.zeros((problem.n_responses, K))
+        weights: Floats = np.zeros((problem.n_responses, K))
     else:
         topics = _draw_by_topics(problem, hint, rng.random(corpus.n_tokens, dtype=np.float32))
-        weights = np.linalg.solve(hint.precision, hint.linear[:, :, None])[:, :, 0]
+        weights = np.asarray(np.linalg.solve(hint.precision, hint.linear[:, :, None])[:, :, 0], dtype=np.float64)
     counts = _count(problem, topics)
     if problem.responses is None:
         nothing = np.zeros((len(corpus.lengths), 0))
-        return Chain(counts, weights[:0], nothing, nothing, 0, None)
-    return Chain(counts, weights, *first_quadratics(problem.responses), 0, None)
+        return Chain(counts, weights[:0], nothing, nothing, nothing, nothing, 0, None)
+    scores = document_scores(problem, counts, weights)
+    return Chain(counts, weights, *first_quadratics(problem.responses), scores, scores, 0, None)
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
     """Sweep over the tokens, then draw weights and augmentation variables; take averages once burnt in."""
     settings, sweep = problem.settings, chain.sweep + 1
-    counts = TopicCounts(*(table.copy() for table in chain.counts))
+    topics, doc_topic, word_topic, topic_total = chain.counts
+    counts = TopicCounts(topics.copy(), doc_topic.copy(), word_topic.copy(), topic_total.copy())
     n_changed = _sample_topics(problem, replace(chain, counts=counts, sweep=sweep))
     chain = replace(chain, counts=counts, sweep=sweep)
     precision = linear = np.zeros((0, settings.n_components, settings.n_components))
@@ -83,7 +93,8 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
         scores = document_scores(problem, counts, weights)
         shape = (n_variables(problem.responses), *scores.shape)
         drawn = draw_quadratics(problem.responses, scores, rng.standard_normal(shape), rng.random(shape))
-        chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1])
+        guess = chain.guess + (scores - chain.guess) * sweep**-GUESS_DECAY
+        chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores, guess=guess)
         terms |= _response_terms(problem, scores, weights)
     if sweep > settings.n_burn_in:
         chain = replace(chain, averages=_averaged(chain, precision, linear))
@@ -104,9 +115,9 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
-    tilt = _tilt(problem, chain)
+    tilt, scores = _tilt(problem, chain), Scores(chain.scores.copy(), chain.guess)
     for diagonal in problem.corpus.diagonals():
-        work = partial(_sample_block, problem, chain, tilt, diagonal)
+        work = partial(_sample_block, problem, chain, tilt, scores, diagonal)
         results = map_tasks(work, len(diagonal), problem.settings.n_threads)
         for changed, difference in results:
             total += difference
@@ -115,17 +126,21 @@ def _sample_topics(problem: Problem, chain: Chain) -> int:
 
 
 def _sample_block(
-    problem: Problem, chain: Chain, tilt: Tilt, blocks: list[int], position: int
+    problem: Problem, chain: Chain, tilt: Tilt, scores: Scores, blocks: list[int], position: int
 ) -> tuple[int, NDArray[np.int64]]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
     block = blocks[position]
     first, last = int(corpus.block_runs[block]), int(corpus.block_runs[block + 1])
     n_tokens = int(tokens.starts[last] - tokens.starts[first])
-    uniforms = _generator(settings, chain.sweep, block).random(n_tokens, dtype=np.float32)
+    rng, priors = _generator(settings, chain.sweep, block), (settings.doc_topic_prior, settings.topic_word_prior)
     counts = chain.counts._replace(topic_total=chain.counts.topic_total.copy())
-    priors = settings.doc_topic_prior, settings.topic_word_prior
-    changed = problem.backend.sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
+    if settings.propose:
+        uniforms = rng.random((2, n_tokens), dtype=np.float32)
+        changed = problem.backend.propose_topics(tokens, first, last, tilt, scores, *priors, uniforms, counts)
+    else:
+        uniforms = rng.random(n_tokens, dtype=np.float32)
+        changed = problem.backend.sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
     return changed, counts.topic_total - chain.counts.topic_total
 
 
@@ -199,19 +214,15 @@ def _averaged(chain: Chain, precision: Floats, linear: Floats) -> Averages:
     if old is None:
         return new
     n = old.n_kept + 1
-
-    def mean(before: NDArray[np.floating], now: NDArray[np.floating]) -> NDArray[np.floating]:
-        now -= before
-        now /= n
-        now += before
-        return now
-
+    new.word_topic[...] -= old.word_topic
+    new.word_topic[...] /= n
+    new.word_topic[...] += old.word_topic
     return Averages(
         n,
-        mean(old.word_topic, new.word_topic),
-        mean(old.weights, new.weights.copy()),
-        mean(old.precision, new.precision),
-        mean(old.linear, new.linear),
+        new.word_topic,
+        old.weights + (new.weights - old.weights) / n,
+        old.precision + (new.precision - old.precision) / n,
+        old.linear + (new.linear - old.linear) / n,
     )
 
 

@@ -59,7 +59,7 @@ def proportions(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
     counts = infer_counts(documents, fitted, topic_words(fitted), n_threads)
     total = counts.sum(axis=1, keepdims=True)
     overall = fitted.topic_total + fitted.doc_topic_prior
-    return np.where(total > 0, counts / np.maximum(total, 1e-30), overall / overall.sum())
+    return np.asarray(np.where(total > 0, counts / np.maximum(total, 1e-30), overall / overall.sum()))
 
 
 def bounds(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
@@ -84,4 +84,4 @@ def bounds(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
         found[first:last] += np.bincount(row - first, documents.numbers[entries] * np.log(p), last - first)
 
     map_chunks(work, len(found), n_threads)
-    return found
+    return np.asarray(found)

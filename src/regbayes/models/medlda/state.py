@@ -24,6 +24,7 @@ class Settings:
     weight_variance: float  # v^2
     n_sweeps: int
     n_burn_in: int  # sweeps before averages are taken
+    propose: bool  # whether topics are proposed and accepted, or drawn; see `gibbs.prefers_proposals`
     seed: int
     n_threads: int
 
@@ -90,5 +91,7 @@ class Chain:
     weights: Floats  # (L, K)
     linear: Floats  # (N, L): of the tilt, given the augmentation variables
     quadratic: Floats  # (N, L)
+    scores: Floats  # (N, L)
+    guess: Floats  # (N, L): mean of the scores over the sweeps, for proposals
     sweep: int  # sweeps so far
     averages: Averages | None  # None before the first sweep that is kept

@@ -1,0 +1,220 @@
+"""Quality, speed and memory of MedLDA by Gibbs sampling, with its peers in the same run.
+
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py news       # 20 Newsgroups: accuracy, tokens/s, CPU seconds
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py course     # accuracy on new posts as the chain goes on
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py movies     # movie reviews: predictive R2
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py transform  # topics of new posts, against scikit-learn
+    python benchmarks/bench_medlda.py size                            # generated documents: cost by tokens, memory
+    python benchmarks/bench_medlda.py topics                          # generated documents: cost by topics, threads
+    python benchmarks/bench_medlda.py --smoke                         # all parts, on small generated documents
+
+Settings of our models are the defaults, which were chosen on late posts of the *training* part (and on a part of one
+training half of the reviews); see docs/notes/medlda.md. Times are CPU seconds of one thread unless ``--jobs`` says
+otherwise; set OMP_NUM_THREADS=1. Rates count every sweep over every token, weights and start-up included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, csr_matrix, vstack
+from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.svm import LinearSVC
+
+from regbayes import MedLDAClassifier, MedLDARegressor
+
+INPUTS: dict[str, Callable[[], Any]] = {
+    "raw counts": FunctionTransformer,
+    "log counts": lambda: FunctionTransformer(np.log1p, accept_sparse=True),
+    "tf-idf": TfidfTransformer,
+    "sublinear tf-idf": lambda: TfidfTransformer(sublinear_tf=True),
+}
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    result = work()
+    return result, time.process_time() - start
+
+
+def draw(n_documents: int, n_topics: int, n_words: int, length: int, seed: int = 0) -> tuple[csr_array, np.ndarray]:
+    """Documents of latent Dirichlet allocation, ten classes by their proportions, in portions to bound memory."""
+    world = np.random.default_rng(0)
+    topics = np.cumsum(world.dirichlet(np.full(n_words, 0.05), n_topics), axis=1)
+    rng, parts, labels = np.random.default_rng(seed), [], []
+    for first in range(0, n_documents, 20_000):
+        n = min(20_000, n_documents - first)
+        proportions = rng.dirichlet(np.full(n_topics, 0.1), n)
+        labels.append(np.argmax(proportions, axis=1) % 10)
+        chosen = (rng.random((n, length, 1)) > np.cumsum(proportions, axis=1)[:, None, :-1]).sum(axis=2)
+        words = np.empty((n, length), dtype=np.int32)
+        for k in range(n_topics):
+            mask = chosen == k
+            words[mask] = np.searchsorted(topics[k], rng.random(mask.sum()) * topics[k, -1])
+        rows = np.repeat(np.arange(n), length)
+        parts.append(csr_matrix((np.ones(n * length, np.int32), (rows, words.ravel())), shape=(n, n_words)))
+    return csr_array(vstack(parts)), np.concatenate(labels)
+
+
+def news_data(smoke: bool) -> tuple[Any, Any, Any, Any]:
+    if smoke:
+        X, y = draw(600, 12, 400, 60)
+        return X[:400], y[:400], X[400:], y[400:]
+    from regbayes.datasets import load_20newsgroups
+
+    bunch = load_20newsgroups()
+    return bunch.data[bunch.train], bunch.target[bunch.train], bunch.data[bunch.test], bunch.target[bunch.test]
+
+
+def news(smoke: bool, jobs: int) -> None:
+    """Accuracy of topic models and of linear models on words."""
+    X, y, X_new, y_new = news_data(smoke)
+    tokens = float(X.sum())
+    print(f"{X.shape[0]} documents, {tokens:.0f} tokens; {X_new.shape[0]} new documents")
+    for name, make in INPUTS.items():
+        model, seconds = timed(lambda make=make: make_pipeline(make(), LinearSVC()).fit(X, y))
+        print(f"  LinearSVC, {name:17} accuracy {model.score(X_new, y_new):.4f}   {seconds:7.1f} s", flush=True)
+    K = 8 if smoke else 40
+    lda, seconds = timed(lambda: make_pipeline(LatentDirichletAllocation(K, random_state=0), LinearSVC()).fit(X, y))
+    print(f"  scikit-learn LDA + LinearSVC, K = {K}: accuracy {lda.score(X_new, y_new):.4f}   {seconds:7.1f} s")
+    if importlib.util.find_spec("tomotopy") is None:
+        print("  tomotopy is not installed: its rows are left out")
+    for K, seeds in ((8, 1),) if smoke else ((20, 5), (40, 5), (100, 2)):
+        rows = []
+        for seed in range(seeds):
+            model = MedLDAClassifier(K, random_state=seed, n_jobs=jobs)
+            _, seconds = timed(lambda model=model: model.fit(X, y))
+            rows.append((model.score(X_new, y_new), seconds, tokens * model.n_iter_ / seconds / 1e6))
+            print(f"    K = {K}, seed {seed}: {rows[-1][0]:.4f}  {seconds:.1f} s  {rows[-1][2]:.2f} M/s", flush=True)
+        accuracy, seconds, rate = np.mean(rows, axis=0)
+        lowest = min(row[0] for row in rows)
+        print(f"  MedLDA, K = {K}: accuracy {accuracy:.4f} (lowest {lowest:.4f})   {seconds:7.1f} s   {rate:.2f} M/s")
+
+
+def course(smoke: bool, jobs: int) -> None:
+    """Accuracy on new documents as the chain goes on."""
+    X, y, X_new, y_new = news_data(smoke)
+    for K in (8,) if smoke else (40, 100):
+        model, spent, sweeps = MedLDAClassifier(K, random_state=0, warm_start=True, n_jobs=jobs, burn_in=5), 0.0, 0
+        for more in (6, 10) if smoke else (10, 10, 20, 40, 80, 160):
+            _, seconds = timed(lambda model=model, more=more: model.set_params(max_iter=more).fit(X, y))
+            spent, sweeps = spent + seconds, sweeps + more
+            print(
+                f"  K = {K}: {sweeps:4d} sweeps, {spent:6.1f} s, accuracy {model.score(X_new, y_new):.4f}", flush=True
+            )
+
+
+def movies(smoke: bool, jobs: int) -> None:
+    """Predictive R2 of ratings on five random halves."""
+    if smoke:
+        X, y = draw(600, 12, 400, 60)
+        y = y.astype(float)
+    else:
+        from regbayes.datasets import load_movie_reviews
+
+        bunch = load_movie_reviews()
+        X, y = bunch.data, bunch.target
+    rows: dict[str, list[float]] = {}
+    for half in range(1 if smoke else 5):
+        order = np.random.default_rng(half).permutation(len(y))
+        train, test = order[: len(y) // 2], order[len(y) // 2 :]
+        for name, make in INPUTS.items():
+            ridge = RidgeCV(alphas=np.logspace(-1, 3, 9), cv=3)
+            rows.setdefault(f"ridge, {name}", []).append(
+                make_pipeline(make(), ridge).fit(X[train], y[train]).score(X[test], y[test])
+            )
+        for K in (8,) if smoke else (20, 50):
+            model = MedLDARegressor(K, random_state=half, n_jobs=jobs).fit(X[train], y[train])
+            rows.setdefault(f"MedLDA, K = {K}", []).append(model.score(X[test], y[test]))
+        print("  half", half, {name: round(values[-1], 4) for name, values in rows.items()}, flush=True)
+    for name, values in rows.items():
+        print(f"  {name:24} R2 {np.mean(values):.4f} (lowest {np.min(values):.4f})")
+
+
+def transform(smoke: bool, jobs: int) -> None:
+    """Topics of new documents: time and bound, at the same topics."""
+    X, y, X_new, _ = news_data(smoke)
+    K = 8 if smoke else 40
+    ours = MedLDAClassifier(K, random_state=0, max_iter=5, n_jobs=jobs).fit(X, y)
+    ours.transform(X_new[:10])
+    theirs = LatentDirichletAllocation(K, doc_topic_prior=0.1, topic_word_prior=0.1, max_iter=1, random_state=0).fit(
+        X[:50]
+    )
+    theirs.components_ = ours.components_.astype(float)
+    theirs.exp_dirichlet_component_ = theirs.components_ / theirs.components_.sum(axis=1, keepdims=True)
+    found, seconds = timed(lambda: ours.transform(X_new))
+    expected, their_seconds = timed(lambda: theirs.transform(X_new))
+    distance = 0.5 * np.abs(found - expected).sum(axis=1).mean()
+    print(f"  transform: ours {seconds:.3f} s, scikit-learn {their_seconds:.3f} s, ratio {their_seconds / seconds:.1f}")
+    print(f"  perplexity bound: ours {ours.perplexity(X_new):.1f}; mean distance of the shares {distance:.3f}")
+    theirs_better = theirs._approx_bound(X_new, theirs._unnormalized_transform(X_new), sub_sampling=False)
+    constant = theirs._approx_bound(csr_array((1, X.shape[1])), np.full((1, K), 0.1), sub_sampling=False)
+    print(f"  perplexity bound of scikit-learn's inference: {np.exp(-(theirs_better - constant) / X_new.sum()):.1f}")
+
+
+def size(smoke: bool, jobs: int) -> None:
+    """Seconds and memory as tokens grow: both should be linear."""
+    length = 100
+    for n_documents in (200, 400) if smoke else (1_000, 10_000, 100_000):
+        X, y = draw(n_documents, 20, 2_000, length)
+        model = MedLDAClassifier(20, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
+        _, seconds = timed(lambda model=model, X=X, y=y: model.fit(X, y))
+        tokens = n_documents * length
+        del model
+        tracemalloc.start()
+        MedLDAClassifier(20, max_iter=1, random_state=0, n_jobs=jobs, refit=False, burn_in=0).fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        rate = tokens * 5 / seconds / 1e6
+        print(f"  {tokens:11d} tokens: {1e9 * seconds / tokens / 5:6.0f} ns per token and sweep ({rate:.2f} M/s); "
+              f"peak {peak / tokens:.0f} bytes per token", flush=True)  # fmt: skip
+
+
+def topics(smoke: bool, jobs: int) -> None:
+    """Rates as the number of topics grows, and with two threads."""
+    X, y = draw(300 if smoke else 8_000, 50, 5_000, 120)
+    tokens = float(X.sum())
+    for K in (8, 40) if smoke else (10, 20, 40, 100, 200, 500, 1000):
+        for C in (1.0, 0.0):
+            model = MedLDAClassifier(K, C=C, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
+            _, seconds = timed(lambda model=model: model.fit(X, y))
+            print(f"  K = {K:4d}, C = {C:g}: {tokens * 5 / seconds / 1e6:6.2f} M tokens/s and CPU", flush=True)
+    for n_jobs in (1, 2):
+        model = MedLDAClassifier(40, max_iter=5, n_blocks=8, random_state=0, n_jobs=n_jobs, refit=False)
+        start = time.perf_counter()
+        model.fit(X, y)
+        print(f"  K = 40, {n_jobs} thread(s): {time.perf_counter() - start:.2f} s elapsed")
+
+
+PARTS = {"news": news, "course": course, "movies": movies, "transform": transform, "size": size, "topics": topics}
+
+
+def main() -> None:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="*", choices=[*PARTS, []], default=[])
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # convergence warnings of the linear peers
+    X, y = draw(40, 3, 30, 20)  # compile before anything is timed
+    MedLDAClassifier(3, max_iter=2).fit(X, y).transform(X)
+    MedLDARegressor(3, max_iter=2).fit(X, y)
+    for name in arguments.part or PARTS:
+        print(name, flush=True)
+        PARTS[name](arguments.smoke, arguments.jobs)
+
+
+if __name__ == "__main__":
+    main()
