@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import StratifiedKFold
 
 from cli_tools import flowers
@@ -168,6 +169,35 @@ def test_baselines():
     assert baseline_score(np.array(["a", "b", "a", "a"]), "classifier") == 0.75
     assert baseline_score(np.array([1.0, 2.0, 6.0]), "regressor") == 0
     assert baseline_score(np.array([[0, 1], [0, np.nan], [1, 1]]), "multilabel") == pytest.approx(4 / 5)
+
+
+def test_balanced_scores_agree_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, predicted = rng.integers(3, size=(2, 50))
+    assert score_of("classifier", y, predicted, balanced=True) == pytest.approx(balanced_accuracy_score(y, predicted))
+    both = np.column_stack([y, predicted % 2]).astype(float)
+    holes = both.copy()
+    holes[:5, 1] = np.nan
+    answers = np.column_stack([predicted, np.ones(50)])
+    wanted = (balanced_accuracy_score(y, predicted) + 0.5) / 2
+    assert score_of("multilabel", holes, answers, balanced=True) == pytest.approx(wanted)
+    assert baseline_score(y, "classifier", balanced=True) == pytest.approx(1 / 3)
+
+
+def test_rare_classes_may_count_as_much(problem):
+    rng = np.random.default_rng(0)
+    y = (rng.random(300) < 0.08).astype(int)
+    X = rng.standard_normal((300, 3)) + y[:, None]
+    recalls = []
+    for balanced in (False, True):
+        settings = FitSettings(n_components=4, C=(1.0,), balanced=balanced, folds=2)
+        fitted = fit_model(Problem(X, y, "classifier", None, settings), quiet())
+        assert fitted.estimator.class_weight == ("balanced" if balanced else None)
+        recalls.append(np.mean(fitted.predictions[y == 1]))
+    assert recalls[1] > recalls[0]
+    numbers = Table(("a", "b"), (X[:, 0], X[:, 1]), "numbers")
+    with pytest.raises(UserError, match="--balanced is about classes"):
+        train(numbers, Wishes(targets=("a",)), FitSettings(balanced=True), quiet())
 
 
 def test_targets_of_different_units_count_alike():

@@ -71,6 +71,10 @@ def fit(
             rich_help_panel=TARGET,
         ),
     ] = True,
+    balanced: Annotated[
+        bool,
+        typer.Option("--balanced", help="Rare classes count as much as frequent ones.", rich_help_panel=TARGET),
+    ] = False,
     image: Annotated[
         str | None,
         typer.Option(
@@ -155,6 +159,7 @@ def fit(
         max_iter=max_iter,
         folds=folds,
         cross_validate=cv,
+        balanced=balanced,
         seed=seed,
         jobs=jobs or 1,
     )
@@ -208,7 +213,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
     }
     if search is not None:
         found["cross_validation"] = {
-            "metric": "r2" if model.target.kind == "regressor" else "accuracy",
+            "metric": model.facts["metric"],
             "mean": search.mean[search.best],
             "std": search.deviation[search.best],
             "folds": search.n_folds,
@@ -222,15 +227,13 @@ def summary(model: ModelFile) -> dict[str, Any]:
 
 def show_model(model: ModelFile, path: str, out: Output) -> None:
     """Print what was found, and what can be done next."""
-    from regbayes.cli.training import metric_name
-
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}
     nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
     baseline = f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
-        score = f"{metric_name(model.target)} {cv['mean']:.3f} ± {cv['std']:.3f}"
+        score = f"{model.facts['metric']} {cv['mean']:.3f} ± {cv['std']:.3f}"
         facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
         facts["score"] = f"not cross-validated ({baseline})"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.targets import Kind
+from regbayes.cli.targets import Kind, observed_rows
 
 __all__ = ["Journal", "JournalScorer", "score_of"]
 
@@ -25,21 +25,26 @@ Floats = NDArray[np.float64]
 RECORDS = "?" * 32 + ".npz"
 
 
-def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any]) -> float:
+def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: bool = False) -> float:
     """Return the accuracy over observed labels, or R² over observed numbers.
 
-    It is the mean over targets where a regressor has several: they may be in different units, so that a sum over them
-    means little.
+    R² and the balanced accuracy (the mean of the classes' recalls) are means over targets where there are several: they
+    may be in different units, and have different classes.
     """
     from regbayes.metrics import explained_variance_pooled, task_accuracy
 
-    if kind != "regressor":
+    if kind != "regressor" and not balanced:
         return task_accuracy(y, predicted)
+    score = explained_variance_pooled if kind == "regressor" else _mean_recall
     if y.ndim == 1:
-        return explained_variance_pooled(y, predicted)
-    seen = np.isfinite(y)
-    columns = [j for j in range(y.shape[1]) if seen[:, j].any()]
-    return float(np.mean([explained_variance_pooled(y[seen[:, j], j], predicted[seen[:, j], j]) for j in columns]))
+        return score(y, predicted)
+    pairs = [(observed_rows(y[:, j]), j) for j in range(y.shape[1])]
+    return float(np.mean([score(y[seen, j], predicted[seen, j]) for seen, j in pairs if seen.any()]))
+
+
+def _mean_recall(y: NDArray[Any], predicted: NDArray[Any]) -> float:
+    truth, hits = y.astype(str), np.asarray(y == predicted)
+    return float(np.mean([hits[truth == label].mean() for label in np.unique(truth)]))
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,12 @@ class JournalScorer:
     folder: str
     kind: Kind
     names: tuple[str, ...]  # of the settings to record
+    balanced: bool = False
 
     def __call__(self, estimator: Any, X: Floats, y: NDArray[Any]) -> float:
         """Return the score."""
         predicted = np.asarray(estimator.predict(X))
-        score = score_of(self.kind, y, predicted)
+        score = score_of(self.kind, y, predicted, balanced=self.balanced)
         parameters = getattr(estimator, "estimator", estimator).get_params()  # inside, where tasks are known
         record = {"settings": {name: parameters[name] for name in self.names}, "score": score}
         if predicted.dtype == object:  # labels of several types: not kept, since nothing is pickled

@@ -55,7 +55,8 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
+        self.line(title)
+        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(columns):
             shown.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
         for row in rows:

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def read_csv(path: str, options: ReadOptions) -> Table:
     delimiter = options.delimiter or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
     header, rows = _split(text, delimiter, source, options.header)
     check_size(len(rows), len(header), source)
-    missing = MISSING | set(options.missing)
+    missing = MISSING | set(options.missing) if options.missing else MISSING
     notes: list[str] = []
     values = list(zip(*rows, strict=True)) if rows else [()] * len(header)
     columns = [
@@ -92,9 +93,12 @@ def _names(row: Sequence[str]) -> list[str]:
 
 
 def _typed(
-    values: Sequence[str], name: str, missing: frozenset[str] | set[str], decimal_comma: bool, notes: list[str]
+    values: Sequence[str], name: str, missing: frozenset[str], decimal_comma: bool, notes: list[str]
 ) -> NDArray[Any]:
     """Return a column of numbers if all its values are, else of text."""
+    if missing is MISSING:  # most columns are plain numbers: try that first
+        with suppress(ValueError):
+            return np.array(values, dtype=np.float64)
     stripped = [value.strip() for value in values]
     absent = [value in missing for value in stripped]
     numbers = ["nan" if gone else value for value, gone in zip(stripped, absent, strict=True)]

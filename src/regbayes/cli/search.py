@@ -54,6 +54,7 @@ class FitSettings:
     max_iter: int | None = None
     folds: int = 5
     cross_validate: bool = True
+    balanced: bool = False  # whether rare classes count as much as frequent ones
     seed: int = 0
     jobs: int = 1
 
@@ -101,6 +102,7 @@ class Problem:
             "temperature": s.temperature[0] if s.temperature else None,
             "include_inputs": s.include_inputs,
             "unseen_tasks": "shared" if self.task is not None else None,
+            "class_weight": "balanced" if s.balanced else None,
         }
         options: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         options["random_state"] = s.seed
@@ -127,6 +129,8 @@ class Problem:
         options: dict[str, Any] = {LISTS[name]: values for name, values in self.grid().items()}
         options |= {"n_components": base.n_components, "max_iter": base.max_iter, "random_state": self.settings.seed}
         options |= {"scoring": scorer, "n_jobs": self.settings.jobs}
+        if self.settings.balanced:
+            options["class_weight"] = "balanced"
         if self.single:
             from sklearn.model_selection import StratifiedKFold
 
@@ -178,7 +182,7 @@ def _fit_searching(problem: Problem, folds: int, output: Output, began: float) -
     n_candidates = int(np.prod([len(values) for values in grid.values()]))
     with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
         journal = Journal(Path(folder))
-        search = problem.search(folds, JournalScorer(folder, problem.kind, names))
+        search = problem.search(folds, JournalScorer(folder, problem.kind, names, problem.settings.balanced))
         output.say(f"cross-validation: {counted(n_candidates, 'setting')} on {folds} folds, then a fit to all rows")
         try:
             with _hearing(problem, output) as heard, shown_progress(journal.count, n_candidates * folds, output):

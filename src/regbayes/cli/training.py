@@ -58,6 +58,8 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     names = choose_targets(table, wishes.targets)
     spec, why = decide(table, names, wishes.kind, wishes.task)
     output.say(why)
+    if settings.balanced and spec.kind == "regressor":
+        raise UserError("--balanced is about classes, and this target asks for a regressor")
     table, y = _rows_with_target(table, spec, output)
     task = task_values(table, spec)
     inputs = _input_columns(table, spec, wishes)
@@ -69,15 +71,17 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     _check_image(wishes.image_shape, X.shape[1])
     sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {counted(len(schema.columns), 'column')}"]
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
-    fitted = fit_model(Problem(X, y, spec.kind, task, settings), output)
-    report = _collect(fitted, X, y, task, spec, schema.encoded_names, wishes, output)
+    problem = Problem(X, y, spec.kind, task, settings)
+    fitted = fit_model(problem, output)
+    report = _collect(fitted, problem, spec, schema.encoded_names, wishes, output)
     facts = {
         "rows": len(X),
         "inputs": X.shape[1],
         "why": why,
         "seconds": fitted.seconds,
         "interrupted": fitted.interrupted,
-        "baseline": baseline_score(y, spec.kind),
+        "baseline": baseline_score(y, spec.kind, balanced=settings.balanced),
+        "metric": metric_name(spec, balanced=settings.balanced),
         "source": table.source,
     }
     return ModelFile(fitted.estimator, schema, spec, fitted.search, report, facts)
@@ -116,7 +120,7 @@ def _check_image(shape: tuple[int, int] | None, n_inputs: int) -> None:
         )
 
 
-def baseline_score(y: NDArray[Any], kind: Kind) -> float:
+def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False) -> float:
     """Return the score of always answering the most frequent class, or the mean, of each target."""
     columns = y[:, None] if y.ndim == 1 else y
     answers = np.empty(columns.shape, dtype=object if kind != "regressor" else float)
@@ -129,25 +133,20 @@ def baseline_score(y: NDArray[Any], kind: Kind) -> float:
             values, counts = np.unique(seen.astype(str), return_counts=True)
             common = values[np.argmax(counts)]
             answers[:, j] = next(value for value in seen if str(value) == common)
-    return score_of(kind, y, answers[:, 0] if y.ndim == 1 else answers)
+    return score_of(kind, y, answers[:, 0] if y.ndim == 1 else answers, balanced=balanced)
 
 
-def metric_name(spec: TargetSpec) -> str:
+def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
     """Return what `score_of` is called for this model."""
+    if balanced:
+        return "balanced accuracy" if len(spec.names) == 1 else "balanced accuracy, mean over targets"
     if spec.kind == "regressor":
         return "R²" if len(spec.names) == 1 else "R², mean over targets"
     return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
 
 
 def _collect(
-    fitted: Fitted,
-    X: NDArray[np.float64],
-    y: NDArray[Any],
-    task: NDArray[Any] | None,
-    spec: TargetSpec,
-    names: list[str],
-    wishes: Wishes,
-    output: Output,
+    fitted: Fitted, problem: Problem, spec: TargetSpec, names: list[str], wishes: Wishes, output: Output
 ) -> Any:
     """Gather what the page shows; a failure there must not cost the user the fit."""
     from regbayes.report import collect
@@ -160,14 +159,15 @@ def _collect(
     )
     scores = {}
     if fitted.search is not None:
-        scores[f"{metric_name(spec)}, cross-validated"] = float(fitted.search.mean[fitted.search.best])
+        metric = metric_name(spec, balanced=problem.settings.balanced)
+        scores[f"{metric}, cross-validated"] = float(fitted.search.mean[fitted.search.best])
     try:
         with output.hearing_warnings():
             return collect(
                 fitted.estimator,
-                X,
-                y,
-                task=task,
+                problem.X,
+                problem.y,
+                task=problem.task,
                 feature_names=names,
                 target_names=list(spec.names) if len(spec.names) > 1 else None,
                 image_shape=wishes.image_shape,
