@@ -312,6 +312,8 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     assert data.confusion is data.tasks is data.regression is data.course is None
     assert set(data.features.loading_names[0]) == {"sea", "sky", "sun"}
     assert not data.features.probabilities
+    assert data.features.all_in_use.all()
+    assert "fixed beforehand" in data.features.count_note
     assert np.all(np.isnan(data.features.separation))
 
 

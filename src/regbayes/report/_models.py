@@ -87,13 +87,20 @@ def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:
 
 
 def used(latent: LatentModel, values: Floats) -> NDArray[np.bool_]:
-    """Which features are in use, by the rule that the model's `n_components_` counts with."""
-    embedding = getattr(latent.model, "embedding_", None)
-    if embedding is not None:
-        return in_use(embedding)
-    if hasattr(latent.model, "tasks_"):  # a feature is a set of inputs
-        return in_use(np.asarray(latent.model.components_).T)
-    return np.asarray(np.ptp(values, axis=0) > 0)
+    """Which features are in use, by the rule that the model's `n_components_` counts with.
+
+    Models without an Indian buffet prior use all features that they have, unless one is the same for all rows.
+    """
+    if not has_sticks(latent.model):
+        return np.asarray(np.ptp(values, axis=0) > 0)
+    if hasattr(latent.model, "embedding_"):
+        return in_use(latent.model.embedding_)
+    return in_use(np.asarray(latent.model.components_).T)  # a feature is a set of inputs
+
+
+def has_sticks(model: Any) -> bool:
+    """Whether the number of features is the data's choice, under an Indian buffet prior."""
+    return hasattr(model, "stick_weights_")
 
 
 def weights_of(latent: LatentModel) -> Floats | None:

@@ -14,7 +14,15 @@ from regbayes.report import _answers as answers
 from regbayes.report import _examples as shown
 from regbayes.report import _features as latent_features
 from regbayes.report._examples import ExamplePool
-from regbayes.report._models import LatentModel, contributions, find_latent, respond, shown_features, used
+from regbayes.report._models import (
+    LatentModel,
+    contributions,
+    find_latent,
+    has_sticks,
+    respond,
+    shown_features,
+    used,
+)
 from regbayes.report._summary import course_of, summary_of
 from regbayes.report._targets import Outcomes, label_text, read_outcomes
 from regbayes.report.data import Features, Kind, ReportData
@@ -244,6 +252,8 @@ def _use_name(unit: bool, weighted: bool) -> str:
 
 
 def _count_note(model: Any, n_used: int, n_components: int) -> str:
+    if not has_sticks(model):
+        return f"The model has {n_components} features, a number that was fixed beforehand."
     if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
         return (
             f"{n_used} of {n_components} features are on for some input and off for another. At a temperature above 0 "
