@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -24,6 +26,7 @@ from regbayes.experiments import EXPERIMENTS, data, make, run, systems, tuning, 
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
+from regbayes.experiments.protocol import Experiment
 from regbayes.experiments.school import paired
 from regbayes.experiments.store import Cell, Record
 from regbayes.experiments.systems import Context, System, named
@@ -334,6 +337,31 @@ def test_features_are_described():
     assert found["features"] == [1]  # the first is the same for all rows, the last is never on
     np.testing.assert_allclose(np.array(found["by_class"])[:, 0], [0.118, 0.9], atol=1e-9)
     assert found["top"][0][0] == 17
+
+
+def invented(experiment: Experiment, cells: Sequence[Cell]) -> list[Record]:
+    """Records as if the cells had been measured."""
+    rng = np.random.default_rng(5)
+    psi, labels = rng.random((20, 4)), np.arange(20) % 2
+    keys = [metric.key for metric in experiment.metrics]
+    return [
+        Record(cell, "", dict(zip(keys, rng.random(len(keys)), strict=True)), 1.0, 0.0, None, {}, describe(psi, labels))
+        for cell in cells
+    ]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_figures_are_drawn_from_what_there_is(no_data, tmp_path, name):
+    experiment = make(name, quick=True)
+    cells = experiment.cells(2)
+    for some in (cells, cells[:1]):  # all of it, and a run that was interrupted at once
+        files = experiment.draw(invented(experiment, some), tmp_path)
+        assert files
+        for path in files:
+            height, width = plt.imread(path).shape[:2]
+            assert height > 300
+            assert width > 500
+        assert experiment.remarks(invented(experiment, some)) is not None
 
 
 def test_paired_differences():

@@ -57,7 +57,13 @@ class Comparison(Experiment):
     def blocks(self) -> Sequence[Block]:
         """One table for each data set, with all systems."""
         return [
-            Block(dataset.name, dataset.description, self._notes(dataset), tuple(self._lines(dataset)))
+            Block(
+                dataset.name,
+                dataset.description,
+                self._notes(dataset),
+                tuple(self._lines(dataset)),
+                comparable=not dataset.stands_for,
+            )
             for dataset in self.datasets()
         ]
 

@@ -45,6 +45,8 @@ def draw_table(
 ) -> list[Path]:
     """Draw a table: a panel for each data set and metric, a point for each system, a cross where the paper has it.
 
+    On a data set that stands for one of the paper's there are no crosses.
+
     Parameters
     ----------
     experiment : Experiment
@@ -69,7 +71,7 @@ def draw_table(
         for ax in row[1:]:
             ax.tick_params(labelleft=False)
         row[0].set_title(block.dataset, loc="left", fontsize="medium", fontweight="bold")
-    _explain(figure, any(line.paper for block in blocks for line in block.lines))
+    _explain(figure, any(line.paper for block in blocks if block.comparable for line in block.lines))
     return [save(figure, path)]
 
 
@@ -86,7 +88,7 @@ def _draw_panel(ax: Axes, block: Block, metric: Metric, groups: Any, peers: str)
                 factor * summary.mean[metric.key], place, xerr=spread or None, fmt="o", color=color, markersize=5
             )
         printed = _number(line.paper.get(metric.key))
-        if printed is not None:
+        if block.comparable and printed is not None:
             ax.plot(printed, place, "x", color=PRINTED, markersize=6)
     ax.set_yticks(range(len(names)), names, fontsize="small")
     ax.set_ylim(len(names) - 0.5, -0.5)

@@ -51,6 +51,8 @@ class Block:
     lines: tuple[Line, ...]
     metrics: tuple[Metric, ...] | None = None
     """None: those of the experiment."""
+    comparable: bool = True
+    """Whether the paper's numbers are about this data set, so that a figure may show them beside ours."""
 
 
 @dataclass(frozen=True)

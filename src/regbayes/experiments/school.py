@@ -70,8 +70,8 @@ class School(Comparison):
         return (
             "Each seed is a random split, 75 % of the rows of every task for training and 25 % for testing, by "
             "numpy.random.default_rng(seed); the paper's own ten splits are no longer public. Truncation "
-            f"{self.n_components}. Settings by {self.n_folds}-fold cross-validation of the pooled explained variance "
-            "inside the training part, with folds that divide every task.",
+            f"{self.n_components}. Settings by {self.n_folds}-fold cross-validation (the paper: 5-fold) of the pooled "
+            "explained variance inside the training part, with folds that divide every task.",
             "Explained variance is read in two ways. The paper does not say which is its own, and neither reproduces "
             "its whole column; its numbers are printed below the pooled one. Rows of MT-IBP+SVM are drawn in the "
             "paper's figure and not printed.",

@@ -152,7 +152,7 @@ class Sensitivity(Experiment):
         others = {"variances": "fixed variances", "testing": "inductive testing", "start": "start at one half"}
         for ax, (key, first) in zip(lower.subplots(1, 3, squeeze=False).flat, others.items(), strict=True):
             self._draw_differences(ax, [study for study in self.studies if study.key == key], groups)
-            ax.set_xlabel(f"points gained over {first}", fontsize="small")
+            ax.set_xlabel(f"points gained over\n{first}", fontsize="small")
         return [save(figure, folder / f"{self.stem}.png")]
 
     def _draw_sweep(self, ax: Any, study: Study, groups: Mapping[Any, list[Record]]) -> None:

@@ -87,15 +87,13 @@ class ResultStore:
         """Add a record: one write of a whole line to the end of the file, on disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps(asdict(record), ensure_ascii=False) + "\n"
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash in the middle of the last line
-                line = "\n" + line
-            os.write(handle, line.encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with open(self.path, "ab+", buffering=0) as file:  # unbuffered: one call of the system for the whole line
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash in the middle of the last line
+                    line = "\n" + line
+            file.write(line.encode())
+            os.fsync(file.fileno())
 
     def clear(self) -> None:
         """Forget everything."""
