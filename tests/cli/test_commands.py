@@ -86,7 +86,7 @@ def test_predict_answers_every_row_in_order(folder):
     detailed = rows_of(more.out)
     assert list(detailed[0]) == [
         *("size", "kind", "kind=aster score", "kind=lily score", "kind=rose score"),
-        *(f"feature{k}" for k in (1, 2, 3, 4)),
+        *(f"feature{k}" for k in (0, 1, 2, 3)),
     ]
     for row in detailed:
         scores = {name: float(row[f"kind={name} score"]) for name in ("aster", "lily", "rose")}

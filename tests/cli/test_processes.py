@@ -56,7 +56,7 @@ def test_evaluate_and_its_output_cut_off(folder):
     assert "accuracy" in done.out
     command = f"{sys.executable} -m regbayes predict flowers.model flowers.csv --features | head -n 1"
     cut = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
-    assert cut.stdout.startswith("kind,feature1")
+    assert cut.stdout.startswith("kind,feature0")
     assert "Traceback" not in cut.stderr
 
 

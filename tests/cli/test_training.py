@@ -165,6 +165,21 @@ def test_rows_without_a_target_are_left_out(table, capsys):
     assert "10 of 90 rows have no target and are left out" in capsys.readouterr().err
 
 
+def test_rows_are_called_by_their_place_or_name(table):
+    settings = FitSettings(cross_validate=False, n_components=3, max_iter=3)
+    kind = table.column("kind").copy()
+    kind[:40] = None
+    names = np.array([f"flower {i}" for i in range(90)], dtype=object)
+    named = Table(("size", "width", "id", "kind"), (*table.columns[:2], names, kind), "named")
+    model = train(named, Wishes(targets=("kind",), names="id"), settings, quiet())
+    assert model.schema.names == ["size", "width"]
+    assert set(model.report.examples.names) <= set(names[40:])
+    model = train(named, Wishes(targets=("kind",)), settings, quiet())
+    assert set(model.report.examples.names) <= {f"row {i}" for i in range(41, 91)}
+    with pytest.raises(BadDataError, match="--names: named has no column 'name'"):
+        train(named, Wishes(targets=("kind",), names="name"), settings, quiet())
+
+
 def test_baselines():
     assert baseline_score(np.array(["a", "b", "a", "a"]), "classifier") == 0.75
     assert baseline_score(np.array([1.0, 2.0, 6.0]), "regressor") == 0

@@ -20,7 +20,7 @@ EPILOG = """**Examples**
 
 `regbayes fit iris.csv --target species --output iris.model`
 
-`regbayes fit patients.parquet --target stroke --target diabetes --ignore id --output risk.model`
+`regbayes fit patients.parquet --target stroke --target diabetes --names id --output risk.model`
 
 `regbayes fit pupils.csv --target score --task school --output school.model`
 
@@ -62,6 +62,10 @@ def fit(
     categorical: Annotated[
         list[str] | None,
         typer.Option("--categorical", help="Column whose numbers are names of categories.", rich_help_panel=TARGET),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option("--names", help="Column that names rows on the page; no input.", rich_help_panel=TARGET),
     ] = None,
     standardize: Annotated[
         bool,
@@ -148,6 +152,7 @@ def fit(
         task=task,
         ignore=tuple(ignore or ()),
         categorical=tuple(categorical or ()),
+        names=names,
         standardize=standardize,
         image_shape=None if image is None else image_shape(image),
     )
@@ -236,7 +241,7 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
         score = f"{model.facts['metric']} {cv['mean']:.3f} ± {cv['std']:.3f}"
         facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
-        facts["score"] = f"not cross-validated ({baseline})"
+        facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
     facts["features"] = f"{found['n_components_in_use']} of {found['n_components']} in use"
     facts["time"] = f"{found['seconds']:.1f} s"
     facts["saved"] = path

@@ -73,7 +73,7 @@ class ModelFile(Saveable):
         """Return the latent features of rows, by the name of their column."""
         X, _ = self.inputs(table, say)
         found = _called(self.estimator.transform, X, {})
-        return {f"feature{k + 1}": found[:, k] for k in range(found.shape[1])}
+        return {f"feature{k}": found[:, k] for k in range(found.shape[1])}
 
     def _note_new_tasks(self, tasks: dict[str, Any], say: Say) -> None:
         if tasks and len(new := np.setdiff1d(tasks["task"], self.estimator.tasks_)):

@@ -13,7 +13,7 @@ from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.journal import score_of
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
-from regbayes.cli.schema import learn_schema
+from regbayes.cli.schema import learn_schema, text_of
 from regbayes.cli.search import FitSettings, Fitted, Problem, fit_model
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import (
@@ -39,6 +39,7 @@ class Wishes:
     task: str | None = None
     ignore: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    names: str | None = None  # the column that names rows on the page
     standardize: bool = True
     image_shape: tuple[int, int] | None = None  # the inputs are the pixels of a picture
 
@@ -60,7 +61,7 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     output.say(why)
     if settings.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
-    table, y = _rows_with_target(table, spec, output)
+    table, y, row_names = _rows_with_target(table, spec, wishes, output)
     task = task_values(table, spec)
     inputs = _input_columns(table, spec, wishes)
     plain = wishes.image_shape is not None
@@ -73,7 +74,7 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     problem = Problem(X, y, spec.kind, task, settings)
     fitted = fit_model(problem, output)
-    report = _collect(fitted, problem, spec, schema.encoded_names, wishes, output)
+    report = _collect(fitted, problem, spec, (schema.encoded_names, row_names), wishes, output)
     facts = {
         "rows": len(X),
         "inputs": X.shape[1],
@@ -87,10 +88,14 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     return ModelFile(fitted.estimator, schema, spec, fitted.search, report, facts)
 
 
-def _rows_with_target(table: Table, spec: TargetSpec, output: Output) -> tuple[Table, NDArray[Any]]:
-    """Leave out rows without any target; several targets may have holes."""
+def _rows_with_target(
+    table: Table, spec: TargetSpec, wishes: Wishes, output: Output
+) -> tuple[Table, NDArray[Any], list[str]]:
+    """Leave out rows without any target (several targets may have holes); return what to call the others, too."""
     y = target_values(table, spec)
     kept = observed_rows(y)
+    called = [None] * len(kept) if wishes.names is None else text_of(_column_of(table, "--names", wishes.names))
+    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
     if not kept.all():
         output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
         table, y = table.take(kept), y[kept]
@@ -98,19 +103,24 @@ def _rows_with_target(table: Table, spec: TargetSpec, output: Output) -> tuple[T
         raise BadDataError(
             f"{table.source} has {len(y)} row with a target; at least 2 are needed, and many more to learn"
         )
-    return table, as_labels(y) if spec.kind == "classifier" else y
+    return table, as_labels(y) if spec.kind == "classifier" else y, row_names
 
 
 def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
     for option, names in (("--ignore", wishes.ignore), ("--categorical", wishes.categorical)):
-        unknown = [name for name in names if name not in table]
-        if unknown:
-            raise BadDataError(f"{option}: {table.source} has no column {unknown[0]!r}; it has {listed(table.names)}")
+        for name in names:
+            _column_of(table, option, name)
     if spec.task is not None and spec.task in spec.names:
         raise UserError(f"--task and --target name the same column, {spec.task!r}")
-    used = {*spec.names, *table.targets, *wishes.ignore} | ({spec.task} if spec.task is not None else set())
+    used = {*spec.names, *table.targets, *wishes.ignore, spec.task, wishes.names}
     possible: Sequence[str] = table.names if table.inputs is None else table.inputs
     return [name for name in possible if name not in used]
+
+
+def _column_of(table: Table, option: str, name: str) -> NDArray[Any]:
+    if name not in table:
+        raise BadDataError(f"{option}: {table.source} has no column {name!r}; it has {listed(table.names)}")
+    return table.column(name)
 
 
 def _check_image(shape: tuple[int, int] | None, n_inputs: int) -> None:
@@ -146,11 +156,17 @@ def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
 
 
 def _collect(
-    fitted: Fitted, problem: Problem, spec: TargetSpec, names: list[str], wishes: Wishes, output: Output
+    fitted: Fitted,
+    problem: Problem,
+    spec: TargetSpec,
+    names: tuple[list[str], list[str]],
+    wishes: Wishes,
+    output: Output,
 ) -> Any:
-    """Gather what the page shows; a failure there must not cost the user the fit."""
+    """Gather what the page shows, with names of inputs and of rows; a failure must not cost the user the fit."""
     from regbayes.report import collect
 
+    scaled = wishes.standardize and wishes.image_shape is None
     honest = fitted.predictions is not None
     note = (
         "Predictions are those of cross-validation: each row was predicted by a fit that had not seen it."
@@ -168,10 +184,11 @@ def _collect(
                 problem.X,
                 problem.y,
                 task=problem.task,
-                feature_names=names,
+                feature_names=names[0],
+                row_names=names[1],
                 target_names=list(spec.names) if len(spec.names) > 1 else None,
                 image_shape=wishes.image_shape,
-                data_name="training rows",
+                data_name="training rows" + (", numbers in standard deviations" if scaled else ""),
                 predictions=fitted.predictions,
                 prediction_note=note,
                 scores=scores,
