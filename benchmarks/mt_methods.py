@@ -18,6 +18,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.metaestimators import available_if
 
 Settings = dict[str, Any]
 Path_ = Sequence[Settings]  # settings that are fitted one after the other, each from the last where a model can
@@ -214,6 +215,7 @@ class PerTask(BaseEstimator):
     def predict(self, X: np.ndarray, task: np.ndarray) -> np.ndarray:
         return self._answers("predict", X, task)
 
+    @available_if(lambda self: hasattr(self.model, "decision_function"))
     def decision_function(self, X: np.ndarray, task: np.ndarray) -> np.ndarray:
         return self._answers("decision_function", X, task)
 
