@@ -76,36 +76,49 @@ def run_experiment(
     planned = list(experiment.cells(n_seeds or experiment.n_seeds))
     prints = {cell: _fingerprint(experiment, cell) for cell in planned}
     done = store.find(prints)
-    todo = [cell for cell in planned if cell not in done]
-    say(_plan(len(done), len(todo), store.path))
-    failed: dict[Cell, str] = {}
     n_before = len(done)
-    interrupted, started = False, time.perf_counter()
+    say(_plan(n_before, len(planned) - n_before, store.path))
+    failed: dict[Cell, str] = {}
+    interrupted = False
     try:
-        for cell, result in _measured(experiment, todo, jobs):
-            if isinstance(result, Measurement):
-                record = Record(cell, prints[cell], **asdict(result))
-                store.append(record)
-                done[cell] = record
-            else:
-                failed[cell] = f"failed: {result}"
-            count = len(done) + len(failed) - n_before
-            left = (time.perf_counter() - started) / count * (len(todo) - count)
-            say(f"[{count}/{len(todo)}] {cell}: {_shown(experiment, result)}{_time_left(left)}")
+        _measure_missing(experiment, prints, store, done, failed, jobs=jobs, say=say)
     except KeyboardInterrupt:
         interrupted = True
     records = tuple(done[cell] for cell in planned if cell in done)
-    text = tables.render_tables(experiment, records, planned, failed)
-    remarks = list(experiment.remarks(records)) if records else []
-    shown = "\n\n".join([text, *remarks]) if remarks else text
-    show("\n" + shown + "\n")
-    files = _save(experiment, output, records, f"{header}\n\n{shown}\n", say)
+    tables_shown = tables.render_tables(experiment, records, planned, failed)
+    text = "\n\n".join([tables_shown, *(experiment.remarks(records) if records else ())])
+    show("\n" + text + "\n")
+    files = _save(experiment, output, records, f"{header}\n\n{text}\n", say)
     if interrupted:
         say(f"Interrupted: {len(records)} of {len(planned)} cells are there. The same command goes on from here.")
     elif failed:
         say(f"{len(failed)} of {len(planned)} cells failed. The same command tries them again.")
     say("Written: " + ", ".join(map(str, [store.path, *files] if records else files)))
-    return Outcome(records, failed, interrupted, len(records) - n_before, tuple(files), shown)
+    return Outcome(records, failed, interrupted, len(records) - n_before, tuple(files), text)
+
+
+def _measure_missing(
+    experiment: Experiment,
+    prints: Mapping[Cell, str],
+    store: ResultStore,
+    done: dict[Cell, Record],
+    failed: dict[Cell, str],
+    *,
+    jobs: int,
+    say: Say,
+) -> None:
+    """Measure the cells that are not in ``done``; store each as soon as it is known, and enter it or its error."""
+    todo = [cell for cell in prints if cell not in done]
+    started = time.perf_counter()
+    for count, (cell, result) in enumerate(_measured(experiment, todo, jobs), start=1):
+        if isinstance(result, Measurement):
+            record = Record(cell, prints[cell], **asdict(result))
+            store.append(record)
+            done[cell] = record
+        else:
+            failed[cell] = f"failed: {result}"
+        left = (time.perf_counter() - started) / count * (len(todo) - count)
+        say(f"[{count}/{len(todo)}] {cell}: {_shown(experiment, result)}{_time_left(left)}")
 
 
 def _fingerprint(experiment: Experiment, cell: Cell) -> str:

@@ -105,35 +105,33 @@ class Sensitivity(Experiment):
     def _cell(self, kind: str, row: str, setting: str, seed: int) -> Cell:
         return Cell(self.dataset(kind).name, row, setting, seed)
 
-    def _find(self, cell: Cell) -> tuple[str, Study | None, Variant | None, System | None]:
-        """Return what a cell is about: its kind, and a variant of a study or a peer."""
+    def _find(self, cell: Cell) -> tuple[str, System | tuple[Study, Variant]]:
+        """Return what a cell is about: its kind, and a peer or a variant of a study."""
         kind = next(kind for kind in PEERS if self.dataset(kind).name == cell.dataset)
         for study in self.studies:
             for variant in study.variants:
                 if (study.kind, study.row, variant.setting) == (kind, cell.row, cell.setting):
-                    return kind, study, variant, None
-        return kind, None, None, named(PEERS[kind], cell.row)
+                    return kind, (study, variant)
+        return kind, named(PEERS[kind], cell.row)
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
         """The data and the estimator with its parameters."""
-        kind, study, variant, system = self._find(cell)
+        kind, found = self._find(cell)
         facts: dict[str, Any] = {"data": self.dataset(kind).digest, "n_folds": self.n_folds}
-        if system is not None:
-            return facts | system.facts(self.quick, self.n_components)
-        assert study is not None
-        assert variant is not None
+        if isinstance(found, System):
+            return facts | found.facts(self.quick, self.n_components)
+        study, variant = found
         made = estimator(study, variant, self.n_components, 0)
         return facts | {"estimator": made.__repr__(N_CHAR_MAX=10**6), "joint": variant.joint, "code": model_code()}
 
     def evaluate(self, cell: Cell) -> Measurement:
         """Fit one variant, or tune and fit a peer."""
-        kind, study, variant, system = self._find(cell)
+        kind, found = self._find(cell)
         train, test = self.parts(kind, cell.seed)
-        if system is not None:
+        if isinstance(found, System):
             context = Context(cell.seed, self.n_components, train.X.shape[1])
-            return tuning.evaluate(system, train, test, context, TASKS[kind], quick=self.quick, n_folds=self.n_folds)
-        assert study is not None
-        assert variant is not None
+            return tuning.evaluate(found, train, test, context, TASKS[kind], quick=self.quick, n_folds=self.n_folds)
+        study, variant = found
         model = estimator(study, variant, self.n_components, cell.seed)
         rows = training_rows(study, variant, train, test)
         with one_blas_thread(), measured(memory=True) as usage:
