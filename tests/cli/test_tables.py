@@ -160,6 +160,7 @@ def test_libsvm_columns_are_called_by_their_numbers(tmp_path):
     several = read(tmp_path, "1,3 1:2\n 2:1\n3 1:1\n", "several.libsvm")
     assert several.targets == ("label=1", "label=3")
     assert several.column("label=3").tolist() == [1, 0, 1]
+    assert several.column("label=2").tolist() == [0, 0, 0]  # no row of this file has it
 
 
 def test_the_format_is_in_the_name(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
@@ -94,6 +96,15 @@ def test_the_first_interrupt_ends_the_search_and_keeps_the_best_settings(problem
     assert first == fitted.estimator.C
     assert fitted.estimator.predict(problem.X).shape == (60,)
     assert f"interrupted after 3 fits: fitting the best settings so far (C={first})" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_same(problem):
+    alone = fit_model(problem, quiet())
+    shared = fit_model(replace(problem, settings=replace(problem.settings, jobs=2)), quiet())
+    np.testing.assert_array_equal(alone.search.mean, shared.search.mean)
+    np.testing.assert_array_equal(alone.predictions, shared.predictions)
+    np.testing.assert_array_equal(alone.estimator.coef_, shared.estimator.coef_)
 
 
 def test_an_interrupt_before_anything_is_known_keeps_nothing(problem, monkeypatch):

@@ -74,7 +74,7 @@ class Table:
         """Return a column; an error that lists the columns if there is none of this name."""
         if name in self._places:
             return self.columns[self._places[name]]
-        if self.absent_is_zero and name.isdigit():
+        if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
             return np.zeros(self.n_rows)
         raise BadDataError(f"{self.source} has no column {name!r}; it has {listed(self.names)}")
 
