@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
-from regbayes.estimators._tasks import Floats, Integers, Targets, listed, natural
+from regbayes.estimators._tasks import Floats, Integers, Layout, Targets, listed, natural
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
 
 
@@ -174,3 +174,31 @@ def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
     return np.asarray(classes[best])
+
+
+def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats | list[Floats]:
+    """Lay the scores of all outputs out by task, where rows belong to every task.
+
+    One task has a vector or a column per class. Several have a matrix, or a list of such if some have more classes.
+    """
+    if layout == "single":
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+    n_tasks = int(outputs.tasks[-1]) + 1
+    if scores.shape[1] == n_tasks:
+        return scores
+    blocks = np.split(scores, np.searchsorted(outputs.tasks, np.arange(1, n_tasks)), axis=1)
+    return [block[:, 0] if block.shape[1] == 1 else block for block in blocks]
+
+
+def labels_of_tasks(
+    scores: Floats | list[Floats], layout: Layout, classes: NDArray[Any] | list[NDArray[Any]]
+) -> NDArray[Any]:
+    """Return the labels that scores name: a column per task of a matrix, one per row otherwise."""
+    if layout != "matrix":
+        return chosen_classes(np.asarray(scores), np.asarray(classes))
+    by_task = scores if isinstance(scores, list) else list(scores.T)
+    classes = classes if isinstance(classes, list) else [classes] * len(by_task)
+    columns = [chosen_classes(*pair) for pair in zip(by_task, classes, strict=True)]
+    if len({column.dtype.kind in "US" for column in columns}) > 1:  # text beside numbers
+        columns = [column.astype(object) for column in columns]
+    return np.stack(columns, axis=1)

@@ -19,6 +19,10 @@ Integers = NDArray[np.int64]
 Layout = Literal["single", "matrix", "ragged"]
 
 NAMED_IN_MESSAGES = 5
+SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
+SHARE_EMPTY = (
+    "Leave it out, or set task_sharing and unseen_tasks='shared' to serve it with the weights that all tasks share."
+)
 
 
 @dataclass(frozen=True)
@@ -109,29 +113,28 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     return natural(ids, "task")
 
 
-def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool) -> Integers:
-    """Return the index of each row's task, -1 where it was not seen in training and that is allowed."""
+def known_codes(
+    ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool, remedy: str = SHARE_NEW
+) -> Integers:
+    """Return the index of each row's task, -1 where it was not seen in training and that is allowed.
+
+    ``remedy`` ends the message where it is not: what the user of this estimator can do.
+    """
     asked = checked_ids(task, n_rows)
     if (asked.dtype.kind in "US") != (ids.dtype.kind in "US"):
         raise ValueError(f"task has dtype {asked.dtype}, but in training it had {ids.dtype}")
     place = np.minimum(np.searchsorted(ids, asked), len(ids) - 1)
     seen = ids[place] == asked
     if not allow_unseen and not np.all(seen):
-        raise ValueError(
-            f"task contains {listed(np.unique(asked[~seen]))}, which had no target in training. Set task_sharing and "
-            "unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
-        )
+        raise ValueError(f"task contains {listed(np.unique(asked[~seen]))}, which had no target in training. {remedy}")
     return np.where(seen, place, -1).astype(np.int64)
 
 
-def check_no_empty_task(targets: Targets) -> None:
-    """Refuse tasks that have no observed target."""
+def check_no_empty_task(targets: Targets, remedy: str = SHARE_EMPTY) -> None:
+    """Refuse tasks that have no observed target, and end with what the user can do."""
     empty = targets.counts == 0
     if np.any(empty):
-        raise ValueError(
-            f"no target is observed for task {listed(targets.ids[empty])}. Leave it out, or set task_sharing and "
-            "unseen_tasks='shared' to serve it with the weights that all tasks share."
-        )
+        raise ValueError(f"no target is observed for task {listed(targets.ids[empty])}. {remedy}")
 
 
 def listed(ids: NDArray[Any]) -> str:

@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._labels import chosen_classes, labelled_cells, read_labels
+from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import (
     MULTITASK_CONSTRAINTS,
     check_task_given,
@@ -275,14 +275,7 @@ class MultiTaskILSVMClassifier(
         check_task_given(self, task)
         if self._layout == "ragged":
             return self._ragged_scores(X, task)
-        scores = predict.decision(X, self._state)
-        if self._layout == "single":
-            return scores[:, 0] if len(self.classes_) == 2 else scores
-        if scores.shape[1] == len(self.tasks_):
-            return scores
-        starts = np.searchsorted(self._outputs.tasks, np.arange(1, len(self.tasks_)))
-        blocks = np.split(scores, starts, axis=1)
-        return [block[:, 0] if block.shape[1] == 1 else block for block in blocks]
+        return scores_of_tasks(predict.decision(X, self._state), self._layout, self._outputs)
 
     def _ragged_scores(self, X: Floats, task: ArrayLike | None) -> Floats:
         codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
@@ -302,15 +295,7 @@ class MultiTaskILSVMClassifier(
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
         """
-        scores = self.decision_function(X, task)
-        if self._layout != "matrix":
-            return chosen_classes(np.asarray(scores), self.classes_)
-        by_task = scores if isinstance(scores, list) else list(scores.T)
-        classes = self.classes_ if isinstance(self.classes_, list) else [self.classes_] * len(by_task)
-        columns = [chosen_classes(*pair) for pair in zip(by_task, classes, strict=True)]
-        if len({column.dtype.kind in "US" for column in columns}) > 1:  # text beside numbers
-            columns = [column.astype(object) for column in columns]
-        return np.stack(columns, axis=1)
+        return labels_of_tasks(self.decision_function(X, task), self._layout, self.classes_)
 
     def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
         """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
