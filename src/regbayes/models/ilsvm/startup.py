@@ -27,8 +27,9 @@ Indices = NDArray[np.intp]
 
 STEPS = 40  # of descent before features are judged
 TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier
-COOLING = 0.8  # factor between the temperatures of two legs
-COOLING_STEPS = 4  # of descent in a leg
+COOLING = 0.9  # factor between the temperatures of two legs
+COOLING_STEPS = 8  # of descent in a leg
+COOLING_TOL = 1e-4  # the same as TOL for legs of cooling: what is not learned warm is not learned cold
 TRIAL_STEPS = 8  # of descent that a model with fewer features gets before it is compared
 WEAK = 0.5  # squared length of loadings, in units of the tempered noise: longer ones are not judged
 STICK_ROUNDS = 5
@@ -55,19 +56,20 @@ class Leg:
     problem: Problem
     search: Search
     n_steps: int
+    tol: float
     objectives: tuple[float, ...]  # at its start and after each step
     is_over: bool = False
 
     @classmethod
-    def of(cls, problem: Problem, search: Search, n_steps: int) -> Leg:
+    def of(cls, problem: Problem, search: Search, n_steps: int, tol: float = TOL) -> Leg:
         """Return a leg at its start."""
-        return cls(problem, search, min(n_steps, problem.settings.max_iter), (search.at.objective,))
+        return cls(problem, search, min(n_steps, problem.settings.max_iter), tol, (search.at.objective,))
 
     def step(self) -> StepResult[Leg]:
         """Take one step."""
         result = descent.step(self.problem, self.search)
         objectives = (*self.objectives, result.state.at.objective)
-        small = settled(TOL * self.problem.unit)(objectives) is not None
+        small = settled(self.tol * self.problem.unit)(objectives) is not None
         over = result.status is not None or small or len(objectives) > self.n_steps
         moved = replace(self, search=result.state, objectives=objectives, is_over=over)
         return StepResult(moved, result.terms, result.diagnostics)
@@ -105,8 +107,8 @@ def begin(plan: Plan, start: Globals, multipliers: Floats | None) -> StartUp:
     temperature = max(start.temperature, plan.problem.settings.temperature)
     if not plan.is_new:  # an earlier fit at more heat, which has had its first steps
         temperature = _cooler(plan, temperature)
-    n_steps = STEPS if plan.is_new else COOLING_STEPS
-    return StartUp(_leg_at(plan, start, multipliers, temperature, n_steps))
+    n_steps, tol = (STEPS, TOL) if plan.is_new else (COOLING_STEPS, COOLING_TOL)
+    return StartUp(_leg_at(plan, start, multipliers, temperature, n_steps, tol))
 
 
 def step(plan: Plan, at: StartUp) -> StepResult[StartUp]:
@@ -136,7 +138,7 @@ def _after_leg(plan: Plan, at: StartUp) -> StartUp | None:
         g = at.search.at.globals
         if g.temperature > plan.problem.settings.temperature:
             temperature = _cooler(plan, g.temperature)
-            return StartUp(_leg_at(plan, g, at.search.at.multipliers, temperature, COOLING_STEPS))
+            return StartUp(_leg_at(plan, g, at.search.at.multipliers, temperature, COOLING_STEPS, COOLING_TOL))
         return _next_trial(plan, at.leg, len(g.loadings)) if plan.is_new else None
     if at.trial.pays:
         return _next_trial(plan, at.trial.leg, 2 * at.trial.n_removed)
@@ -155,7 +157,7 @@ def _cooler(plan: Plan, temperature: float) -> float:
     return max(COOLING * temperature, plan.problem.settings.temperature)
 
 
-def _leg_at(plan: Plan, g: Globals, multipliers: Floats | None, temperature: float, n_steps: int) -> Leg:
+def _leg_at(plan: Plan, g: Globals, multipliers: Floats | None, temperature: float, n_steps: int, tol: float) -> Leg:
     """Return a leg at a temperature that may not be the final one.
 
     The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
@@ -163,7 +165,7 @@ def _leg_at(plan: Plan, g: Globals, multipliers: Floats | None, temperature: flo
     settings = plan.problem.settings
     weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
     here = replace(plan.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
-    return Leg.of(here, descent.start(here, replace(g, temperature=temperature), multipliers), n_steps)
+    return Leg.of(here, descent.start(here, replace(g, temperature=temperature), multipliers), n_steps, tol)
 
 
 def _next_trial(plan: Plan, leg: Leg, batch: int) -> StartUp | None:
