@@ -21,6 +21,7 @@ def make_settings(X, **changes):
         "alpha": 2.0,
         "C": 1.0,
         "squared": True,
+        "one_vs_rest": False,
         "temperature": init.graded_temperature(X, noise),
         "generative_weight": 0.1,
         "noise_variance": noise,

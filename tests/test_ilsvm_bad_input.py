@@ -177,6 +177,7 @@ def test_rows_without_labels_everywhere(make):
         ({"cost": np.ones((4, 4))}, "zero diagonal"),
         ({"cost": np.eye(4) - 1.0}, "non-negative"),
         ({"cost": np.where(np.eye(4), 0.0, np.nan)}, "cost contains NaN"),
+        ({"cost": 1.0 - np.eye(4), "multi_class": "ovr"}, 'cost is for multi_class="crammer_singer"'),
         ({"class_weight": {0: -1.0}}, "class_weight must not be negative"),
         ({"class_weight": {"zero": 2.0}}, "not in class_weight"),
         ({"margins": "posterior", "generative_weight": 0.0}, "generative_weight must be positive"),
@@ -184,7 +185,9 @@ def test_rows_without_labels_everywhere(make):
         ({"temperature": "hot"}, "'temperature' parameter"),
         ({"C": 0.0}, "'C' parameter"),
         ({"n_components": 0}, "'n_components' parameter"),
+        ({"C": "cheap"}, "'C' parameter"),
         ({"loss": "log"}, "'loss' parameter"),
+        ({"multi_class": "ovo"}, "'multi_class' parameter"),
     ],
     ids=str,
 )
@@ -198,7 +201,7 @@ def test_parameters_out_of_range_are_named(parameters, message):
     [
         ({"Cs": ()}, "Cs is empty"),
         ({"Cs": (1.0, -2.0)}, r"'Cs\[1\]' parameter of ILSVMClassifierCV"),
-        ({"Cs": ("a", 1.0)}, r"'Cs\[0\]' parameter"),
+        ({"Cs": ("auto", 1.0)}, r"'Cs\[0\]' parameter"),
         ({"Cs": 1.0}, "'Cs' parameter .* array-like"),
         ({"temperatures": (0.1, "hot")}, r"'temperatures\[1\]' parameter"),
         ({"include_inputs": True}, "'include_inputs' parameter .* array-like"),

@@ -38,8 +38,10 @@ def free_energy(g, psi, X, alpha=2.0):
 @pytest.mark.parametrize("n_sweeps", [1, 2, 4])
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fit_intercept):
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fit_intercept, one_vs_rest):
     changes = {"n_sweeps": n_sweeps, "squared": squared, "fit_intercept": fit_intercept, "input_scale": 0.2, "C": 0.3}
+    changes["one_vs_rest"] = one_vs_rest
     problem = make_problem(1, changes, n_unlabeled=8)
     g = start_of(problem)
     at, psi = descent.evaluate(problem, g, None, EXACT)
@@ -137,6 +139,16 @@ def test_known_features_give_the_classifier_of_liblinear(C):
     assert found.classifier.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinear(loss):
+    data, Z = known_features(3)
+    squared = loss == "squared_hinge"
+    settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
+    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.labels)
+    assert found.classifier.weights == pytest.approx(oracle.coef_, abs=1e-5)
+
+
 def test_known_features_with_squared_hinge_agree_with_cvxpy():
     data, Z = known_features(1)
     settings = make_settings(SOME, n_components=6, C=0.7)
@@ -153,14 +165,27 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_a_row_of_weight_two_counts_as_two_rows(squared):
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
     data, Z = known_features(2)
-    settings = make_settings(SOME, n_components=6, squared=squared, fit_intercept=False)
+    settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
     rows = np.concatenate([np.arange(80), np.arange(30)])
     twice = data.rows(rows)
     found = solve_margins(heavy, Z, build_dual(heavy, settings), settings, None, EXACT)
     expected = solve_margins(twice, Z[rows], build_dual(twice, settings), settings, None, EXACT)
+    assert found.classifier.weights == pytest.approx(expected.classifier.weights, abs=1e-4)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
+    data, Z = known_features(4)
+    settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
+    light = replace(data, weights=np.where(np.arange(80) < 30, 0.0, 1.0))
+    rest = data.rows(np.arange(30, 80))
+    found = solve_margins(light, Z, build_dual(light, settings), settings, None, EXACT)
+    expected = solve_margins(rest, Z[30:], build_dual(rest, settings), settings, None, EXACT)
     assert found.classifier.weights == pytest.approx(expected.classifier.weights, abs=1e-4)
 
 

@@ -130,7 +130,38 @@ def test_auto_is_a_number_that_can_be_written():
     ).fit(X, y)
     np.testing.assert_allclose(written.components_, auto.components_, rtol=1e-6, atol=1e-8)
     assert auto.noise_variance_ == pytest.approx(variance)
-    np.testing.assert_array_equal(ibp(temperature=0.02).fit(X).components_, ibp().fit(X).components_)
+    np.testing.assert_array_equal(ibp(temperature=0.01).fit(X).components_, ibp().fit(X).components_)
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({"temperature": 0.05}, {"C": 0.5, "generative_weight": 0.015}),
+        ({"temperature": 0.8}, {"C": 1.0}),
+        ({"include_inputs": True}, {"multi_class": "ovr", "generative_weight": 0.12}),
+        ({"include_inputs": True, "cost": 1.0 - np.eye(4)}, {"multi_class": "crammer_singer"}),
+        ({"multi_class": "ovr", "C": 0.3}, {"generative_weight": 0.036}),
+    ],
+    ids=["cold", "warm", "inputs", "costs", "margins"],
+)
+def test_auto_depends_on_the_other_options(options, written):
+    auto, by_hand = (ilsvm(**o).fit(X, y) for o in (options, options | written))
+    np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
+
+
+def test_two_classes_have_one_margin():
+    some = y < 2
+    auto, by_hand = (
+        ilsvm(include_inputs=True, multi_class=margin).fit(X[some], y[some]) for margin in ("auto", "crammer_singer")
+    )
+    np.testing.assert_array_equal(by_hand.coef_, auto.coef_)
+
+
+def test_rows_without_a_label_weigh_less_in_the_generative_part():
+    hidden = np.where(np.arange(160) < 120, -1, y)
+    auto = ilsvm(unlabeled=-1).fit(X, hidden)
+    by_hand = ilsvm(unlabeled=-1, generative_weight=0.03 * 0.25**0.75).fit(X, hidden)
+    np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
 
 
 def test_variances_stay_as_given():
@@ -168,6 +199,7 @@ def test_one_variance_can_be_a_number_while_the_other_is_estimated(make):
         {},
         {"loss": "hinge"},
         {"include_inputs": True},
+        {"multi_class": "ovr", "loss": "hinge"},
         {"n_sweeps": 2},
         {"noise_variance": "estimate", "prior_variance": "estimate"},
         {"C": 100.0},

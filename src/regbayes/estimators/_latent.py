@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,29 +18,59 @@ from regbayes.priors.indian_buffet import stick_weights
 Floats = NDArray[np.float64]
 
 DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
-UNSUPERVISED_TEMPERATURE = 0.02  # per input: at more heat, features that no label holds together fade away
-DEFAULT_GENERATIVE_SHARE = 0.03  # of C
-INPUT_ENERGY = 10.0  # mean squared norm of the inputs beside latent features
+UNSUPERVISED_TEMPERATURE = 0.01  # per input: at more heat, features that no label holds together fade away
+DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
+LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
+INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 
 
-def settings_of(estimator: Any, X: Rows, *, C: float = 0.0, squared: bool = True) -> Settings:
-    """Turn parameters, "auto" among them, into numbers; supervised ones are absent in the unsupervised model."""
+@dataclass(frozen=True)
+class Supervision:
+    """What a classifier adds to the settings, in numbers."""
+
+    C: float
+    squared: bool
+    one_vs_rest: bool
+    generative_weight: float
+    temperature: float  # per input
+
+
+UNSUPERVISED = Supervision(C=0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=0.0)
+
+
+def supervision_of(estimator: Any, n_classes: int, labeled_share: float) -> Supervision:
+    """Turn a classifier's parameters, "auto" among them, into numbers."""
+    temperature = DEFAULT_TEMPERATURE if estimator.temperature == "auto" else float(estimator.temperature)
+    # On/off features vary more than graded ones, and so do the scores: the same margins cost less weight.
+    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if estimator.C == "auto" else float(estimator.C)
+    one_vs_rest = estimator.multi_class == "ovr"
+    if estimator.multi_class == "auto":
+        one_vs_rest = bool(estimator.include_inputs) and estimator.cost is None and n_classes > 2
+    weight = estimator.generative_weight
+    if weight == "auto":
+        n_margins = n_classes if one_vs_rest else 1
+        weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
+    return Supervision(C, estimator.loss == "squared_hinge", one_vs_rest, float(weight), temperature)
+
+
+def settings_of(estimator: Any, X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
+    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
     D = X.n_inputs
     mean_square = X.mean_square
-    default = DEFAULT_TEMPERATURE if C > 0 else UNSUPERVISED_TEMPERATURE
+    default = supervision.temperature if supervision.C > 0 else UNSUPERVISED_TEMPERATURE
     temperature = default if estimator.temperature == "auto" else float(estimator.temperature)
     noise, prior = estimator.noise_variance, estimator.prior_variance
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
     prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
-    weight = getattr(estimator, "generative_weight", 1.0)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(estimator.n_components),
         alpha=float(estimator.alpha),
-        C=C,
-        squared=squared,
+        C=supervision.C,
+        squared=supervision.squared,
+        one_vs_rest=supervision.one_vs_rest,
         temperature=temperature * D,
-        generative_weight=DEFAULT_GENERATIVE_SHARE * C if weight == "auto" else float(weight),
+        generative_weight=supervision.generative_weight,
         noise_variance=noise_variance,
         prior_variance=prior_variance,
         estimate_noise=noise == "estimate",

@@ -47,7 +47,7 @@ class IBPFactorAnalysis(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input. Less than 0.02 ("auto") gives features that are nearer to on and off, more
+        Heat of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off, more
         gives fewer features: heat melts those that explain little.
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred

@@ -38,6 +38,7 @@ from regbayes.estimators._latent import (
     label_free,
     latent_attributes,
     settings_of,
+    supervision_of,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
@@ -69,13 +70,19 @@ class ILSVMClassifier(
         Truncation: the most features there can be.
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
-    C : float, default=1.0
-        Price of a margin violation.
+    C : float or "auto", default="auto"
+        Price of a margin violation. "auto" is 1, and less for on/off features: the square root of the temperature over
+        0.2, where that is below 1.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Multi-class loss.
+        Loss of a margin.
+    multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
+        Whether a row has one margin, against the best wrong answer, or one for each answer, against the rest. "auto" is
+        one-vs-rest for three classes or more where the classifier sees the inputs and there is no ``cost``: with many
+        inputs and few labels it does better there, and Crammer and Singer's margin everywhere else.
     cost : array-like of shape (n_classes, n_classes), default=None
         ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
         is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
+        Not for one-vs-rest margins.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
     fit_intercept : bool, default=True
@@ -86,7 +93,8 @@ class ILSVMClassifier(
         Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
         ones, for reading.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining X beside predicting y; "auto" is 0.03 C.
+        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, less where rows have no
+        label: times the share of those that have one to the power 0.75.
     margins : {"consistent", "posterior"}, default="consistent"
         Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
         is the paper's algorithm.
@@ -159,8 +167,9 @@ class ILSVMClassifier(
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
-        "C": [POSITIVE],
+        "C": [POSITIVE, StrOptions({"auto"})],
         "loss": [StrOptions({"squared_hinge", "hinge"})],
+        "multi_class": [StrOptions({"auto", "crammer_singer", "ovr"})],
         "cost": ["array-like", None],
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "fit_intercept": ["boolean"],
@@ -176,8 +185,9 @@ class ILSVMClassifier(
         n_components: int = 50,
         *,
         alpha: float = 2.0,
-        C: float = 1.0,
+        C: float | Literal["auto"] = "auto",
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        multi_class: Literal["auto", "crammer_singer", "ovr"] = "auto",
         cost: ArrayLike | None = None,
         class_weight: Any = None,
         fit_intercept: bool = True,
@@ -201,6 +211,7 @@ class ILSVMClassifier(
         self.alpha = alpha
         self.C = C
         self.loss = loss
+        self.multi_class = multi_class
         self.cost = cost
         self.class_weight = class_weight
         self.fit_intercept = fit_intercept
@@ -237,7 +248,8 @@ class ILSVMClassifier(
         """
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         data = self._prepare(X, y)
-        settings = settings_of(self, data.X, C=float(self.C), squared=self.loss == "squared_hinge")
+        share = len(data.labeled) / len(data.X)
+        settings = settings_of(self, data.X, supervision_of(self, len(self.classes_), share))
         reporter = FitReporter(
             self, self._stages(data), {"X": X, "y": y}, lambda read: _attributes(read()), self.verbose
         )
@@ -299,6 +311,8 @@ class ILSVMClassifier(
         n = len(self.classes_)
         if self.cost is None:
             return zero_one_cost(n)
+        if self.multi_class == "ovr":
+            raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         cost = check_array(self.cost, dtype=np.float64, input_name="cost")
         if cost.shape != (n, n):
             raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")

@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._common import LATENT_CONSTRAINTS, check_listed, labeled_rows
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, check_listed, labeled_rows
 from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
 from regbayes.estimators.ilsvm import ILSVMClassifier
 
@@ -36,6 +36,7 @@ GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes down 
 }
 FORWARDED = (
     "loss",
+    "multi_class",
     "cost",
     "class_weight",
     "fit_intercept",
@@ -77,9 +78,9 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
-    loss, cost, class_weight, fit_intercept, margins, unlabeled, transductive, noise_variance, prior_variance
-        As in `ILSVMClassifier`, and so are the next three.
-    n_sweeps, max_iter, tol
+    loss, multi_class, cost, class_weight, fit_intercept, margins, unlabeled, transductive
+        As in `ILSVMClassifier`, and so are the next five.
+    noise_variance, prior_variance, n_sweeps, max_iter, tol
     random_state : int, RandomState instance or None, default=None
         For the starts.
     n_jobs : int or None, default=None
@@ -130,6 +131,7 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         cv: Any = None,
         scoring: Any = None,
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        multi_class: Literal["auto", "crammer_singer", "ovr"] = "auto",
         cost: ArrayLike | None = None,
         class_weight: Any = None,
         fit_intercept: bool = True,
@@ -154,6 +156,7 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.cv = cv
         self.scoring = scoring
         self.loss = loss
+        self.multi_class = multi_class
         self.cost = cost
         self.class_weight = class_weight
         self.fit_intercept = fit_intercept
@@ -185,7 +188,9 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         for name, listed in GRID.items():
-            check_listed(self, listed, ILSVMClassifier._parameter_constraints[name])
+            # A path goes along numbers: "auto" is no step on it.
+            constraints = [POSITIVE] if name == "C" else ILSVMClassifier._parameter_constraints[name]
+            check_listed(self, listed, constraints)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         base = ILSVMClassifier(
             self.n_components, random_state=seed, **{name: getattr(self, name) for name in FORWARDED}

@@ -52,7 +52,7 @@ def step(problem: Problem, state: Round) -> StepResult[Round]:
 def _swept(problem: Problem, state: Round) -> Floats:
     """One sweep of all rows' features, with what their margins add to the logits."""
     X, g, margins = problem.data.X, state.at.globals, state.at.margins
-    slopes = None if margins is None else margin_slopes(problem.data, margins)
+    slopes = None if margins is None else margin_slopes(problem.data, margins, problem.settings.one_vs_rest)
     psi = np.empty_like(state.psi)
 
     def work(_: int, first: int, last: int) -> None:

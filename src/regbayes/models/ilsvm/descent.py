@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from regbayes.engine import Status, StepResult
-from regbayes.framework.large_margin import MultiClassDual
 from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
-from regbayes.models.ilsvm.margins import Accuracy, Margins, margin_slopes, solve_margins
+from regbayes.models.ilsvm.margins import Accuracy, Dual, Margins, margin_slopes, solve_margins
 from regbayes.models.ilsvm.objective import generative_terms, second_moment
 from regbayes.models.ilsvm.state import Data, Globals, Settings
 from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
@@ -48,7 +47,7 @@ class Problem:
 
     data: Data
     settings: Settings
-    dual: MultiClassDual | None  # None for the unsupervised model
+    dual: Dual | None  # None for the unsupervised model
 
     @property
     def unit(self) -> float:
@@ -116,7 +115,11 @@ def evaluate_at(
 def gradient(problem: Problem, at: Evaluation, psi: Floats) -> Floats:
     """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
     g, r = at.globals, problem.settings.generative_weight
-    slopes = (lambda rows: np.zeros_like(psi[rows])) if at.margins is None else margin_slopes(problem.data, at.margins)
+    slopes = (
+        (lambda rows: np.zeros_like(psi[rows]))
+        if at.margins is None
+        else margin_slopes(problem.data, at.margins, problem.settings.one_vs_rest)
+    )
     sums = reverse_all(problem.data.X, psi, slopes, g, r, problem.settings.n_threads)
     couplings = sums.coupling + sums.coupling.T + r * second_moment(at.stats)
     through = sums.cross - sums.theta[:, None] * g.loadings + couplings @ g.loadings

@@ -26,6 +26,7 @@ class Settings:
     alpha: float  # concentration of the Indian buffet process
     C: float  # price of a margin violation; 0 leaves the unsupervised model
     squared: bool  # squared hinge, or hinge
+    one_vs_rest: bool  # a margin for each answer, or for the best wrong answer of a row
     temperature: float  # T: heat of the features' entropy
     generative_weight: float  # r
     noise_variance: float  # sigma^2
