@@ -51,15 +51,17 @@ def standardized(X: Floats, scaled: bool) -> tuple[Floats, Floats, Floats]:
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
     """
-    peak = np.abs(X).max(axis=0)
+    peak = np.maximum(X.max(axis=0), -X.min(axis=0))
     unit = np.where(peak > 0, peak, 1.0)
     small = X / unit
     fixed = np.ptp(small, axis=0) == 0
     mean = np.where(fixed, X[0], small.mean(axis=0) * unit)
     spread = small.std(axis=0)
+    del small
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
-    centred = np.asarray((X - mean) / scale)
+    centred = np.asarray(X - mean)
+    centred /= scale
     with np.errstate(over="ignore"):
         if not np.isfinite(np.vdot(centred, centred)):
             raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
