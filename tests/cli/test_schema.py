@@ -86,6 +86,7 @@ def test_columns_that_say_nothing_are_left_out():
         word=["x"] * n,
         empty=[None] * n,
         name=[f"row {i}" for i in range(n)],
+        huge=[1e200, -1e200] * (n // 2),
         good=list(range(n)),
     )
     schema, said = learn(given)
@@ -94,6 +95,7 @@ def test_columns_that_say_nothing_are_left_out():
         "left out, constant: 'same', 'word'",
         "left out, without a single value: 'empty'",
         "left out, text that is different in most rows: 'name'",
+        "left out, with numbers beyond 1e+100: 'huge'",
     ]
     with pytest.raises(BadDataError, match="no column left"):
         learn(table(same=[1.0, 1.0]))

@@ -16,6 +16,7 @@ COLUMNS = {
     "half": np.array([0.5, 1.5, 2.5, 0.5] * 10),
     "amount": np.linspace(0, 1, 40),
     "count": np.arange(40.0),
+    "huge": np.geomspace(1.0, 1e200, 40),
     "same": np.ones(40),
     "empty": np.full(40, np.nan),
 }
@@ -41,25 +42,31 @@ def test_the_kind_follows_from_the_target(names, kind, why):
     assert why in said
 
 
+def test_a_label_that_no_row_has_is_known_from_the_others():
+    both = Table(("flag", "never"), (COLUMNS["flag"], np.zeros(40)), "t.csv")
+    assert decide(both, ("flag", "never"), None, None)[0].kind == "multilabel"
+
+
 def test_the_user_may_know_better():
     assert decide(TABLE, ("flag",), "regressor", None)[0].kind == "regressor"
     spec, why = decide(TABLE, ("half",), "classifier", None)
     assert why == "classifier, as --kind says"
     assert as_labels(target_values(TABLE, spec)).tolist()[:3] == ["0.5", "1.5", "2.5"]
-    assert decide(TABLE, ("flag",), "multilabel", None)[0].kind == "multilabel"
 
 
 @pytest.mark.parametrize(
     ("names", "kind", "task", "error", "message"),
     [
         (("empty",), None, None, BadDataError, "'empty' has no value in any row"),
+        (("huge",), None, None, BadDataError, "'huge' holds numbers beyond 1e.100; take their logarithm"),
         (("same",), None, None, BadDataError, "the same value, '1', in every row"),
         (("same", "same"), "multilabel", None, BadDataError, "every target has the same value"),
+        (("word", "same"), None, None, BadDataError, "nothing to learn: 'same'. Leave it out"),
         (("word",), "regressor", None, BadDataError, "'word' is text"),
         (("word", "amount"), None, None, BadDataError, r"hold classes \('word'\) and others numbers"),
         (("word", "flag"), "classifier", None, UserError, "takes one target, but there are 2"),
         (("word", "flag"), None, "grade", UserError, "--task goes with one --target"),
-        (("flag",), "multilabel", "grade", UserError, "--task goes with a classifier or a regressor"),
+        (("flag",), "multilabel", None, UserError, "takes several targets, but there is one"),
     ],
 )
 def test_targets_that_make_no_sense(names, kind, task, error, message):

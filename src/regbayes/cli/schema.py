@@ -19,12 +19,13 @@ from regbayes._registry import persistable
 from regbayes.cli.errors import BadDataError, listed
 from regbayes.cli.tables import Table
 
-__all__ = ["CategoryColumn", "NumberColumn", "Schema", "learn_schema", "text_of"]
+__all__ = ["LARGEST", "CategoryColumn", "NumberColumn", "Schema", "learn_schema", "text_of"]
 
 Floats = NDArray[np.float64]
 Say = Callable[[str], None]
 
 MAX_CATEGORIES = 50
+LARGEST = 1e100  # squares of larger numbers, summed, are infinite
 IDENTIFIER_SHARE = 0.5  # of rows with a text of their own, above which a column names rows and does not group them
 
 
@@ -154,9 +155,11 @@ def _learn_numbers(name: str, column: Floats, standardize: bool) -> NumberColumn
     flag = len(finite) < len(column)
     if not standardize:
         return NumberColumn(name, fill, 0.0, 1.0, flag)
+    if np.abs(finite).max() > LARGEST:
+        return f"with numbers beyond {LARGEST:.0e}"
     filled = np.where(np.isfinite(column), column, fill)
     spread = float(filled.std())
-    if not np.ptp(finite) or spread == 0 or not np.isfinite(spread):
+    if spread == 0:
         return "constant"
     return NumberColumn(name, fill, float(filled.mean()), spread, flag)
 

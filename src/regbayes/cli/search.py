@@ -173,7 +173,8 @@ def fit_model(problem: Problem, output: Output) -> Fitted:
     except InvalidParameterError as error:
         raise UserError(str(error)) from None
     except ValueError as error:
-        raise BadDataError(f"the model cannot be fitted to these data: {error}") from None
+        hint = "" if folds < 2 else ". --no-cv fits without cross-validation"
+        raise BadDataError(f"the model cannot be fitted to these data: {str(error).rstrip('.')}{hint}") from None
 
 
 def _fit_searching(problem: Problem, folds: int, output: Output, began: float) -> Fitted:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regbayes._registry import persistable
 from regbayes.cli.errors import BadDataError, UserError, listed
-from regbayes.cli.schema import plain_number, text_of
+from regbayes.cli.schema import LARGEST, plain_number, text_of
 from regbayes.cli.tables import Table
 
 __all__ = ["Kind", "TargetSpec", "choose_targets", "decide", "target_values", "task_values"]
@@ -69,8 +69,8 @@ def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | 
         raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
     if found == "classifier" and len(names) > 1:
         raise UserError(f"--kind classifier takes one target, but there are {len(names)}; use --kind multilabel")
-    if found == "multilabel" and task is not None:
-        raise UserError("--task goes with a classifier or a regressor, not with --kind multilabel")
+    if found == "multilabel" and len(names) == 1:
+        raise UserError("--kind multilabel takes several targets, but there is one; use --kind classifier")
     # Classes that are broken numbers (0.5, 1.5) are names all the same.
     as_text = tuple(found != "regressor" and not _whole(column) for column in columns)
     spec = TargetSpec(names, found, as_text, task)
@@ -113,6 +113,9 @@ def _looks_like_classes(column: NDArray[Any]) -> bool:
 
 def _check_classes(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
     if spec.kind == "regressor":
+        for name, column in zip(spec.names, columns, strict=True):
+            if np.abs(column[np.isfinite(column)]).max() > LARGEST:
+                raise BadDataError(f"the target {name!r} holds numbers beyond {LARGEST:.0e}; take their logarithm")
         return
     counts = [len(_distinct(column)) for column in columns]
     if spec.kind == "classifier" and counts[0] < 2:
@@ -122,6 +125,10 @@ def _check_classes(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
         )
     if spec.kind == "multilabel" and max(counts) < 2:
         raise BadDataError("every target has the same value in all rows, so there is nothing to learn")
+    answers = {text for column in columns for text in text_of(_distinct(column))}
+    if spec.kind == "multilabel" and min(counts) < 2 and len(answers) > 2:  # of two answers, the one not seen is known
+        same = [name for name, n in zip(spec.names, counts, strict=True) if n < 2]
+        raise BadDataError(f"the same value in every row, so there is nothing to learn: {listed(same)}. Leave it out")
     rows = len(columns[0])
     for name, n in zip(spec.names, counts, strict=True):
         if n > 100 and n > rows / 3:
