@@ -14,7 +14,7 @@ from cli_tools import flowers, run_here
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.output import Output, jsonable
 
-QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv")
+QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--C", 1)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def newer_format(manifest: bytes) -> bytes:
 
 def test_model_files_that_are_not_to_be_trusted(folder):
     model, bad = folder / "flowers.model", folder / "bad.model"
-    tampered(model, bad, lambda manifest: manifest.replace(b'"C": 1.0', b'"C": 2.0'))
+    tampered(model, bad, lambda manifest: manifest.replace(b'"n_components": 4', b'"n_components": 5'))
     cases = {"was altered": bad}
     tampered(model, folder / "newer.model", newer_format)
     cases["upgrade regbayes"] = folder / "newer.model"

@@ -208,7 +208,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "task": model.target.task,
         "rows": model.facts["rows"],
         "inputs": model.facts["inputs"],
-        "settings": search.chosen if search is not None else {"C": estimator.C},
+        "settings": search.chosen if search is not None else {"C": getattr(estimator, "C_", estimator.C)},
         "n_components": estimator.n_components,
         "n_components_in_use": estimator.n_components_,
         "seconds": model.facts["seconds"],
