@@ -50,9 +50,10 @@ def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
     assert changes[0] > 0 or n_topics == 1
 
 
+@pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize("n_topics", [1, 7, 40])
 @pytest.mark.parametrize("n_responses", [1, 5])
-def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses):
+def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses, follow):
     corpus, counts, tilt, _ = random_case(n_topics, n_responses)
     rng = np.random.default_rng(1)
     uniforms = rng.random((2, corpus.n_tokens), dtype=np.float32)
@@ -62,7 +63,7 @@ def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses):
     expected, found = copied(counts), copied(counts)
     moved, changes = [scores.copy(), scores.copy()], []
     for kernels, written, current in ((reference, expected, moved[0]), (cpu, found, moved[1])):
-        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, Scores(current, guess), 0.3, 0.05
+        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, Scores(current, guess, follow), 0.3, 0.05
         changes.append(kernels.propose_topics(*arguments, uniforms, written))
     for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)

@@ -50,10 +50,10 @@ def run_gibbs(
     chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
     n_responses = 0 if responses is None else responses.prices.shape[1]
     settings = _settings(estimator, n_responses, 0 if chain is None else chain.sweep)
-    documents = as_documents(counts) if estimator.refit and not streaming else None
+    documents = as_documents(counts) if estimator.refit else None
 
     def attributes(at: Chain) -> dict[str, Any]:
-        return estimator._attributes(fit.conclude(corpus, settings, at, responses, documents))
+        return estimator._attributes(fit.summarize(corpus, settings, at))
 
     reporter = FitReporter(estimator, int(estimator.max_iter), data, attributes, estimator.verbose)
     with one_blas_thread(), reporter:

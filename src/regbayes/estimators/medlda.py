@@ -59,9 +59,9 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     burn_in : int or float, default=0.5
         Sweeps before averages are taken: their number, or their share of ``max_iter`` if it is a float below 1.
     refit : bool, default=True
-        Whether ``fit`` solves for the weights that predict once more, at the topics' shares that prediction will see:
-        those that are inferred for the training documents without their responses. Otherwise, and after
-        ``partial_fit``, they are the mean of the chain's weights.
+        Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
+        see: those that are inferred for the training documents without their responses (``partial_fit`` by least
+        squares). Otherwise they are the mean of the chain's weights, which is also what callbacks see on the way.
     n_blocks : int or "auto", default="auto"
         Documents and words are each cut into so many groups, and as many threads find work. More than one makes
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
@@ -300,6 +300,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
+        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
         tags.target_tags.multi_output = True
         return tags
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
 from regbayes.estimators._common import NOT_NEGATIVE
@@ -149,7 +149,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         """
         first = not hasattr(self, "_memory")
         counts = read_counts(self, X, reset=first, whole=True)
-        values = self._begin(y, counts) if first else _read_targets(y, counts)
+        values = self._begin(y, counts) if first else self._read_targets(y, counts)
         if values.shape[1] != len(self._mean):
             raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
         run_gibbs(self, counts, self._targets(values), {"X": X, "y": y}, streaming=True)
@@ -157,12 +157,19 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
 
     def _begin(self, y: Any, counts: Counts) -> Floats:
         """Learn the targets' units and the price of a residual; return the targets."""
-        values = _read_targets(y, counts)
-        self._single = np.ndim(y) == 1
+        values = self._read_targets(y, counts)
         self._mean, scale = values.mean(axis=0), values.std(axis=0)
         self._scale = np.where(scale > 0, scale, 1.0)
         self._price = float(self.C) * mean_length(counts)
         return values
+
+    def _read_targets(self, y: Any, counts: Counts) -> Floats:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
+        check_consistent_length(counts, y)
+        self._single = y.ndim == 1
+        return y[:, None] if y.ndim == 1 else y
 
     def _targets(self, values: Floats) -> Targets | None:
         if self.C == 0:
@@ -185,10 +192,5 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
         return tags
-
-
-def _read_targets(y: Any, counts: Counts) -> Floats:
-    y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
-    check_consistent_length(counts, y)
-    return y[:, None] if y.ndim == 1 else y

@@ -212,6 +212,7 @@ def _propose_visits(
     weights: Singles,
     current_scores: Floats,
     guessed_scores: Floats,
+    follow: bool,
     doc_prior: float,
     word_prior: float,
     uniforms: Singles,
@@ -236,7 +237,8 @@ def _propose_visits(
         counts = doc_topic[document]
         per_token = 1.0 / lengths[document]
         for response in range(n_responses):
-            pull = linear[document, response] - quadratic[document, response] * guessed_scores[document, response]
+            score = current_scores[document, response] if follow else guessed_scores[document, response]
+            pull = linear[document, response] - quadratic[document, response] * score
             slopes[response] = pull * per_token
             bends[response] = -0.5 * quadratic[document, response] * per_token * per_token
         _add_rows(weights, slopes, bends, exponent)
@@ -347,6 +349,7 @@ def propose_topics(
         read_only(tilt.weights),
         scores.current,
         read_only(scores.guess),
+        scores.follow,
         float(doc_prior),
         float(word_prior),
         read_only(uniforms),

@@ -119,7 +119,8 @@ def propose_topics(
         document = tokens.documents[run]
         linear, quadratic = tilt.linear[document], tilt.quadratic[document]
         in_document, per_token = counts.doc_topic[document, :n_topics], 1.0 / tilt.lengths[document]
-        current, guess = scores.current[document], scores.guess[document]
+        current = scores.current[document]
+        guess = current.copy() if scores.follow else scores.guess[document]
         bend = 0.5 * (quadratic @ weights**2) * per_token**2
         exponent = ((linear - quadratic * guess) @ weights) * per_token - bend
         exponent = np.maximum(exponent - exponent.max(), LOWEST_EXPONENT)

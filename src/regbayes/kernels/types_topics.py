@@ -60,6 +60,9 @@ class Scores(NamedTuple):
     """(documents, responses): written, as topics change."""
     guess: Floats
     """(documents, responses): where proposals evaluate the tilt; it must not depend on the current topics."""
+    follow: bool
+    """Whether they evaluate it at the current score at the beginning of each run instead. Proposals are better then,
+    but depend on the topics, so that the chain only comes near its distribution: for burning in."""
 
 
 class TopicCounts(NamedTuple):

@@ -49,13 +49,16 @@ def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, unifo
     )
 
 
-def first_quadratics(responses: Responses) -> tuple[Floats, Floats]:
-    """Return ``linear`` and ``quadratic`` at the start, where the scores are zero: lambda at its mean."""
+def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, Floats]:
+    """Return ``linear`` and ``quadratic`` with lambda at its mean given the scores, ``1 + |u|``.
+
+    The mean of 1 / lambda itself is infinite where a score is at its margin.
+    """
     c = 0.5 * responses.prices
     if isinstance(responses, Margins):
-        return _margin_quadratic(responses, 1.0 / (1.0 + c * responses.margin))
-    above, below = (1.0 + np.abs(c * (sign * responses.values - responses.epsilon)) for sign in (1.0, -1.0))
-    return _target_quadratic(responses, 1.0 / above, 1.0 / below)
+        return _margin_quadratic(responses, 1.0 / (1.0 + c * np.abs(responses.margin - responses.signs * scores)))
+    above, below = (sign * (responses.values - scores) - responses.epsilon for sign in (1.0, -1.0))
+    return _target_quadratic(responses, 1.0 / (1.0 + c * np.abs(above)), 1.0 / (1.0 + c * np.abs(below)))
 
 
 def _margin_quadratic(responses: Margins, inverse: Floats) -> tuple[Floats, Floats]:

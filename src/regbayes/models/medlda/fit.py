@@ -9,9 +9,10 @@ import numpy as np
 
 from regbayes.engine import FitResult, Progress, run
 from regbayes.models.medlda import gibbs, readout
+from regbayes.models.medlda.augmentation import expected_quadratics
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.gibbs import Problem
-from regbayes.models.medlda.predict import Documents, proportions
+from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.state import Chain, Fitted, Margins, Memory, Responses, Settings
 
 Callback = Callable[[Progress[Chain]], bool | None]
@@ -55,7 +56,7 @@ def fit(
         The same documents once more, in the order of the rows, to solve for the weights that predict; None leaves the
         mean of the chain's.
     callbacks : sequence of callable
-        Each sees a `Progress` whose state is a `Chain`; `conclude` makes a model of it.
+        Each sees a `Progress` whose state is a `Chain`; `summarize` makes a model of it.
 
     Returns
     -------
@@ -74,8 +75,13 @@ def fit(
         keep="last",
     )
     end = result.state
+    fitted, remembered = summarize(corpus, settings, end), remember(problem, end)
+    if responses is not None and documents is not None:
+        earlier = None if memory is None else memory.squares
+        weights, squares = readout.refit(documents, fitted, responses, settings, earlier)
+        fitted, remembered = replace(fitted, weights=weights), replace(remembered, squares=squares)
     return FitResult(
-        GibbsFit(conclude(corpus, settings, end, responses, documents), remember(problem, end), end),
+        GibbsFit(fitted, remembered, end),
         result.trace,
         result.status,
         result.n_iter,
@@ -96,31 +102,21 @@ def summarize(corpus: Corpus, settings: Settings, chain: Chain) -> Fitted:
     return Fitted(restored, total, weights, settings.doc_topic_prior, settings.topic_word_prior)
 
 
-def conclude(
-    corpus: Corpus, settings: Settings, chain: Chain, responses: Responses | None, documents: Documents | None
-) -> Fitted:
-    """Return `summarize`, with the weights solved for at what prediction sees, if the documents are given."""
-    fitted = summarize(corpus, settings, chain)
-    if responses is None or documents is None or corpus.n_tokens == 0:
-        return fitted
-    shares = proportions(documents, fitted, settings.n_threads)
-    mean_length = corpus.n_tokens / int(np.count_nonzero(corpus.lengths))
-    lighter = replace(responses, prices=responses.prices * (readout.PRICE / mean_length))
-    return replace(fitted, weights=readout.solve_weights(shares, lighter, settings.weight_variance))
-
-
 def remember(problem: Problem, chain: Chain) -> Memory:
-    """Return what later documents need to know of these."""
+    """Return what later documents need to know of these.
+
+    The weights' distribution is normal about their mean over the chain, with the precision of the last sweep at
+    augmentation variables that have their expected values.
+    """
     K = problem.settings.n_components
     word_topic = np.empty((len(chain.counts.word_topic), K), dtype=np.int32)
     word_topic[problem.corpus.word_order] = chain.counts.word_topic[:, :K]
-    if chain.averages is not None:
-        return Memory(word_topic, chain.averages.precision, chain.averages.linear)
-    if problem.memory is not None:
-        return replace(problem.memory, word_topic=word_topic)
-    L = problem.n_responses
-    prior = np.repeat(np.eye(K)[None] / problem.settings.weight_variance, L, axis=0)
-    return Memory(word_topic, prior, np.zeros((L, K)))
+    if problem.responses is None:
+        return Memory(word_topic, np.zeros((0, K, K)), np.zeros((0, K)))
+    weights = chain.weights if chain.averages is None else chain.averages.weights
+    linear, quadratic = expected_quadratics(problem.responses, chain.scores)
+    precision = gibbs.weight_posterior(problem, replace(chain, linear=linear, quadratic=quadratic)).precision
+    return Memory(word_topic, precision, np.einsum("ljk,lk->lj", precision, weights))
 
 
 def _ordered(responses: Responses | None, corpus: Corpus) -> Responses | None:

@@ -11,26 +11,31 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks, map_tasks
 from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, padded
-from regbayes.models.medlda.augmentation import draw_quadratics, first_quadratics, losses, n_variables
+from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, WeightStatistics, padded
+from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
 
 Floats = NDArray[np.float64]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
-GUESS_DECAY = 0.6  # of the share of a sweep in the guessed scores: they settle, and proposals with them
+GUESS_DECAY = 0.6  # of the share of a sweep in the guessed scores, once burnt in: they settle, and proposals with them
 
 
 def prefers_proposals(n_topics: int, n_responses: int) -> bool:
     """Whether topics are best proposed and accepted, because their exact distributions cost too much."""
     return n_topics * n_responses > MOST_DRAWN
+
+
+def sweeps_per_weights(n_topics: int) -> int:
+    """Return after how many sweeps weights are drawn: their cost grows with the cube of the number of topics."""
+    return 1 + n_topics // 300
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def start(problem: Problem, hint: Memory | None = None) -> Chain:
         nothing = np.zeros((len(corpus.lengths), 0))
         return Chain(counts, weights[:0], nothing, nothing, nothing, nothing, 0, None)
     scores = document_scores(problem, counts, weights)
-    return Chain(counts, weights, *first_quadratics(problem.responses), scores, scores, 0, None)
+    return Chain(counts, weights, *expected_quadratics(problem.responses, scores), scores, scores, 0, None)
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
@@ -82,22 +87,23 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
     settings, sweep = problem.settings, chain.sweep + 1
     topics, doc_topic, word_topic, topic_total = chain.counts
     counts = TopicCounts(topics.copy(), doc_topic.copy(), word_topic.copy(), topic_total.copy())
-    n_changed = _sample_topics(problem, replace(chain, counts=counts, sweep=sweep))
     chain = replace(chain, counts=counts, sweep=sweep)
-    precision = linear = np.zeros((0, settings.n_components, settings.n_components))
+    n_changed = _sample_topics(problem, chain)
     terms = {"words": -log_joint(problem, counts)}
     if problem.responses is not None:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
-        precision, linear = _weight_posterior(problem, chain)
-        weights = draw_weights(precision, linear, rng.standard_normal(linear.shape))
+        weights = chain.weights
+        if sweep % sweeps_per_weights(settings.n_components) == 0:
+            weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(weights.shape))
         scores = document_scores(problem, counts, weights)
         shape = (n_variables(problem.responses), *scores.shape)
         drawn = draw_quadratics(problem.responses, scores, rng.standard_normal(shape), rng.random(shape))
-        guess = chain.guess + (scores - chain.guess) * sweep**-GUESS_DECAY
+        share = max(1, sweep - settings.n_burn_in) ** -GUESS_DECAY
+        guess = chain.guess + share * (scores - chain.guess)
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores, guess=guess)
         terms |= _response_terms(problem, scores, weights)
     if sweep > settings.n_burn_in:
-        chain = replace(chain, averages=_averaged(chain, precision, linear))
+        chain = replace(chain, averages=_averaged(chain))
     return StepResult(chain, terms, {"changed": n_changed / max(problem.corpus.n_tokens, 1)})
 
 
@@ -115,7 +121,8 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
-    tilt, scores = _tilt(problem, chain), Scores(chain.scores.copy(), chain.guess)
+    follow = chain.sweep <= problem.settings.n_burn_in
+    tilt, scores = _tilt(problem, chain), Scores(chain.scores.copy(), chain.guess, follow)
     for diagonal in problem.corpus.diagonals():
         work = partial(_sample_block, problem, chain, tilt, scores, diagonal)
         results = map_tasks(work, len(diagonal), problem.settings.n_threads)
@@ -144,21 +151,27 @@ def _sample_block(
     return changed, counts.topic_total - chain.counts.topic_total
 
 
-def _weight_posterior(problem: Problem, chain: Chain) -> tuple[Floats, Floats]:
+def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
     """Return the precision of the weights' normal distribution and that times its mean."""
     statistics = problem.backend.weight_statistics(_tilt(problem, chain), chain.counts, problem.settings.n_threads)
     if problem.memory is not None:
-        return statistics.precision + problem.memory.precision, statistics.linear + problem.memory.linear
-    K = problem.settings.n_components
-    return statistics.precision + np.eye(K) / problem.settings.weight_variance, statistics.linear
+        statistics.precision[...] += problem.memory.precision
+        statistics.linear[...] += problem.memory.linear
+    else:
+        K = problem.settings.n_components
+        statistics.precision[:, np.arange(K), np.arange(K)] += 1.0 / problem.settings.weight_variance
+    return statistics
 
 
-def draw_weights(precision: Floats, linear: Floats, normals: Floats) -> Floats:
+def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
     """Draw each response's weights from the normal with this precision and ``precision @ mean = linear``."""
-    weights = np.empty_like(linear)
-    for response, factor in enumerate(np.linalg.cholesky(precision)):
-        halfway = solve_triangular(factor, linear[response], lower=True, check_finite=False)
-        weights[response] = solve_triangular(factor.T, halfway + normals[response], check_finite=False)
+    weights = np.empty_like(normals)
+    for response, (precision, linear) in enumerate(zip(posterior.precision, posterior.linear, strict=True)):
+        factor = cholesky(precision, lower=True, check_finite=False)
+        halfway = solve_triangular(factor, linear, lower=True, check_finite=False)
+        weights[response] = solve_triangular(
+            factor, halfway + normals[response], lower=True, trans=1, check_finite=False
+        )
     return weights
 
 
@@ -207,23 +220,16 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mappin
     return {"margin": margin, "weights": float(0.5 * quadratic - np.vdot(weights, problem.memory.linear))}
 
 
-def _averaged(chain: Chain, precision: Floats, linear: Floats) -> Averages:
+def _averaged(chain: Chain) -> Averages:
     """Take the state after a sweep into the averages."""
-    old = chain.averages
-    new = Averages(1, chain.counts.word_topic.astype(np.float32), chain.weights, precision, linear)
+    old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
     if old is None:
-        return new
+        return Averages(1, word_topic, chain.weights)
     n = old.n_kept + 1
-    new.word_topic[...] -= old.word_topic
-    new.word_topic[...] /= n
-    new.word_topic[...] += old.word_topic
-    return Averages(
-        n,
-        new.word_topic,
-        old.weights + (new.weights - old.weights) / n,
-        old.precision + (new.precision - old.precision) / n,
-        old.linear + (new.linear - old.linear) / n,
-    )
+    word_topic -= old.word_topic
+    word_topic /= n
+    word_topic += old.word_topic
+    return Averages(n, word_topic, old.weights + (chain.weights - old.weights) / n)
 
 
 def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:

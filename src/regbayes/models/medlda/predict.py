@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import digamma, gammaln
 
 from regbayes.kernels.chunks import map_chunks
@@ -16,6 +17,7 @@ from regbayes.models.medlda.state import Fitted
 Floats = NDArray[np.float64]
 
 MAX_SWEEPS = 100
+BOUND_SWEEPS = 20
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
 
 
@@ -65,23 +67,44 @@ def proportions(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
 def bounds(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
     """Return a lower bound on each document's log-probability given the topics, shape (documents,).
 
-    The mean-field bound with a Dirichlet for the proportions, which is put where label-free inference finds them.
+    The mean-field bound of latent Dirichlet allocation, at its maximum: coordinate ascent starts where label-free
+    inference ends.
     """
     topics = topic_words(fitted)
     counts = infer_counts(documents, fitted, topics, n_threads)
-    K, alpha = counts.shape[1], fitted.doc_topic_prior
-    gamma = counts + alpha
-    total = gamma.sum(axis=1)
-    expected_log = digamma(gamma) - digamma(total)[:, None]
-    found = gammaln(K * alpha) - K * gammaln(alpha) - gammaln(total)
-    found += np.sum(gammaln(gamma) + (alpha - gamma) * expected_log, axis=1)
-    factors = np.exp(expected_log)
+    found = np.empty(len(counts))
 
     def work(_: int, first: int, last: int) -> None:
         entries = slice(documents.starts[first], documents.starts[last])
-        row = np.repeat(np.arange(first, last), np.diff(documents.starts[first : last + 1]))
-        p = np.einsum("ek,ek->e", factors[row], topics[documents.words[entries], :K])
-        found[first:last] += np.bincount(row - first, documents.numbers[entries] * np.log(p), last - first)
+        document = np.repeat(np.arange(last - first), np.diff(documents.starts[first : last + 1]))
+        p = topics[documents.words[entries], : counts.shape[1]].astype(np.float64)
+        numbers = documents.numbers[entries].astype(np.float64)
+        found[first:last] = _mean_field_bound(document, numbers, p, counts[first:last], fitted.doc_topic_prior)
 
     map_chunks(work, len(found), n_threads)
-    return np.asarray(found)
+    return found
+
+
+def _mean_field_bound(document: NDArray[np.int64], numbers: Floats, p: Floats, counts: Floats, alpha: float) -> Floats:
+    """Maximise the bound of some documents over their counts of topics; entry e is ``numbers[e]`` times a word.
+
+    Parameters
+    ----------
+    document, numbers : (entries,)
+    p : (entries, K)
+        Probability of each entry's word in each topic.
+    counts : (documents, K)
+        The start.
+    alpha : float
+    """
+    n, K = counts.shape
+    of_documents = csr_array((numbers, (document, np.arange(len(document)))), shape=(n, len(document)))
+    for _ in range(BOUND_SWEEPS):
+        gamma = counts + alpha
+        expected_log = digamma(gamma) - digamma(gamma.sum(axis=1, keepdims=True))
+        weight = np.exp(expected_log)[document] * p
+        total = weight.sum(axis=1, keepdims=True)
+        counts = of_documents @ (weight / total)
+    bound = of_documents @ np.log(total[:, 0])
+    bound += np.sum(gammaln(gamma) - gammaln(alpha) + (alpha - gamma) * expected_log, axis=1)
+    return np.asarray(bound + gammaln(K * alpha) - gammaln(gamma.sum(axis=1)))

@@ -8,18 +8,53 @@ docs/math.md eq. (57).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import TaskLayout, solve_box
-from regbayes.models.medlda.state import Margins, Responses
+from regbayes.models.medlda.predict import Documents, proportions
+from regbayes.models.medlda.state import Fitted, Margins, Responses, Settings, Squares
 
 Floats = NDArray[np.float64]
 
 PRICE = 10.0  # of a unit of loss at C = 1: here it competes with the weights' prior alone, not with a document's words
 TOL = 1e-2  # duality gap, relative to the objective: the weights are averages of noisy topics anyway
 MAX_EPOCHS = 50.0
+
+
+def refit(
+    documents: Documents, fitted: Fitted, responses: Responses, settings: Settings, earlier: Squares | None
+) -> tuple[Floats, Squares]:
+    """Return the weights for prediction, shape (L, K), and what is to be remembered of these documents.
+
+    Margins need all documents at hand. Where there are earlier ones, of which only sums are left, the weights are those
+    of least squares, whose sums are all it takes.
+    """
+    shares = proportions(documents, fitted, settings.n_threads)
+    lengths = np.add.reduceat(np.append(documents.numbers, 0.0), documents.starts[:-1]) * (
+        np.diff(documents.starts) > 0
+    )
+    mean_length = lengths.sum() / np.count_nonzero(lengths)
+    prices = np.where(lengths[:, None] > 0, responses.prices * (PRICE / mean_length), 0.0)
+    lighter = replace(responses, prices=prices)
+    squares = sum_squares(shares, lighter, earlier)
+    if earlier is None:
+        return solve_weights(shares, lighter, settings.weight_variance), squares
+    prior = np.eye(shares.shape[1]) / settings.weight_variance
+    return np.linalg.solve(squares.precision + prior, squares.linear.T).T, squares
+
+
+def sum_squares(shares: Floats, responses: Responses, earlier: Squares | None) -> Squares:
+    """Add documents to the sums; one precision serves all responses, so each document has the mean of its prices."""
+    weighted = shares * responses.prices.mean(axis=1, keepdims=True)
+    targets = responses.margin * responses.signs if isinstance(responses, Margins) else responses.values
+    new = Squares(weighted.T @ shares, targets.T @ weighted)
+    if earlier is None:
+        return new
+    return Squares(earlier.precision + new.precision, earlier.linear + new.linear)
 
 
 def solve_weights(shares: Floats, responses: Responses, weight_variance: float, tol: float = TOL) -> Floats:

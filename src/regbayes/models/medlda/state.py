@@ -50,6 +50,15 @@ class Targets:
 Responses = Margins | Targets
 
 
+@persistable(name="regbayes.medlda.Squares")
+@dataclass(frozen=True)
+class Squares:
+    """Sums over documents for weights by least squares, at the shares of topics that prediction sees."""
+
+    precision: Floats  # (K, K)
+    linear: Floats  # (L, K)
+
+
 @persistable(name="regbayes.medlda.Memory")
 @dataclass(frozen=True)
 class Memory:
@@ -58,6 +67,7 @@ class Memory:
     word_topic: NDArray[np.int32]  # (V, K): counts of the last sweep
     precision: Floats  # (L, K, K): of the weights
     linear: Floats  # (L, K): precision times mean of the weights
+    squares: Squares | None = None  # None: weights are not refitted
 
 
 @persistable(name="regbayes.medlda.Fitted")
@@ -79,8 +89,6 @@ class Averages:
     n_kept: int
     word_topic: NDArray[np.float32]  # (V, columns), in the corpus's order of words
     weights: Floats  # (L, K)
-    precision: Floats  # (L, K, K)
-    linear: Floats  # (L, K)
 
 
 @dataclass(frozen=True)
