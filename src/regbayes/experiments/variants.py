@@ -11,6 +11,7 @@ import numpy as np
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.data import Sample
 from regbayes.models.ilsvm.init import STICK_ROUNDS, initial_globals
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
@@ -25,7 +26,7 @@ class DecayingStartILSVM(ILSVMClassifier):
     one half for all.
     """
 
-    def _start(self, X: Any, settings: Settings, rng: np.random.Generator) -> Globals:
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
         even = initial_globals(X, settings, rng)
         alpha, n = settings.alpha, float(len(X))
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)
