@@ -3,5 +3,14 @@
 from __future__ import annotations
 
 from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
+from regbayes.baselines.relations import MTRLClassifier, MTRLRegressor
+from regbayes.baselines.single_task import SingleTaskClassifier, SingleTaskRegressor
 
-__all__ = ["ExponentialFamilyHarmonium", "MaxMarginHarmoniumClassifier"]
+__all__ = [
+    "ExponentialFamilyHarmonium",
+    "MaxMarginHarmoniumClassifier",
+    "MTRLClassifier",
+    "MTRLRegressor",
+    "SingleTaskClassifier",
+    "SingleTaskRegressor",
+]

@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.baselines import MTRLRegressor, SingleTaskRegressor
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.versions import model_code
 
@@ -292,10 +293,22 @@ def _kernel_ridge(context: Context, alpha: float, gamma: float, n_centres: int =
 
 
 RAGGED: tuple[System, ...] = (
-    System("STL", _ridge("separate"), grid(alpha=(3.0, 10.0, 30.0, 100.0)), grid(alpha=(10.0, 100.0)), random=False),
+    System(
+        "STL",
+        lambda _, **settings: SingleTaskRegressor(**settings),
+        grid(alpha=(3.0, 10.0, 30.0, 100.0)),
+        grid(alpha=(10.0, 100.0)),
+        random=False,
+    ),
     System("BMTL", None),
     System("MTGP", None),
-    System("MTRL", None),
+    System(
+        "MTRL",
+        lambda _, **settings: MTRLRegressor(**settings),
+        grid(relation_alpha=(100.0, 300.0, 1000.0, 3000.0), intercept_scaling=(1.0, 4.0)),
+        grid(relation_alpha=(30.0, 300.0)),
+        random=False,
+    ),
     System(
         "MT-IBP+SVM",
         _mt_numbers,

@@ -1,0 +1,297 @@
+"""MTRL: task relationship learning, a convex problem in weights and covariance of the tasks (Zhang and Yeung 2010)."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from regbayes._registry import persistable
+from regbayes.baselines._linear_tasks import (
+    LABEL_CONSTRAINTS,
+    TASK_CONSTRAINTS,
+    LinearScores,
+    TaskClassifier,
+    TaskModel,
+    TaskProblem,
+    TaskRegressor,
+    linear_attributes,
+)
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.models.linear_tasks import relations
+from regbayes.models.linear_tasks.problem import Loss
+from regbayes.models.linear_tasks.relations import Relations, RelationSettings
+
+Floats = NDArray[np.float64]
+
+ITERATION_CONSTRAINTS: dict[str, list[Any]] = {
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [NOT_NEGATIVE],
+    "verbose": ["verbose"],
+}
+RELATION_CONSTRAINTS: dict[str, list[Any]] = {
+    **TASK_CONSTRAINTS,
+    **ITERATION_CONSTRAINTS,
+    "alpha": [NOT_NEGATIVE],
+    "relation_alpha": [POSITIVE],
+    "task_covariance": [StrOptions({"learn"}), "array-like"],
+    "balance_tasks": ["boolean"],
+    "fit_intercept": ["boolean"],
+    "intercept_scaling": [POSITIVE],
+}
+
+
+class _RelatedTasks(LinearScores, TaskModel):
+    """What the regressor and the classifier have in common: all but the loss."""
+
+    _loss: ClassVar[Loss]
+
+    def _learn(self, problem: TaskProblem) -> None:
+        constant = float(self.intercept_scaling) if self.fit_intercept else 0.0
+        settings = RelationSettings(
+            alpha=float(self.alpha),
+            beta=float(self.relation_alpha),
+            covariance=self._given_covariance(problem.n_outputs),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+        )
+        linear = (problem.balanced() if self.balance_tasks else problem).linear(self._loss, constant)
+        self._run(
+            problem,
+            lambda callbacks: relations.fit(linear, settings, callbacks),
+            lambda state: _attributes(state, constant),
+        )
+
+    def _given_covariance(self, n_outputs: int) -> Floats | None:
+        """Return the covariance that the user gave, None if there is none."""
+        if isinstance(self.task_covariance, str):
+            return None
+        given = np.asarray(self.task_covariance, dtype=np.float64)
+        if given.shape != (n_outputs, n_outputs):
+            raise ValueError(
+                f"task_covariance must have shape ({n_outputs}, {n_outputs}), a row per output; got {given.shape}"
+            )
+        if not np.all(np.isfinite(given)) or not np.allclose(given, given.T):
+            raise ValueError("task_covariance must be finite and symmetric")
+        lowest = float(np.linalg.eigvalsh(given)[0])
+        if lowest <= 0.0:
+            raise ValueError(f"task_covariance must be positive definite; its lowest eigenvalue is {lowest:.3g}")
+        return given
+
+
+def _attributes(state: Relations, constant: float) -> dict[str, Any]:
+    spread = np.sqrt(np.diag(state.covariance))
+    spread = np.where(spread > 0, spread, 1.0)  # a task without weights is related to none
+    return {
+        **linear_attributes(state.weights, constant),
+        "task_covariance_": state.covariance,
+        "task_correlation_": state.covariance / np.outer(spread, spread),
+    }
+
+
+@persistable(skip=("_skl_callbacks",))
+class MTRLRegressor(_RelatedTasks, TaskRegressor):
+    """Multi-task relationship learning (MTRL) for numbers: linear models, and how the tasks are related.
+
+    The weight vectors of the tasks and a covariance between tasks are learned together from one convex problem
+    (Zhang and Yeung 2010): half the squared errors, plus ``alpha / 2`` times the squared weights, plus
+    ``relation_alpha / 2`` times their squared length in the metric of the covariance, whose trace is the number of
+    tasks. Tasks may be related positively, negatively, or not at all.
+
+    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
+    column of Y by itself otherwise.
+
+    Parameters
+    ----------
+    alpha : float, default=0.0
+        Price of squared weights.
+    relation_alpha : float, default=1.0
+        Price of weights that the relations between tasks do not explain.
+    task_covariance : "learn" or array-like of shape (n_tasks, n_tasks), default="learn"
+        The covariance of the tasks, in the order of ``tasks_``, where it is known. The identity makes every task a
+        ridge regression of its own.
+    balance_tasks : bool, default=True
+        Whether tasks count alike, as in the paper, or every target does. What tasks have in common is shrunk towards
+        zero too, most for tasks that count little: on ragged tasks of different sizes balance matters.
+    fit_intercept : bool, default=True
+        Whether each task has an intercept. It is the weight of a constant input, and shared like the others.
+    intercept_scaling : float, default=1.0
+        Size of the constant input. Large values set the intercepts free.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+    max_iter : int, default=200
+        Alternations at most.
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    task_covariance_, task_correlation_ : array of shape (n_tasks, n_tasks)
+        How the tasks are related.
+    coef_ : array of shape (n_tasks, n_features)
+        Weights of the standardised inputs for standardised targets: predictions are
+        ``((X - mean_) / scale_ @ coef_.T + intercept_) * target_scale_ + target_mean_``.
+    intercept_ : array of shape (n_tasks,)
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    target_mean_, target_scale_ : array of shape (n_tasks,)
+        Likewise the targets.
+    trace_ : Trace
+        Course of the objective and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    References
+    ----------
+    Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.baselines import MTRLRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, w = rng.standard_normal((40, 3)), np.array([1.0, -1.0, 0.5])
+    >>> Y = np.outer(X @ w, [1.0, 1.0, -1.0]) + 0.1 * rng.standard_normal((40, 3))
+    >>> MTRLRegressor().fit(X, Y).task_correlation_.round(1)
+    array([[ 1.,  1., -1.],
+           [ 1.,  1., -1.],
+           [-1., -1.,  1.]])
+    """
+
+    _loss = "squared"
+    _parameter_constraints: ClassVar[dict[str, Any]] = RELATION_CONSTRAINTS
+
+    def __init__(
+        self,
+        alpha: float = 0.0,
+        relation_alpha: float = 1.0,
+        *,
+        task_covariance: ArrayLike = "learn",
+        balance_tasks: bool = True,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        scale_inputs: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.relation_alpha = relation_alpha
+        self.task_covariance = task_covariance
+        self.balance_tasks = balance_tasks
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose
+
+
+@persistable(skip=("_skl_callbacks",))
+class MTRLClassifier(_RelatedTasks, TaskClassifier):
+    """Multi-task relationship learning (MTRL) for labels: linear classifiers, and how the tasks are related.
+
+    As `MTRLRegressor`, with half the squared hinge loss in the place of half the squared errors. A task with more than
+    two classes has a weight vector for each ("this class or another?"), and the covariance is that of all of them.
+
+    Parameters
+    ----------
+    alpha : float, default=0.0
+        Price of squared weights.
+    relation_alpha : float, default=1.0
+        Price of weights that the relations between tasks do not explain.
+    task_covariance : "learn" or array-like of shape (n_outputs, n_outputs), default="learn"
+        The covariance of the rows of ``coef_``, where it is known. The identity makes every one a linear support
+        vector machine of its own.
+    balance_tasks : bool, default=True
+        Whether tasks count alike, as in the paper, or every target does. What tasks have in common is shrunk towards
+        zero too, most for tasks that count little: on ragged tasks of different sizes balance matters.
+    fit_intercept : bool, default=True
+        Whether each task has an intercept. It is the weight of a constant input, and shared like the others.
+    intercept_scaling : float, default=1.0
+        Size of the constant input. Large values set the intercepts free.
+    class_weight : dict, list of dict, "balanced" or None, default=None
+        Factors on the loss by class; a list has a dict for each task. "balanced" balances the classes within each task.
+    unlabeled : object, default=None
+        A value of y that marks a missing label beside NaN and None, -1 for instance.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+    max_iter : int, default=200
+        Alternations at most.
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    classes_ : array of shape (n_classes,), or list of such arrays
+        The classes; those of each task, if the columns of Y have different ones.
+    task_covariance_, task_correlation_ : array of shape (n_outputs, n_outputs)
+        How the rows of ``coef_`` are related.
+    coef_ : array of shape (n_outputs, n_features)
+        Weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
+        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``.
+    intercept_ : array of shape (n_outputs,)
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    trace_ : Trace
+        Course of the objective and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    References
+    ----------
+    Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from regbayes.baselines import MTRLClassifier
+    >>> X, Y = make_multilabel_classification(300, n_classes=4, random_state=0)
+    >>> MTRLClassifier(relation_alpha=30.0).fit(X[::2], Y[::2]).score(X[1::2], Y[1::2]) > 0.75
+    True
+    """
+
+    _loss = "squared_hinge"
+    _parameter_constraints: ClassVar[dict[str, Any]] = {**RELATION_CONSTRAINTS, **LABEL_CONSTRAINTS}
+
+    def __init__(
+        self,
+        alpha: float = 0.0,
+        relation_alpha: float = 1.0,
+        *,
+        task_covariance: ArrayLike = "learn",
+        balance_tasks: bool = True,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Any = None,
+        unlabeled: Any = None,
+        scale_inputs: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.relation_alpha = relation_alpha
+        self.task_covariance = task_covariance
+        self.balance_tasks = balance_tasks
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose

@@ -1,0 +1,170 @@
+"""Single-task learning (STL): every task by itself, the row of the tables that multi-task learning must beat."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
+from sklearn.svm import LinearSVC
+
+from regbayes._registry import persistable
+from regbayes.baselines._linear_tasks import (
+    LABEL_CONSTRAINTS,
+    TASK_CONSTRAINTS,
+    LinearScores,
+    TaskClassifier,
+    TaskProblem,
+    TaskRegressor,
+)
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._reporting import FitReporter
+
+Floats = NDArray[np.float64]
+
+LIBLINEAR_STEPS = 10_000
+
+
+@persistable(skip=("_skl_callbacks",))
+class SingleTaskRegressor(LinearScores, TaskRegressor):
+    """One ridge regression per task.
+
+    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
+    column of Y by itself otherwise.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Price of squared weights, as in scikit-learn's `Ridge`, on standardised inputs. The intercept is free.
+    fit_intercept : bool, default=True
+        Whether each task has an intercept.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    coef_ : array of shape (n_tasks, n_features)
+        Weights of the standardised inputs for standardised targets: predictions are
+        ``((X - mean_) / scale_ @ coef_.T + intercept_) * target_scale_ + target_mean_``.
+    intercept_ : array of shape (n_tasks,)
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    target_mean_, target_scale_ : array of shape (n_tasks,)
+        Likewise the targets.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.baselines import SingleTaskRegressor
+    >>> X, group = np.arange(12.0)[:, None], np.arange(12) % 3
+    >>> model = SingleTaskRegressor(alpha=0.001).fit(X, X[:, 0] * (1 + group), task=group)
+    >>> model.predict([[2.0], [2.0]], task=[0, 2]).round(1)
+    array([2., 6.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TASK_CONSTRAINTS,
+        "alpha": [NOT_NEGATIVE],
+        "fit_intercept": ["boolean"],
+    }
+
+    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True, scale_inputs: bool = True) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.scale_inputs = scale_inputs
+
+    def _learn(self, problem: TaskProblem) -> None:
+        with FitReporter(self, problem.n_outputs, problem.data, dict):
+            fitted = []
+            for here in problem.linear("squared", 0.0).slices():
+                model = Ridge(self.alpha, fit_intercept=self.fit_intercept)
+                fitted.append(model.fit(problem.X[problem.cells.rows[here]], problem.cells.targets[here]))
+            self.coef_ = np.stack([model.coef_ for model in fitted])
+            self.intercept_ = np.array([float(model.intercept_) for model in fitted])
+
+
+@persistable(skip=("_skl_callbacks",))
+class SingleTaskClassifier(LinearScores, TaskClassifier):
+    """One linear support vector machine per task.
+
+    A task with more than two classes has one machine for each ("this class or another?"). Columns of X are standardised
+    inside.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Price of a squared margin violation, as in scikit-learn's `LinearSVC`.
+    fit_intercept : bool, default=True
+        Whether each task has a (penalised) intercept.
+    class_weight : dict, list of dict, "balanced" or None, default=None
+        Factors on C by class; a list has a dict for each task. "balanced" balances the classes within each task.
+    unlabeled : object, default=None
+        A value of y that marks a missing label beside NaN and None, -1 for instance.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    classes_ : array of shape (n_classes,), or list of such arrays
+        The classes; those of each task, if the columns of Y have different ones.
+    coef_ : array of shape (n_outputs, n_features)
+        Weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
+        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``.
+    intercept_ : array of shape (n_outputs,)
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from regbayes.baselines import SingleTaskClassifier
+    >>> X, Y = make_multilabel_classification(300, n_classes=4, random_state=0)
+    >>> SingleTaskClassifier(C=0.01).fit(X[::2], Y[::2]).score(X[1::2], Y[1::2]) > 0.75
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TASK_CONSTRAINTS,
+        **LABEL_CONSTRAINTS,
+        "C": [POSITIVE],
+        "fit_intercept": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        unlabeled: Any = None,
+        scale_inputs: bool = True,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.scale_inputs = scale_inputs
+
+    def _learn(self, problem: TaskProblem) -> None:
+        with FitReporter(self, problem.n_outputs, problem.data, dict):
+            machines = [self._machine(problem, here) for here in problem.linear("squared_hinge", 0.0).slices()]
+            self.coef_ = np.stack([weights for weights, _ in machines])
+            self.intercept_ = np.array([intercept for _, intercept in machines])
+
+    def _machine(self, problem: TaskProblem, here: slice) -> tuple[Floats, float]:
+        """Return the weights and the intercept of one output."""
+        signs, rows = problem.cells.targets[here], problem.X[problem.cells.rows[here]]
+        if len(np.unique(signs)) < 2:  # one answer throughout (or weights of 0): that answer, whatever the inputs
+            return np.zeros(rows.shape[1]), float(signs[:1].sum())
+        model = LinearSVC(C=self.C, fit_intercept=self.fit_intercept, random_state=0, max_iter=LIBLINEAR_STEPS)
+        model.fit(rows, signs, sample_weight=problem.cells.weights[here])
+        return model.coef_[0], float(np.squeeze(model.intercept_))

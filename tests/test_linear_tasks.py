@@ -1,0 +1,116 @@
+"""The linear multi-task baselines against independent oracles: scikit-learn, CVXPY, brute force."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from multitask_tools import groups, holes, labels, numbers
+from regbayes.baselines import MTRLClassifier, MTRLRegressor, SingleTaskClassifier, SingleTaskRegressor
+
+STRICT = {"tol": 1e-13, "max_iter": 5000}
+
+
+# --- single-task learning
+
+
+def test_a_single_task_is_ridge_regression_on_its_rows():
+    X, y, task = groups()
+    fitted = SingleTaskRegressor(alpha=3.0).fit(X, y, task=task)
+    rows = StandardScaler().fit_transform(X)
+    for name in fitted.tasks_:
+        own = task == name
+        expected = Ridge(3.0).fit(rows[own], y[own]).predict(rows[own])
+        np.testing.assert_allclose(fitted.predict(X[own], task=task[own]), expected)
+
+
+def test_a_single_task_is_a_linear_svm_on_its_labels():
+    X, Y = labels()
+    Y = holes(Y)
+    fitted = SingleTaskClassifier(C=0.1).fit(X, Y)
+    rows = StandardScaler().fit_transform(X)
+    for t in range(3):
+        seen = ~np.isnan(Y[:, t])
+        machine = LinearSVC(C=0.1, random_state=0, max_iter=10_000).fit(rows[seen], Y[seen, t])
+        np.testing.assert_allclose(fitted.decision_function(X)[:, t], machine.decision_function(rows), atol=1e-4)
+
+
+# --- task relationship learning
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_unrelated_tasks_are_ridge_regressions(alpha):
+    X, Y = numbers()
+    fitted = MTRLRegressor(alpha, 3.0, task_covariance=np.eye(3), intercept_scaling=2.0, **STRICT).fit(X, holes(Y))
+    rows = np.column_stack([StandardScaler().fit_transform(X), np.full(len(X), 2.0)])
+    for t in range(3):
+        seen = ~np.isnan(holes(Y)[:, t])
+        share = seen.sum() / np.mean(np.sum(~np.isnan(holes(Y)), axis=0))  # tasks count alike
+        centred = Y[seen, t] - Y[seen, t].mean()
+        expected = Ridge((alpha + 3.0) * share, fit_intercept=False).fit(rows[seen], centred).predict(rows)
+        np.testing.assert_allclose(fitted.predict(X)[:, t], expected + Y[seen, t].mean(), rtol=1e-7)
+
+
+def test_unrelated_labels_are_linear_support_vector_machines():
+    X, Y = labels()
+    fitted = MTRLClassifier(0.0, 5.0, task_covariance=np.eye(3), **STRICT).fit(X, Y)
+    rows = StandardScaler().fit_transform(X)
+    for t in range(3):
+        machine = LinearSVC(C=0.1, tol=1e-10, max_iter=100_000, random_state=0).fit(rows, Y[:, t])
+        np.testing.assert_allclose(fitted.decision_function(X)[:, t], machine.decision_function(rows), atol=1e-6)
+
+
+def cvxpy_minimum(X, Y, alpha, beta, loss):
+    """The convex problem with the covariance minimised out, in which it is a squared trace norm."""
+    rows = np.column_stack([StandardScaler().fit_transform(X), np.ones(len(X))])
+    W = cp.Variable((Y.shape[1], rows.shape[1]))
+    scores = rows @ W.T
+    targets = (Y - Y.mean(axis=0)) / Y.std(axis=0) if loss == "squared" else 2.0 * Y - 1.0
+    rest = targets - scores if loss == "squared" else cp.pos(1.0 - cp.multiply(targets, scores))
+    terms = 0.5 * cp.sum_squares(rest) + 0.5 * alpha * cp.sum_squares(W)
+    problem = cp.Problem(cp.Minimize(terms + 0.5 * beta / Y.shape[1] * cp.square(cp.normNuc(W))))
+    return problem.solve(solver=cp.SCS, eps=1e-7, max_iters=100_000), W.value
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("make", [MTRLRegressor, MTRLClassifier])
+def test_relations_solve_their_convex_problem(make, alpha):
+    X, Y = numbers(n_rows=30, n_columns=4) if make is MTRLRegressor else labels(n_rows=30, n_columns=4)
+    lowest, weights = cvxpy_minimum(X, Y, alpha, 4.0, make._loss)
+    fitted = make(alpha, 4.0, **STRICT).fit(X, Y)
+    assert fitted.trace_.objective[-1] == pytest.approx(lowest, rel=1e-5)
+    found = np.column_stack([fitted.coef_, fitted.intercept_])
+    np.testing.assert_allclose(found, weights, atol=2e-3 * np.abs(weights).max())
+    assert np.trace(fitted.task_covariance_) == pytest.approx(3.0)
+
+
+def test_relations_of_either_sign_are_found():
+    rng = np.random.default_rng(0)
+    X, directions = rng.standard_normal((200, 6)), np.linalg.qr(rng.standard_normal((6, 2)))[0].T
+    loadings = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
+    Y = X @ (loadings @ directions).T + 0.3 * rng.standard_normal((200, 4))
+    for model, targets in ((MTRLRegressor(0.0, 50.0), Y), (MTRLClassifier(0.0, 50.0), (Y > 0).astype(int))):
+        np.testing.assert_allclose(
+            model.fit(X, targets).task_correlation_[:3, :3], np.outer([1, 1, -1], [1, 1, -1]), atol=0.2
+        )
+        np.testing.assert_allclose(model.task_correlation_[3, :3], 0.0, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.eye(2), r"task_covariance must have shape \(3, 3\), a row per output; got \(2, 2\)"),
+        (np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), "must be finite and symmetric"),
+        (np.full((3, 3), np.nan), "must be finite and symmetric"),
+        (np.ones((3, 3)), "must be positive definite; its lowest eigenvalue is"),
+    ],
+    ids=["shape", "symmetric", "finite", "definite"],
+)
+def test_covariances_that_make_no_sense_are_refused(given, message):
+    X, Y = numbers()
+    with pytest.raises(ValueError, match=message):
+        MTRLRegressor(task_covariance=given).fit(X, Y)

@@ -1,0 +1,255 @@
+"""The multi-task baselines keep scikit-learn's promises and take tasks as the package's own models do."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from scipy.sparse import csr_matrix
+from sklearn.base import clone, is_classifier
+from sklearn.callback import ProgressBar
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import KFold, cross_validate
+from sklearn.utils.estimator_checks import check_estimator
+
+import regbayes
+from multitask_tools import groups, holes, labels, numbers
+from regbayes.baselines import MTRLClassifier, MTRLRegressor, SingleTaskClassifier, SingleTaskRegressor
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+REGRESSORS = (SingleTaskRegressor, MTRLRegressor)
+CLASSIFIERS = (SingleTaskClassifier, MTRLClassifier)
+ITERATIVE = (MTRLRegressor, MTRLClassifier)
+NEEDS_EVERY_TASK = (*REGRESSORS, *CLASSIFIERS)
+
+every_baseline = pytest.mark.parametrize("make", [*REGRESSORS, *CLASSIFIERS])
+every_regressor = pytest.mark.parametrize("make", REGRESSORS)
+every_classifier = pytest.mark.parametrize("make", CLASSIFIERS)
+every_iterative = pytest.mark.parametrize("make", ITERATIVE)
+
+
+def data_for(make):
+    return numbers() if make in REGRESSORS else labels()
+
+
+def ragged_for(make):
+    X, y, task = groups()
+    return (X, y, task) if make in REGRESSORS else (X, (y > np.median(y)).astype(int), task)
+
+
+# --- scikit-learn's own checks and manners
+
+
+@every_baseline
+def test_all_of_scikit_learns_checks_pass(make):
+    results = check_estimator(make(), on_skip=None, on_fail=None)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    # the first runs where SCIPY_ARRAY_API is set, the second is about predict_proba
+    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
+    expected = 61 if is_classifier(make()) else 53
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+@every_baseline
+def test_saving_pickling_and_cloning(make, tmp_path):
+    X, y, task = ragged_for(make)
+    fitted = make().fit(X, y, task=task)
+    fitted.save(tmp_path / "model.regbayes")
+    for found in (regbayes.load(tmp_path / "model.regbayes"), pickle.loads(pickle.dumps(fitted))):
+        np.testing.assert_array_equal(found.predict(X, task=task), fitted.predict(X, task=task))
+    again = clone(fitted)
+    assert not hasattr(again, "coef_")
+    np.testing.assert_array_equal(again.fit(X, y, task=task).predict(X, task=task), fitted.predict(X, task=task))
+
+
+@every_baseline
+def test_tasks_are_routed_as_metadata(make):
+    X, y, task = ragged_for(make)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make().set_fit_request(task=True).set_score_request(task=True).set_predict_request(task=True)
+        found = cross_validate(model, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
+        assert np.all(found["test_score"] > 0)
+
+
+@every_baseline
+def test_callbacks_hear_of_a_fit(make, capsys):
+    X, Y = data_for(make)
+    plain, watched = make().fit(X, Y), make().set_callbacks(ProgressBar()).fit(X, Y)
+    np.testing.assert_array_equal(watched.predict(X), plain.predict(X))
+    assert make.__name__ in capsys.readouterr().out
+
+
+@every_iterative
+def test_an_iterative_fit_leaves_its_course_and_warns_when_cut_short(make):
+    X, Y = data_for(make)
+    fitted = make().fit(X, Y)
+    assert fitted.n_iter_ == fitted.trace_.iterations[-1] > 2
+    assert fitted.trace_.rises.largest <= 1e-8 * abs(fitted.trace_.objective[0])
+    with pytest.warns(ConvergenceWarning, match="stopped at max_iter=1"):
+        make(max_iter=1, tol=0.0).fit(X, Y)
+
+
+# --- tasks
+
+
+@every_baseline
+def test_a_matrix_gives_a_column_per_task(make):
+    X, Y = data_for(make)
+    fitted = make().fit(X, pd.DataFrame(Y, columns=["calm", "happy", "sad"]))
+    assert fitted.predict(X).shape == Y.shape
+    assert fitted.tasks_.tolist() == ["calm", "happy", "sad"]
+    assert fitted.score(X, Y) > 0.6
+    with pytest.raises(ValueError, match="fitted without task="):
+        fitted.predict(X, task=np.zeros(len(X)))
+
+
+@every_baseline
+def test_a_vector_is_one_task(make):
+    X, Y = data_for(make)
+    vector, column = make().fit(X, Y[:, 0]), make().fit(X, Y[:, :1])
+    assert vector.predict(X).shape == (len(X),)
+    np.testing.assert_array_equal(vector.predict(X), column.predict(X)[:, 0])
+
+
+@every_baseline
+def test_ragged_tasks_are_a_matrix_with_holes(make):
+    """The rows of a task are those of its column: only the units of numbers differ, which the labels do not have."""
+    X, y, task = ragged_for(make)
+    names = np.unique(task)
+    Y = np.where(task[:, None] == names, np.asarray(y, dtype=float)[:, None], np.nan)
+    ragged, matrix = make().fit(X, y, task=task), make().fit(X, Y)
+    assert ragged.tasks_.tolist() == names.tolist()
+    if make in CLASSIFIERS:
+        np.testing.assert_allclose(
+            ragged.decision_function(X, task=task),
+            matrix.decision_function(X)[np.arange(len(X)), np.searchsorted(names, task)],
+            atol=1e-6,
+        )
+    with pytest.raises(ValueError, match=r"fitted with task=.*needs task= too"):
+        ragged.predict(X)
+    with pytest.raises(ValueError, match="one entry per row"):
+        ragged.predict(X, task=task[:-1])
+
+
+@every_baseline
+def test_missing_targets_are_left_out(make):
+    X, Y = data_for(make)
+    Y = holes(Y)
+    fitted = make().fit(X, Y)
+    assert np.isfinite(fitted.predict(X).astype(float)).all()
+    assert fitted.score(X, Y) > 0.5
+
+
+@pytest.mark.parametrize("make", NEEDS_EVERY_TASK)
+def test_tasks_without_targets_are_refused(make):
+    X, y, task = ragged_for(make)
+    with pytest.raises(ValueError, match="task contains 'moon', which had no target in training"):
+        make().fit(X, y, task=task).predict(X, task=np.where(task == "north", "moon", task))
+    _, Y = data_for(make)
+    empty = holes(Y)
+    empty[:, 1] = np.nan
+    with pytest.raises(ValueError, match=r"no target is observed for task 1\. Leave it out\."):
+        make().fit(X[: len(Y)], empty)
+
+
+@every_baseline
+def test_the_order_of_tasks_and_rows_does_not_matter(make):
+    X, Y = data_for(make)
+    tasks, rows = [2, 0, 1], np.random.default_rng(3).permutation(len(X))
+    plain, moved = make().fit(X, Y), make().fit(X[rows], Y[rows][:, tasks])
+    method = "predict" if make in REGRESSORS else "decision_function"
+    expected = getattr(plain, method)(X)
+    np.testing.assert_allclose(getattr(moved, method)(X), expected[:, tasks], atol=1e-4 * np.abs(expected).max())
+
+
+@every_baseline
+@pytest.mark.parametrize("unit", [1e-150, 1e150])
+def test_units_of_the_inputs_do_not_matter(make, unit):
+    X, Y = data_for(make)
+    expected = make().fit(X, Y).predict(X)
+    np.testing.assert_allclose(make().fit(unit * X, Y).predict(unit * X), expected, rtol=1e-6)
+
+
+@every_regressor
+def test_units_of_the_targets_do_not_matter(make):
+    X, y, task = groups()
+    expected = make().fit(X, y, task=task).predict(X, task=task)
+    np.testing.assert_allclose(make().fit(X, 7.0 + 1e6 * y, task=task).predict(X, task=task), 7.0 + 1e6 * expected)
+
+
+# --- labels
+
+
+@every_classifier
+def test_several_classes_and_any_names(make):
+    X, Y = numbers()
+    mixed = np.empty((len(X), 2), dtype=object)
+    mixed[:, 0], mixed[:, 1] = np.where(Y[:, 0] > 0, "yes", "no"), np.digitize(Y[:, 1], [-1, 1])
+    fitted = make().fit(X, mixed)
+    assert [classes.tolist() for classes in fitted.classes_] == [["no", "yes"], [0, 1, 2]]
+    assert [scores.shape for scores in fitted.decision_function(X)] == [(60,), (60, 3)]
+    assert fitted.score(X, mixed) == np.mean(fitted.predict(X) == mixed) > 0.6
+
+
+@every_classifier
+def test_ragged_tasks_with_several_classes(make):
+    X, y, task = groups()
+    y = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    fitted = make().fit(X, y, task=task)
+    scores = fitted.decision_function(X, task=task)
+    assert scores.shape == (len(X), 3)
+    np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
+    assert fitted.score(X, y, task=task) > 0.6
+
+
+@every_classifier
+def test_unlabeled_and_weighted_classes(make):
+    X, Y = labels()
+    marked = Y.copy()
+    marked[::3] = -1
+    np.testing.assert_array_equal(
+        make(unlabeled=-1).fit(X, marked).predict(X), make().fit(X, np.where(marked < 0, np.nan, Y)).predict(X)
+    )
+    rare = (Y.sum(axis=1) == 3).astype(int)
+    assert make(class_weight={1: 10.0}).fit(X, rare).predict(X).sum() > make().fit(X, rare).predict(X).sum()
+
+
+@every_classifier
+def test_a_label_that_is_never_on_is_learned_as_such(make):
+    X, Y = labels()
+    Y[:, 1] = 0
+    assert not make().fit(X, Y).predict(X)[:, 1].any()
+
+
+# --- bad input
+
+
+@every_baseline
+def test_bad_input_is_refused_by_name(make):
+    X, Y = data_for(make)
+    broken = X.copy()
+    broken[3, 2] = np.nan
+    fitted = make().fit(X, Y)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        make().fit(broken, Y)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        fitted.predict(broken)
+    with pytest.raises(ValueError, match="y is None"):
+        make().fit(X, None)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        make().fit(X, Y[:-1])
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        make().fit(csr_matrix(X), Y)
+    with pytest.raises(ValueError, match="a column per task; with task= it must have one target per row"):
+        make().fit(X, Y, task=np.zeros(len(X)))
+    with pytest.raises(ValueError, match="too large to square"):
+        make(scale_inputs=False).fit(1e200 * X, Y)
+    with pytest.raises(NotFittedError):
+        make().predict(X)
