@@ -44,7 +44,8 @@ def refit(
     if earlier is None:
         return solve_weights(shares, lighter, settings.weight_variance), squares
     prior = np.eye(shares.shape[1]) / settings.weight_variance
-    return np.linalg.solve(squares.precision + prior, squares.linear.T).T, squares
+    weights = np.asarray(np.linalg.solve(squares.precision + prior, squares.linear.T).T, dtype=np.float64)
+    return weights, squares
 
 
 def sum_squares(shares: Floats, responses: Responses, earlier: Squares | None) -> Squares:
