@@ -4,7 +4,7 @@
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py course     # accuracy on new posts as the chain goes on
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py movies     # movie reviews: predictive R2
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py transform  # topics of new posts, against scikit-learn
-    python benchmarks/bench_medlda.py size                            # generated documents: cost by tokens, memory
+    python benchmarks/bench_medlda.py size [--documents 1000000]      # generated documents: cost by tokens, memory
     python benchmarks/bench_medlda.py topics                          # generated documents: cost by topics, threads
     python benchmarks/bench_medlda.py --smoke                         # all parts, on small generated documents
 
@@ -151,8 +151,9 @@ def transform(smoke: bool, jobs: int) -> None:
     theirs = LatentDirichletAllocation(K, doc_topic_prior=0.1, topic_word_prior=0.1, max_iter=1, random_state=0).fit(
         X[:50]
     )
-    theirs.components_ = ours.components_.astype(float)
+    theirs.components_ = 1e7 * ours.components_.astype(float)  # topics that are known for certain
     theirs.exp_dirichlet_component_ = theirs.components_ / theirs.components_.sum(axis=1, keepdims=True)
+    X_new = X_new.astype(float)
     found, seconds = timed(lambda: ours.transform(X_new))
     expected, their_seconds = timed(lambda: theirs.transform(X_new))
     distance = 0.5 * np.abs(found - expected).sum(axis=1).mean()
@@ -163,10 +164,10 @@ def transform(smoke: bool, jobs: int) -> None:
     print(f"  perplexity bound of scikit-learn's inference: {np.exp(-(theirs_better - constant) / X_new.sum()):.1f}")
 
 
-def size(smoke: bool, jobs: int) -> None:
+def size(smoke: bool, jobs: int, documents: tuple[int, ...] = (1_000, 10_000, 100_000)) -> None:
     """Seconds and memory as tokens grow: both should be linear."""
     length = 100
-    for n_documents in (200, 400) if smoke else (1_000, 10_000, 100_000):
+    for n_documents in (200, 400) if smoke else documents:
         X, y = draw(n_documents, 20, 2_000, length)
         model = MedLDAClassifier(20, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
         _, seconds = timed(lambda model=model, X=X, y=y: model.fit(X, y))
@@ -197,7 +198,14 @@ def topics(smoke: bool, jobs: int) -> None:
         print(f"  K = 40, {n_jobs} thread(s): {time.perf_counter() - start:.2f} s elapsed")
 
 
-PARTS = {"news": news, "course": course, "movies": movies, "transform": transform, "size": size, "topics": topics}
+PARTS: dict[str, Callable[..., None]] = {
+    "news": news,
+    "course": course,
+    "movies": movies,
+    "transform": transform,
+    "size": size,
+    "topics": topics,
+}
 
 
 def main() -> None:
@@ -206,6 +214,7 @@ def main() -> None:
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--documents", type=int, nargs="*", help="numbers of documents of 100 tokens, for size")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # convergence warnings of the linear peers
     X, y = draw(40, 3, 30, 20)  # compile before anything is timed
@@ -213,7 +222,8 @@ def main() -> None:
     MedLDARegressor(3, max_iter=2).fit(X, y)
     for name in arguments.part or PARTS:
         print(name, flush=True)
-        PARTS[name](arguments.smoke, arguments.jobs)
+        options = {"documents": arguments.documents} if name == "size" and arguments.documents else {}
+        PARTS[name](arguments.smoke, arguments.jobs, **options)
 
 
 if __name__ == "__main__":
