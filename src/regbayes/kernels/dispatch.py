@@ -20,6 +20,7 @@ from regbayes.kernels.types import (
     SimplexState,
     SweepGradient,
 )
+from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.kernels.types_topics import Scores, Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
 
 BackendName = Literal["cpu", "reference"]
@@ -110,6 +111,44 @@ class Backend(Protocol):
         n_threads: int = 1,
     ) -> int:
         """Infer the topics of documents, given the topics' words."""
+
+    def meanfield_sweeps(
+        self,
+        documents: WordCounts,
+        prior: Prior,
+        tilt: Singles,
+        max_sweeps: int,
+        tol: float,
+        gamma: Singles,
+        n_threads: int = 1,
+    ) -> int:
+        """Alternate between topics of words and proportions of documents."""
+
+    def meanfield_statistics(
+        self,
+        documents: WordCounts,
+        prior: Prior,
+        tilt: Singles,
+        gamma: Singles,
+        word_topic: Singles | None,
+        doc_topic: Singles,
+        n_threads: int = 1,
+    ) -> Floats:
+        """Sum the topics of words that belong to given proportions."""
+
+    def infer_by_sweeps(self, documents: WordCounts, prior: Prior, history: Singles, n_threads: int = 1) -> Floats:
+        """Make a fixed number of label-free sweeps, and remember all of them."""
+
+    def reverse_sweeps(
+        self,
+        documents: WordCounts,
+        prior: Prior,
+        history: Singles,
+        grad: Singles,
+        weight: float,
+        n_threads: int = 1,
+    ) -> Singles:
+        """Differentiate through the sweeps."""
 
 
 def get_backend(name: BackendName = "cpu") -> Backend:

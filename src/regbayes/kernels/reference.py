@@ -11,6 +11,12 @@ from regbayes.kernels.reference_margins import (
     simplex_epoch,
     simplex_weights,
 )
+from regbayes.kernels.reference_meanfield import (
+    infer_by_sweeps,
+    meanfield_statistics,
+    meanfield_sweeps,
+    reverse_sweeps,
+)
 from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
 from regbayes.kernels.reference_topics import infer_proportions, propose_topics, sample_topics, weight_statistics
 
@@ -19,9 +25,13 @@ __all__ = [
     "box_epoch",
     "box_scores",
     "box_weights",
+    "infer_by_sweeps",
     "infer_proportions",
+    "meanfield_statistics",
+    "meanfield_sweeps",
     "propose_topics",
     "reverse_features",
+    "reverse_sweeps",
     "sample_topics",
     "simplex_check",
     "simplex_epoch",

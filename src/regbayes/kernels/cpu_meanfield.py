@@ -1,0 +1,348 @@
+"""Compiled mean-field kernels of topic models, in single precision.
+
+Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
+other part is ``exp(digamma(x))`` for every topic in every sweep; it is written without branches, so that it is
+vectorised too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.types import Floats, Indices, read_only
+from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts, Words, group_bounds
+from regbayes.kernels.types_topics import LOWEST_EXPONENT
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
+_LOWEST = np.float32(LOWEST_EXPONENT)
+_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
+_TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))
+_TINY = np.float32(1e-30)
+_E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
+_T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
+_HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
+
+
+@compiled_as_written
+def _exp(x: Any) -> Any:
+    """Return exp(x) in single precision (Cephes' polynomial) for x up to 80; at least exp(-87)."""
+    x = min(max(x, _LOWEST), _HIGHEST)
+    shifted = x * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    bits = np.float32(shifted).view(np.int32)
+    power_of_two = np.int32((bits + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (p * r * r + r + _ONE) * power_of_two
+
+
+@compiled_as_written
+def _exp_digamma(x: Any, shift: Any) -> Any:
+    """Return exp(digamma(x) + shift) for x > 0.
+
+    digamma(x + 6) less the six reciprocals on the way is digamma(x), and exp(digamma(u + 1/2)) is
+    u + 1 / (24 u) - 37 / (5760 u^3) + ...
+    """
+    p = x * (x + _FIVE)
+    way = (_TWO * x + _FIVE) * (_ONE / p + _ONE / (p + _FOUR) + _ONE / (p + _SIX))
+    u = x + np.float32(5.5)
+    inverse = _ONE / u
+    return (u + inverse * (_E1 + _E3 * inverse * inverse)) * _exp(shift - way)
+
+
+@compiled_as_written
+def _trigamma(x: Any) -> Any:
+    """Return the derivative of digamma at x > 0."""
+    found = _ZERO
+    for i in range(6):
+        step = x + np.float32(i)
+        found += _ONE / (step * step)
+    inverse = _ONE / (x + _SIX)
+    square = inverse * inverse
+    return found + inverse + _HALF * square + square * inverse * (_T3 + _T5 * square)
+
+
+@compiled_inline
+def _write_factors(gamma: Singles, tilt: Singles, tilted: bool, n_topics: int, t: Singles) -> None:
+    """Write ``exp(digamma(gamma) + tilt)``; padding is left alone."""
+    if tilted:
+        for k in range(n_topics):
+            t[k] = _exp_digamma(gamma[k], tilt[k])
+    else:
+        for k in range(n_topics):
+            t[k] = _exp_digamma(gamma[k], _ZERO)
+
+
+@compiled_inline
+def _dot(a: Singles, b: Singles) -> Any:
+    found = _ZERO
+    for k in range(a.size):
+        found += a[k] * b[k]
+    return found
+
+
+@compiled
+def _sweep_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    tilt: Singles,
+    max_sweeps: int,
+    tol: float,
+    gamma: Singles,
+    first: int,
+    last: int,
+) -> int:
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    tilted, total = len(tilt) > 0, 0
+    for d in range(first, last):
+        row, begin, end = gamma[d], starts[d], starts[d + 1]
+        if begin == end:
+            for k in range(n_topics):
+                row[k] = doc_prior[k]
+            continue
+        length = _ZERO
+        for i in range(begin, end):
+            length += numbers[i]
+        for _ in range(max_sweeps):
+            _write_factors(row, tilt[d] if tilted else row, tilted, n_topics, t)
+            sums[:] = _ZERO
+            for i in range(begin, end):
+                p = topics[words[i]]
+                share = numbers[i] / (_dot(p, t) + _TINY)
+                for k in range(columns):
+                    sums[k] += share * p[k]
+            change = _ZERO
+            for k in range(n_topics):
+                found = doc_prior[k] + t[k] * sums[k]
+                change += abs(found - row[k])
+                row[k] = found
+            total += 1
+            if change <= tol * length:
+                break
+    return total
+
+
+def meanfield_sweeps(
+    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles, n_threads: int = 1
+) -> int:
+    """Compiled twin of ``reference.meanfield_sweeps``."""
+    fixed = _fixed(documents, prior)
+    tilt = read_only(tilt)
+
+    def work(_chunk: int, first: int, last: int) -> int:
+        return _sweep_documents(*fixed, tilt, max_sweeps, np.float32(tol), gamma, first, last)
+
+    return sum(map_chunks(work, len(documents.starts) - 1, n_threads))
+
+
+@compiled
+def _sum_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles,
+    doc_topic: Singles,
+    logs: Floats,
+    first: int,
+    last: int,
+) -> None:
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    tilted, by_word = len(tilt) > 0, len(word_topic) > 0
+    for d in range(first, last):
+        _write_factors(gamma[d], tilt[d] if tilted else gamma[d], tilted, n_topics, t)
+        sums[:] = _ZERO
+        log_sum = 0.0
+        for i in range(starts[d], starts[d + 1]):
+            p = topics[words[i]]
+            r = _dot(p, t) + _TINY
+            share = numbers[i] / r
+            log_sum += numbers[i] * np.log(np.float64(r))
+            for k in range(columns):
+                sums[k] += share * p[k]
+            if by_word:
+                row = word_topic[words[i]]
+                for k in range(columns):
+                    row[k] += share * t[k] * p[k]
+        for k in range(columns):
+            doc_topic[d, k] = t[k] * sums[k]
+        logs[d] = log_sum
+
+
+def meanfield_statistics(
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles | None,
+    doc_topic: Singles,
+    n_threads: int = 1,
+) -> Floats:
+    """Compiled twin of ``reference.meanfield_statistics``: a table of words by topics for each group of documents."""
+    fixed = _fixed(documents, prior)
+    tilt, gamma, shape = read_only(tilt), read_only(gamma), prior.word_given_topic.shape
+    groups = group_bounds(documents.starts, len(prior.word_given_topic))
+    logs = np.empty(len(documents.starts) - 1)
+    nothing = np.empty((0, shape[1]), np.float32)
+
+    def work(group: int) -> Singles:
+        table = nothing if word_topic is None else np.zeros(shape, np.float32)
+        _sum_documents(*fixed, tilt, gamma, table, doc_topic, logs, *groups[group])
+        return table
+
+    tables = map_tasks(work, len(groups), n_threads)
+    if word_topic is not None:
+        _sum_tables(tables, word_topic)
+    return logs
+
+
+@compiled
+def _infer_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    history: Singles,
+    logs: Floats,
+    first: int,
+    last: int,
+) -> None:
+    n_topics, columns, n_sweeps = doc_prior.size, topics.shape[1], len(history) - 1
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    for d in range(first, last):
+        begin, end = starts[d], starts[d + 1]
+        length = _ZERO
+        for i in range(begin, end):
+            length += numbers[i]
+        for k in range(n_topics):
+            history[0, d, k] = doc_prior[k] + length / np.float32(n_topics)
+        for k in range(n_topics, columns):
+            for sweep in range(n_sweeps + 1):
+                history[sweep, d, k] = _ZERO
+        for sweep in range(n_sweeps):
+            before, after = history[sweep, d], history[sweep + 1, d]
+            _write_factors(before, before, False, n_topics, t)
+            sums[:] = _ZERO
+            for i in range(begin, end):
+                p = topics[words[i]]
+                share = numbers[i] / (_dot(p, t) + _TINY)
+                for k in range(columns):
+                    sums[k] += share * p[k]
+            for k in range(n_topics):
+                after[k] = doc_prior[k] + t[k] * sums[k]
+        _write_factors(history[n_sweeps, d], history[n_sweeps, d], False, n_topics, t)
+        log_sum = 0.0
+        for i in range(begin, end):
+            log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
+        logs[d] = log_sum
+
+
+def infer_by_sweeps(documents: WordCounts, prior: Prior, history: Singles, n_threads: int = 1) -> Floats:
+    """Compiled twin of ``reference.infer_by_sweeps``."""
+    fixed = _fixed(documents, prior)
+    logs = np.empty(len(documents.starts) - 1)
+
+    def work(_chunk: int, first: int, last: int) -> None:
+        _infer_documents(*fixed, history, logs, first, last)
+
+    map_chunks(work, len(logs), n_threads)
+    return logs
+
+
+@compiled
+def _reverse_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    history: Singles,
+    grad: Singles,
+    weight: float,
+    table: Singles,
+    first: int,
+    last: int,
+) -> None:
+    n_topics, columns, n_sweeps = doc_prior.size, topics.shape[1], len(history) - 1
+    t, g = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    by_sum, by_t = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    for d in range(first, last):
+        begin, end = starts[d], starts[d + 1]
+        gamma = history[n_sweeps, d]
+        _write_factors(gamma, gamma, False, n_topics, t)
+        by_t[:] = _ZERO
+        for i in range(begin, end):
+            p, row = topics[words[i]], table[words[i]]
+            share = -weight * numbers[i] / (_dot(p, t) + _TINY)
+            for k in range(columns):
+                by_t[k] += share * p[k]
+                row[k] += share * t[k]
+        for k in range(n_topics):
+            g[k] = grad[d, k] + (weight * (gamma[k] - doc_prior[k]) + by_t[k] * t[k]) * _trigamma(gamma[k])
+        for sweep in range(n_sweeps - 1, -1, -1):
+            gamma, after = history[sweep, d], history[sweep + 1, d]
+            _write_factors(gamma, gamma, False, n_topics, t)
+            for k in range(n_topics):
+                by_sum[k] = g[k] * t[k]
+                by_t[k] = g[k] * (after[k] - doc_prior[k]) / t[k]
+            for i in range(begin, end):
+                p, row = topics[words[i]], table[words[i]]
+                r, through = _TINY, _ZERO
+                for k in range(columns):
+                    r += t[k] * p[k]
+                    through += by_sum[k] * p[k]
+                share = numbers[i] / r
+                by_r = -through * share / r
+                for k in range(columns):
+                    row[k] += by_sum[k] * share + by_r * t[k]
+                    by_t[k] += by_r * p[k]
+            for k in range(n_topics):
+                g[k] = by_t[k] * t[k] * _trigamma(gamma[k])
+
+
+def reverse_sweeps(
+    documents: WordCounts, prior: Prior, history: Singles, grad: Singles, weight: float, n_threads: int = 1
+) -> Singles:
+    """Compiled twin of ``reference.reverse_sweeps``: a table of words by topics for each group of documents."""
+    fixed = _fixed(documents, prior)
+    history, grad, shape = read_only(history), read_only(grad), prior.word_given_topic.shape
+    groups = group_bounds(documents.starts, len(prior.word_given_topic))
+
+    def work(group: int) -> Singles:
+        table = np.zeros(shape, np.float32)
+        _reverse_documents(*fixed, history, grad, np.float32(weight), table, *groups[group])
+        return table
+
+    tables = map_tasks(work, len(groups), n_threads)
+    _sum_tables(tables, tables[0])
+    return tables[0]
+
+
+def _sum_tables(tables: list[Singles], out: Singles) -> None:
+    """Sum tables in their order; ``out`` may be the first of them."""
+    out[...] = tables[0]
+    for table in tables[1:]:
+        out += table
+
+
+def _fixed(documents: WordCounts, prior: Prior) -> tuple[NDArray[Any], ...]:
+    """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
+    return tuple(read_only(array) for array in (*documents, *prior))
