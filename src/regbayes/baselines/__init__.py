@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
+from regbayes.baselines.hierarchy import BMTLRegressor
 from regbayes.baselines.relations import MTRLClassifier, MTRLRegressor
 from regbayes.baselines.single_task import SingleTaskClassifier, SingleTaskRegressor
 
 __all__ = [
+    "BMTLRegressor",
     "ExponentialFamilyHarmonium",
     "MaxMarginHarmoniumClassifier",
     "MTRLClassifier",

@@ -9,18 +9,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
 from regbayes.engine import FitResult
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._common import NOT_NEGATIVE, one_blas_thread
 from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import check_task_given, standardized
 from regbayes.estimators._reporting import FitReporter, warn_of_status
@@ -32,6 +33,11 @@ from regbayes.models.mt_ilsvm.cells import Cells, Outputs, regression_cells
 Floats = NDArray[np.float64]
 
 TASK_CONSTRAINTS: dict[str, list[Any]] = {"scale_inputs": ["boolean"]}
+ITERATION_CONSTRAINTS: dict[str, list[Any]] = {
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [NOT_NEGATIVE],
+    "verbose": ["verbose"],
+}
 LABEL_CONSTRAINTS: dict[str, Any] = {
     "class_weight": [dict, list, StrOptions({"balanced"}), None],
     "unlabeled": "no_validation",
@@ -68,7 +74,12 @@ class TaskProblem:
 class TaskModel(Saveable, CallbackSupportMixin):
     """An estimator for several tasks."""
 
-    _serves_new_tasks = False  # whether predictions exist for a task without targets: the score of output -1
+    @property
+    def _serves_new_tasks(self) -> bool:
+        """Whether tasks without targets are served, with the last score."""
+        return False
+
+    _remedy = "It has no weights."  # what a user can do about a task without targets
 
     @abstractmethod
     def _learn(self, problem: TaskProblem) -> None:
@@ -102,7 +113,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         """
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         targets, cells, outputs = self._read(X, y, task)
-        if not self._serves_new_tasks:
+        if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
             check_no_empty_task(targets, "Leave it out.")
         centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs)
         self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
@@ -133,9 +144,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         scores = self._scores(np.asarray((X - self.mean_) / self.scale_))
         if self._layout != "ragged":
             return scores[:, : len(self._outputs.tasks)]
-        codes = known_codes(
-            self.tasks_, task, len(X), allow_unseen=self._serves_new_tasks, remedy="It has no weights of its own."
-        )
+        codes = known_codes(self.tasks_, task, len(X), allow_unseen=self._serves_new_tasks, remedy=self._remedy)
         n_outputs = len(self._outputs.tasks) // len(self.tasks_)
         return np.take_along_axis(scores, (codes[:, None] * n_outputs + np.arange(n_outputs)) % scores.shape[1], axis=1)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes.baselines._linear_tasks import (
+    ITERATION_CONSTRAINTS,
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
     LinearScores,
@@ -27,11 +27,6 @@ from regbayes.models.linear_tasks.relations import Relations, RelationSettings
 
 Floats = NDArray[np.float64]
 
-ITERATION_CONSTRAINTS: dict[str, list[Any]] = {
-    "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "tol": [NOT_NEGATIVE],
-    "verbose": ["verbose"],
-}
 RELATION_CONSTRAINTS: dict[str, list[Any]] = {
     **TASK_CONSTRAINTS,
     **ITERATION_CONSTRAINTS,

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.baselines import MTRLRegressor, SingleTaskRegressor
+from regbayes.baselines import BMTLRegressor, MTRLRegressor, SingleTaskRegressor
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.versions import model_code
 
@@ -300,7 +300,12 @@ RAGGED: tuple[System, ...] = (
         grid(alpha=(10.0, 100.0)),
         random=False,
     ),
-    System("BMTL", None),
+    System(
+        "BMTL",
+        lambda context, **settings: BMTLRegressor(random_state=context.seed, **settings),
+        grid(n_clusters=(1, 2)),
+        grid(n_clusters=(1,)),
+    ),
     System("MTGP", None),
     System(
         "MTRL",
