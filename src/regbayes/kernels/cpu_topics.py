@@ -39,7 +39,7 @@ _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 @compiled_as_written
 def _exp(x: Any) -> Any:
-    """Return exp(x) for x <= 0 in single precision (Cephes' polynomial), at least exp(-87)."""
+    """Return exp(x) for x <= 0 in single precision (Cephes' polynomial), at least exp(LOWEST_EXPONENT)."""
     x = max(x, _LOWEST)
     shifted = x * _LOG2_E + _ROUND
     n = shifted - _ROUND
@@ -109,6 +109,45 @@ def _shift_of_topic(
     _add_rows(weights, slopes, bends, shift)
 
 
+@compiled_inline
+def _draw(
+    uniform: Any,
+    counts: NDArray[np.int32],
+    row: NDArray[np.int32],
+    alpha: Any,
+    beta: Any,
+    inverse: Singles,
+    factor: Singles,
+    n_topics: int,
+    p: Singles,
+    sums: Singles,
+) -> int:
+    """Return the topic that a uniform draw stands for; ``p`` and ``sums``, of all topics and of spans, are scratch.
+
+    Spans are summed one by one, so that looking up the draw takes a few steps.
+    """
+    total = _ZERO
+    for s in range(sums.size):
+        part = _ZERO
+        for j in range(SPAN):
+            k = s * SPAN + j
+            value = (np.float32(counts[k]) + alpha) * (np.float32(row[k]) + beta) * (inverse[k] * factor[k])
+            p[k] = value
+            part += value
+        sums[s] = part
+        total += part
+    left = uniform * total
+    s = 0
+    while s < sums.size - 1 and left >= sums[s]:
+        left -= sums[s]
+        s += 1
+    k, last = s * SPAN, min((s + 1) * SPAN, n_topics) - 1
+    while k < last and left >= p[k]:
+        left -= p[k]
+        k += 1
+    return k
+
+
 @compiled
 def _sample_visits(
     words: NDArray[np.int32],
@@ -164,25 +203,7 @@ def _sample_visits(
                     highest = max(highest, tilt[k] + shift[k])
                 for k in range(topic_total.size):
                     factor[k] = _exp(tilt[k] + shift[k] - highest)
-            total = _ZERO
-            for s in range(sums.size):
-                part = _ZERO
-                for j in range(SPAN):
-                    k = s * SPAN + j
-                    value = (np.float32(counts[k]) + alpha) * (np.float32(row[k]) + beta) * (inverse[k] * factor[k])
-                    p[k] = value
-                    part += value
-                sums[s] = part
-                total += part
-            left = uniforms[i - offset] * total
-            s = 0
-            while s < sums.size - 1 and left >= sums[s]:
-                left -= sums[s]
-                s += 1
-            k, last = s * SPAN, min((s + 1) * SPAN, topic_total.size) - 1
-            while k < last and left >= p[k]:
-                left -= p[k]
-                k += 1
+            k = _draw(uniforms[i - offset], counts, row, alpha, beta, inverse, factor, topic_total.size, p, sums)
             if k != old:
                 n_changed += 1
                 topics[i] = k
@@ -255,25 +276,7 @@ def _propose_visits(
             row[old] -= 1
             topic_total[old] -= 1
             inverse[old] = np.float32(1.0 / (topic_total[old] + mass))
-            total = _ZERO
-            for s in range(sums.size):
-                part = _ZERO
-                for j in range(SPAN):
-                    k = s * SPAN + j
-                    value = (np.float32(counts[k]) + alpha) * (np.float32(row[k]) + beta) * (inverse[k] * factor[k])
-                    p[k] = value
-                    part += value
-                sums[s] = part
-                total += part
-            left = uniforms[0, i - offset] * total
-            s = 0
-            while s < sums.size - 1 and left >= sums[s]:
-                left -= sums[s]
-                s += 1
-            k, last = s * SPAN, min((s + 1) * SPAN, topic_total.size) - 1
-            while k < last and left >= p[k]:
-                left -= p[k]
-                k += 1
+            k = _draw(uniforms[0, i - offset], counts, row, alpha, beta, inverse, factor, topic_total.size, p, sums)
             if k != old:
                 gain = np.float64(exponent[old]) - np.float64(exponent[k])
                 for response in range(n_responses):

@@ -17,8 +17,9 @@ Singles = NDArray[np.float32]
 SPAN = 8
 """Tables of counts have a number of columns that is a multiple of this; columns beyond the topics stay zero."""
 
-LOWEST_EXPONENT = -87.0
-"""Relative to the highest: lower ones leave the normal numbers in single precision, on which arithmetic crawls."""
+LOWEST_EXPONENT = -50.0
+"""Relative to the highest. Much lower, products of it leave the normal numbers of single precision, on which arithmetic
+crawls; a weight of exp(-50) is never drawn."""
 
 
 def padded(n_topics: int) -> int:
