@@ -308,6 +308,17 @@ def test_partial_fit_goes_on_after_fit(make, y):
     assert model.score(X, y) > 0.8
 
 
+@BOTH
+def test_portions_without_and_with_a_price(make, y):
+    model = make(C=0).fit(X[:100], y[:100])
+    model.partial_fit(X[100:200], y[100:200])
+    assert np.all(model.coef_ == 0)
+    model.set_params(C=1.0, max_iter=30).partial_fit(X[200:], y[200:])
+    assert model.score(X, y) > 0.7
+    with pytest.raises(ValueError, match="n_components is 7"):
+        model.set_params(n_components=7).partial_fit(X, y)
+
+
 def test_longer_chains_do_not_predict_worse():
     train, test = slice(200), slice(200, None)
     scores = [classifier(max_iter=n).fit(X[train], LABELS[train]).score(X[test], LABELS[test]) for n in (20, 150)]

@@ -46,10 +46,9 @@ def run_gibbs(
     """
     corpus = _corpus(counts, estimator.n_blocks)
     fingerprint = _fingerprint(corpus, estimator, responses)
-    memory: Memory | None = getattr(estimator, "_memory", None) if streaming else None
+    memory = _memory_for(estimator, fingerprint[-1]) if streaming else None
     chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
-    n_responses = 0 if responses is None else responses.prices.shape[1]
-    settings = _settings(estimator, n_responses, 0 if chain is None else chain.sweep)
+    settings = _settings(estimator, fingerprint[-1], 0 if chain is None else chain.sweep)
     documents = as_documents(counts) if estimator.refit else None
 
     def attributes(at: Chain) -> dict[str, Any]:
@@ -71,8 +70,8 @@ def run_gibbs(
             setattr(estimator, name, value)
         estimator._memory = result.state.memory
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
-        if estimator.warm_start:
-            estimator._previous = Previous(result.state.chain, fingerprint)
+        keep = estimator.warm_start and not streaming  # earlier documents are not in a chain of later ones
+        estimator._previous = Previous(result.state.chain, fingerprint) if keep else None
     if result.status is not Status.ITERATION_LIMIT:  # which is how a chain should end
         warn_of_status(estimator, result)
 
@@ -118,6 +117,20 @@ def _fingerprint(corpus: Corpus, estimator: Any, responses: Responses | None) ->
     checksums = [zlib.crc32(np.ascontiguousarray(array)) for array in corpus.tokens]
     shape = (len(corpus.lengths), len(corpus.word_order), corpus.n_groups)
     return (*checksums, *shape, int(estimator.n_components), n_responses)
+
+
+def _memory_for(estimator: Any, n_responses: int) -> Memory | None:
+    """Return the memory of earlier documents; responses that had no price then have only their prior."""
+    memory: Memory | None = getattr(estimator, "_memory", None)
+    if memory is None:
+        return None
+    K = memory.word_topic.shape[1]
+    if estimator.n_components != K:
+        raise ValueError(f"n_components is {estimator.n_components}, but earlier documents were fitted with {K}")
+    if len(memory.linear) == n_responses:
+        return memory
+    prior = np.repeat(np.eye(K)[None] / float(estimator.weight_variance), n_responses, axis=0)
+    return Memory(memory.word_topic, prior, np.zeros((n_responses, K)))
 
 
 def _earlier(estimator: Any, fingerprint: tuple[int, ...], corpus: Corpus) -> tuple[Chain | None, Memory | None]:

@@ -174,7 +174,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         """
         counts = read_counts(self, X, reset=True, whole=True)
         codes = self._read_classes(y, counts, None)
-        self._price = float(self.C) * mean_length(counts)
+        self._mean_length = mean_length(counts)
         run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y})
         return self
 
@@ -203,7 +203,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         counts = read_counts(self, X, reset=first, whole=True)
         if first:
             codes = self._read_classes(y, counts, classes)
-            self._price = float(self.C) * mean_length(counts)
+            self._mean_length = mean_length(counts)
         else:
             codes = self._read_known(y, counts, classes)
         run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, streaming=True)
@@ -265,7 +265,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
                 signs, factors = signs[:, 1:], factors[:, 1:]
         if self.C == 0:
             return None
-        return Margins(signs, self._price * factors, float(self.margin))
+        return Margins(signs, float(self.C) * self._mean_length * factors, float(self.margin))
 
     def _cost_matrix(self) -> Floats:
         n = len(self.classes_)

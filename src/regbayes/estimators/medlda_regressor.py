@@ -160,7 +160,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         values = self._read_targets(y, counts)
         self._mean, scale = values.mean(axis=0), values.std(axis=0)
         self._scale = np.where(scale > 0, scale, 1.0)
-        self._price = float(self.C) * mean_length(counts)
+        self._mean_length = mean_length(counts)
         return values
 
     def _read_targets(self, y: Any, counts: Counts) -> Floats:
@@ -175,7 +175,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         if self.C == 0:
             return None
         scaled = (values - self._mean) / self._scale
-        return Targets(scaled, np.full(scaled.shape, self._price), float(self.epsilon))
+        return Targets(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
 
     def _attributes(self, fitted: Fitted) -> dict[str, Any]:
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
