@@ -83,7 +83,7 @@ class CtrlC(Watch):
 
 
 @both
-@pytest.mark.parametrize(("n_tasks", "when"), [(5, "during its start-up"), (200, "after .* iterations")])
+@pytest.mark.parametrize(("n_tasks", "when"), [(5, "during its start-up"), (400, "after .* iterations")])
 def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(make, n_tasks, when):
     model = make(20, max_iter=1000, tol=0.0, temperature=0.02).set_callbacks(CtrlC(n_tasks))
     with pytest.warns(ConvergenceWarning, match=f"was interrupted {when}; the best state so far is kept") as warned:
@@ -224,7 +224,7 @@ def test_a_warm_start_takes_other_rows_classes_and_sizes():
 
 @both
 def test_a_second_fit_of_the_same_thing_changes_almost_nothing(make):
-    fitted = make(20, max_iter=300, tol=1e-4, warm_start=True).fit(X, y)
+    fitted = make(20, max_iter=600, tol=1e-4, warm_start=True).fit(X, y)
     in_use, psi = fitted.n_components_, fitted.embedding_
     left_out = np.all(fitted.components_ == 0.0, axis=1)
     watch = Watch()

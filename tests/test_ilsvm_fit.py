@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
+from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.models.ilsvm import descent, fit, init, predict, startup
 from regbayes.models.ilsvm.inference import infer, infer_all
@@ -337,3 +338,22 @@ def test_each_variance_is_estimated_or_fixed_by_itself(margins, estimated):
     assert (g.prior_variance != settings.prior_variance) == settings.estimate_prior
     again = fit.fit(problem.data, replace(settings, max_iter=0), result.state, margins=margins).state.globals
     assert (again.noise_variance, again.prior_variance) == (g.noise_variance, g.prior_variance)
+
+
+def test_more_rows_show_more_features_whatever_the_truncation():
+    """Rows of an Indian buffet: features that few rows have are found once there are enough rows."""
+    drawn = make_ibp_classification(400, 40, n_components=60, alpha=4.0, noise=0.3, random_state=0)
+    found = {}
+    for n_rows in (50, 400):
+        X = Rows.centred(drawn.data[:n_rows])
+        data = Data(X, np.full(n_rows, UNLABELED), np.ones(n_rows), np.zeros((1, 1)))
+        for K in (40, 80):
+            changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
+            settings = make_settings(X, **changes, **ESTIMATED)
+            state = fit.fit(data, settings, init.initial_globals(X, settings, np.random.default_rng(0))).state
+            found[n_rows, K] = int(np.sum(np.ptp(state.embedding, axis=0) > 0.1))
+    often = int(np.sum(drawn.features.mean(axis=0) >= 0.02))
+    for K in (40, 80):
+        assert found[50, K] + 2 <= found[400, K]
+        assert abs(found[400, K] - often) <= 4
+    assert abs(found[400, 40] - found[400, 80]) <= 2

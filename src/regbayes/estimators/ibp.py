@@ -57,7 +57,7 @@ class IBPFactorAnalysis(
         variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
-    max_iter : int, default=200
+    max_iter : int, default=500
         Steps at most, after a start-up of a few dozen.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
@@ -114,7 +114,7 @@ class IBPFactorAnalysis(
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
-        max_iter: int = 200,
+        max_iter: int = 500,
         tol: float = 1e-4,
         warm_start: bool = False,
         random_state: Any = None,

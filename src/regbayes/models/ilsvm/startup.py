@@ -1,4 +1,4 @@
-"""The start-up of a fit: first steps, cooling, and the removal of features that do not pay for themselves.
+"""The start-up of a fit: first steps, cooling, the removal of features that do not pay for themselves, and new ones.
 
 What happens here changes the objective itself (its temperature, the number of features), so that its values cannot be
 compared. The descent that follows has one objective, which never rises.
@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from regbayes.engine import Status, StepResult
 from regbayes.models.ilsvm import descent
 from regbayes.models.ilsvm.descent import Problem, Search, settled
+from regbayes.models.ilsvm.inference import infer
+from regbayes.models.ilsvm.init import ROUNDING, START_ROWS, graded_temperature, random_loadings
 from regbayes.models.ilsvm.objective import kl_of_each_loading
+from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
@@ -33,6 +36,10 @@ COOLING_TOL = 1e-4  # the same as TOL for legs of cooling: what is not learned w
 TRIAL_STEPS = 8  # of descent that a model with fewer features gets before it is compared
 WEAK = 0.5  # squared length of loadings, in units of the tempered noise: longer ones are not judged
 STICK_ROUNDS = 5
+GROWTH_ROUNDS = 6  # times that features are added, at most
+GROWTH_STEPS = 16  # of descent that they get before they are judged
+LEAST_GROWTH = 4  # features that are added at once, or half of those there are
+NEW_SHARE = 0.25  # of the rows that are taken to have a new feature
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ class StartUp:
 
     leg: Leg
     trial: Trial | None = None
+    before: Leg | None = None  # the model without the features that were added last
+    n_growths: int = 0
 
     @property
     def search(self) -> Search:
@@ -129,7 +138,8 @@ def most_steps(plan: Plan, start: Globals) -> int:
     n_coolings = int(np.ceil(max(0.0, np.log(start.temperature / wanted)) / -np.log(COOLING))) + 1
     # A batch that is removed doubles the next one and a batch that is not halves it, down to a single feature.
     n_trials = 2 * len(start.loadings) + 2 * int(np.ceil(np.log2(len(start.loadings) + 1)))
-    return STEPS + COOLING_STEPS * n_coolings + TRIAL_STEPS * n_trials
+    n_judgements = 1 + GROWTH_ROUNDS
+    return STEPS + COOLING_STEPS * n_coolings + GROWTH_ROUNDS * GROWTH_STEPS + n_judgements * TRIAL_STEPS * n_trials
 
 
 def _after_leg(plan: Plan, at: StartUp) -> StartUp | None:
@@ -139,15 +149,67 @@ def _after_leg(plan: Plan, at: StartUp) -> StartUp | None:
         if g.temperature > plan.problem.settings.temperature:
             temperature = _cooler(plan, g.temperature)
             return StartUp(_leg_at(plan, g, at.search.at.multipliers, temperature, COOLING_STEPS, COOLING_TOL))
-        return _next_trial(plan, at.leg, len(g.loadings)) if plan.is_new else None
-    if at.trial.pays:
-        return _next_trial(plan, at.trial.leg, 2 * at.trial.n_removed)
-    return _next_trial(plan, at.leg, at.trial.n_removed // 2)
+        if not plan.is_new:
+            return None
+        leg, batch = at.leg, len(g.loadings)
+    elif at.trial.pays:
+        leg, batch = at.trial.leg, 2 * at.trial.n_removed
+    else:
+        leg, batch = at.leg, at.trial.n_removed // 2
+    trial = _next_trial(plan, leg, batch)
+    return _grown(plan, replace(at, leg=leg, trial=None)) if trial is None else replace(at, leg=leg, trial=trial)
+
+
+def _found(at: StartUp) -> Leg:
+    """Return the model that the start-up would end with."""
+    leg = at.trial.leg if at.trial is not None and at.trial.pays else at.leg
+    is_worse = at.before is not None and leg.search.at.objective >= at.before.search.at.objective
+    return at.before if at.before is not None and is_worse else leg
+
+
+def _grown(plan: Plan, at: StartUp) -> StartUp | None:
+    """Add features, or None where there is no place for them or the last ones were not worth it.
+
+    Heat melts features that explain little. When it is gone they would be worth having, but without loadings they do
+    not find back: new ones start from what the others leave unexplained. Where the wanted features are graded, nothing
+    has melted that would not melt again.
+    """
+    problem, leg = plan.problem, at.leg
+    settings, g = problem.settings, leg.search.at.globals
+    K = len(g.loadings)
+    room = min(settings.n_components - K, max(LEAST_GROWTH, K // 2))
+    graded = graded_temperature(problem.data.X, g.noise_variance)
+    is_cold = graded > (1.0 + ROUNDING) * settings.temperature
+    if room <= 0 or not is_cold or at.n_growths == GROWTH_ROUNDS or _found(at) is not leg:
+        return None
+    larger = _with_new(problem, leg, room, np.random.default_rng(at.n_growths))
+    search = descent.start(problem, larger, leg.search.at.multipliers)
+    return StartUp(Leg.of(problem, search, GROWTH_STEPS), None, leg, at.n_growths + 1)
+
+
+def _with_new(problem: Problem, leg: Leg, n_new: int, rng: np.random.Generator) -> Globals:
+    """Return the model with new features, random combinations of what its own leave unexplained of some rows."""
+    settings, at = problem.settings, leg.search.at
+    g, n_rows = at.globals, at.stats.n_rows
+    X = problem.data.X
+    some = X.take(np.sort(rng.choice(len(X), min(len(X), START_ROWS), replace=False)))
+    rest = Rows.centred(some.array() - infer(some, g, settings.n_threads) @ g.loadings)
+    new = random_loadings(rest, replace(settings, n_components=n_new), rng)
+    counts = np.concatenate([at.stats.counts, np.full(n_new, NEW_SHARE * n_rows)])
+    prior = prior_sticks(settings.alpha, n_new)
+    variance = 1.0 / (1.0 / g.prior_variance + NEW_SHARE * n_rows / g.noise_variance)
+    joined = replace(
+        g,
+        loadings=np.vstack([g.loadings, new]),
+        variances=np.concatenate([g.variances, np.full(n_new, variance)]),
+        sticks=Sticks(np.concatenate([g.sticks.first, prior.first]), np.concatenate([g.sticks.second, prior.second])),
+    )
+    return select(joined, np.arange(len(counts)), counts, n_rows, settings.alpha)
 
 
 def _handed_over(plan: Plan, at: StartUp) -> StartUp:
     """Return the start-up with the model that it found evaluated on all rows."""
-    search = at.trial.leg.search if at.trial is not None and at.trial.pays else at.search
+    search = _found(at).search
     if plan.problem.data is not plan.whole.data:
         search = descent.start(plan.whole, search.at.globals, None)
     return StartUp(Leg.of(plan.whole, search, 0))
@@ -168,7 +230,7 @@ def _leg_at(plan: Plan, g: Globals, multipliers: Floats | None, temperature: flo
     return Leg.of(here, descent.start(here, replace(g, temperature=temperature), multipliers), n_steps, tol)
 
 
-def _next_trial(plan: Plan, leg: Leg, batch: int) -> StartUp | None:
+def _next_trial(plan: Plan, leg: Leg, batch: int) -> Trial | None:
     """Put weak features on trial, several at once; None where there are none, or a single one was worth its price.
 
     A feature whose loadings are zero is the same for all rows. It still pays the divergence of its loadings from their
@@ -180,7 +242,7 @@ def _next_trial(plan: Plan, leg: Leg, batch: int) -> StartUp | None:
     strength = g.precision * np.einsum("kd,kd->k", g.loadings, g.loadings)
     weak = np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
     batch = min(batch, len(weak), len(strength) - 1)
-    return StartUp(leg, _trial_without(plan, leg, weak[:batch])) if batch > 0 else None
+    return _trial_without(plan, leg, weak[:batch]) if batch > 0 else None
 
 
 def _trial_without(plan: Plan, leg: Leg, removed: Indices) -> Trial:
