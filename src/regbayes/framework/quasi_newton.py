@@ -1,0 +1,97 @@
+"""Descent that never rises: limited-memory quasi-Newton directions and a backtracking line search.
+
+For objectives whose value and exact gradient are known at a point, and too costly for more than one or two evaluations
+a step. The caller owns the points; these functions see arrays and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.floating[Any]]
+Moves = tuple[tuple[Reals, Reals], ...]
+
+MEMORY = 10  # pairs that are kept
+ARMIJO = 1e-4
+CURVED = 1e-10  # cosine between a move and the change of the gradient, at least, for the pair to be kept
+
+
+class HasObjective(Protocol):
+    """A point whose objective is known."""
+
+    @property
+    def objective(self) -> float:
+        """The objective."""
+
+
+Point = TypeVar("Point", bound=HasObjective)
+
+
+def dot(a: Reals, b: Reals) -> float:
+    """Return the inner product of two arrays."""
+    return float(np.vdot(a, b))
+
+
+def remember(moves: Moves, move: Reals, change: Reals, memory: int = MEMORY) -> Moves:
+    """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
+    curved = dot(move, change) > CURVED * float(np.linalg.norm(move)) * float(np.linalg.norm(change))
+    return (*moves, (move, change))[-memory:] if curved else moves
+
+
+def direction(gradient: Reals, moves: Sequence[tuple[Reals, Reals]], first_length: float) -> Reals:
+    """Return minus the gradient times the inverse curvature that moves suggest (Nocedal and Wright, algorithm 7.4).
+
+    Parameters
+    ----------
+    gradient : array
+    moves : sequence of (move, change of the gradient)
+        The oldest first, from `remember`.
+    first_length : float
+        Length of the direction where there are no moves.
+    """
+    q = gradient.copy()
+    shares = []
+    for move, change in reversed(moves):
+        shares.append(dot(move, q) / dot(move, change))
+        q -= q.dtype.type(shares[-1]) * change
+    if moves:
+        move, change = moves[-1]
+        q *= q.dtype.type(dot(move, change) / dot(change, change))
+    elif np.any(q):
+        q *= q.dtype.type(first_length / float(np.linalg.norm(q)))
+    for (move, change), share in zip(moves, reversed(shares), strict=True):
+        q += q.dtype.type(share - dot(change, q) / dot(move, change)) * move
+    return -q
+
+
+def backtrack(
+    evaluate: Callable[[float], Point], objective: float, slope: float, max_trials: int
+) -> tuple[Point, float] | None:
+    """Shorten a step until the objective falls enough (Armijo's rule); return the point and the length, or None.
+
+    Parameters
+    ----------
+    evaluate : callable
+        From a length to the point there.
+    objective, slope : float
+        At length zero.
+    max_trials : int
+    """
+    if not slope < 0:
+        return None
+    length = 1.0
+    for _ in range(max_trials):
+        moved = evaluate(length)
+        rise = moved.objective - objective
+        if rise <= ARMIJO * length * slope:
+            return moved, length
+        del moved  # the next trial needs the room
+        # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
+        curve = rise - slope * length
+        best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
+        length = min(max(best, 0.1 * length), 0.5 * length)
+    return None

@@ -1,0 +1,51 @@
+"""The bound of variational MedLDA, term by term. docs/math.md eq. (60)-(62)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, gammaln
+
+Floats = NDArray[np.float64]
+
+
+def expected_log_topics(word_topic: NDArray[np.floating], word_prior: float) -> Floats:
+    """Return the expected logarithms of the words' probabilities in topics, shape (V, K).
+
+    Parameters
+    ----------
+    word_topic : (V, K)
+        Expected tokens.
+    word_prior : float
+        Dirichlet parameter of a word in a topic. Zero: topics are parameters, estimated by maximum likelihood; words
+        that a topic never has get a probability that is next to nothing.
+    """
+    counts = word_topic.astype(np.float64)
+    if word_prior > 0:
+        pseudo = counts + word_prior
+        return np.asarray(digamma(pseudo) - digamma(pseudo.sum(axis=0)))
+    tiny = np.finfo(np.float32).tiny
+    share = counts / np.maximum(counts.sum(axis=0), tiny)
+    return np.asarray(np.log(np.maximum(share, tiny)))
+
+
+def topic_divergence(word_topic: NDArray[np.floating], word_prior: float) -> float:
+    """Return the divergence of the topics' Dirichlet distributions from their prior; zero for parameters."""
+    if word_prior == 0:
+        return 0.0
+    V, K = word_topic.shape
+    pseudo = word_topic.astype(np.float64) + word_prior
+    total = pseudo.sum(axis=0)
+    prior = K * (gammaln(V * word_prior) - V * gammaln(word_prior))
+    expected = digamma(pseudo) - digamma(total)
+    found = np.sum(gammaln(total)) - np.sum(gammaln(pseudo)) - prior
+    return float(found + np.vdot(pseudo - word_prior, expected))
+
+
+def proportion_divergence(gamma: Floats, doc_prior: Floats) -> float:
+    """Return the divergence of the documents' Dirichlet distributions from their prior, summed."""
+    total = gamma.sum(axis=1)
+    expected = digamma(gamma) - digamma(total)[:, None]
+    found = np.sum(gammaln(total)) - np.sum(gammaln(gamma))
+    found -= len(gamma) * (gammaln(doc_prior.sum()) - np.sum(gammaln(doc_prior)))
+    return float(found + np.vdot(gamma - doc_prior, expected))

@@ -1,0 +1,190 @@
+"""Margins on the posterior of the training documents, as in the paper's appendix B: mean field with a dual inside.
+
+A round updates, in turn: topics of words and proportions of documents, which the multipliers tilt towards the margins;
+the topics' words; the prior of the proportions, if it is estimated; the multipliers and the weights, by the
+large-margin solver. At fixed multipliers no update lowers the bound; over rounds the regularized objective may rise,
+since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (58)-(65).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma
+
+from regbayes.engine import StepResult
+from regbayes.kernels.dispatch import Backend, get_backend
+from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes.kernels.types_topics import padded
+from regbayes.models.medlda.margins import Accuracy, Dual, Readout, solve_readout
+from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma
+from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
+from regbayes.models.medlda.updates import update_doc_prior
+
+Floats = NDArray[np.float64]
+
+MAX_SWEEPS = 20  # over a document in a round; it goes on from there in the next
+TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
+ACCURACY = Accuracy(gap=1e-3, max_epochs=50.0)  # of the large-margin step
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit. No document is empty."""
+
+    documents: WordCounts
+    lengths: Floats  # (N,)
+    dual: Dual | None  # None: latent Dirichlet allocation
+    word_prior: float  # zero: topics by maximum likelihood
+    estimate_doc_prior: bool
+    n_threads: int
+    backend: Backend = field(default_factory=get_backend)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The distributions: proportions of documents, words of topics, weights."""
+
+    gamma: Singles  # (N, columns)
+    topic_counts: Singles  # (V, columns): topics are Dirichlet with these parameters plus the prior's, or the shares of
+    # these where they are estimated
+    word_topic: Singles  # (V, columns): expected tokens
+    doc_topic: Singles  # (N, columns): expected tokens
+    doc_prior: Floats  # (K,)
+    entropy: float  # E[log theta - log q(z)], summed over tokens
+    readout: Readout | None
+
+    @property
+    def n_topics(self) -> int:
+        """K."""
+        return len(self.doc_prior)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where the alternation stands."""
+
+    factors: Factors
+    terms: dict[str, float]
+
+
+def start(problem: Problem, logits: Floats, doc_prior: Floats) -> Round:
+    """Infer the documents without responses at the first topics, and solve for the weights."""
+    topics = np.exp(logits - logits.max(axis=0))
+    topics /= topics.sum(axis=0)
+    K, columns = len(doc_prior), padded(len(doc_prior))
+    counts = np.zeros((len(topics), columns), np.float32)
+    # As many tokens as the corpus has: the prior then smooths the first topics as it will the later ones.
+    counts[:, :K] = topics * (problem.lengths.sum() / K)
+    gamma = even_gamma(problem.lengths, doc_prior)
+    factors = Factors(gamma, counts, counts, np.zeros_like(gamma), doc_prior, 0.0, None)
+    return _concluded(problem, update_topics(update_documents(problem, factors)))
+
+
+def step(problem: Problem, at: Round) -> StepResult[Round]:
+    """One round."""
+    factors = update_topics(update_documents(problem, at.factors))
+    if problem.estimate_doc_prior:
+        factors = update_prior(factors)
+    after = _concluded(problem, factors)
+    gap = 0.0 if after.factors.readout is None else after.factors.readout.solution.gap
+    return StepResult(after, after.terms, {"gap": gap})
+
+
+def update_documents(problem: Problem, factors: Factors) -> Factors:
+    """Update topics of words and proportions of documents, at fixed multipliers: docs/math.md eq. (61), (62)."""
+    K = factors.n_topics
+    log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
+    table = np.zeros_like(factors.topic_counts)
+    table[:, :K] = np.exp(log_topics)
+    prior = Prior(table, factors.doc_prior.astype(np.float32))
+    tilt, gamma = tilt_of(problem, factors), factors.gamma.copy()
+    problem.backend.meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
+    word_topic, doc_topic = np.empty_like(table), np.empty_like(gamma)
+    logs = problem.backend.meanfield_statistics(
+        problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads
+    )
+    # The logarithms hold words and tilt too; they have terms of their own.
+    entropy = float(logs.sum()) - float(np.vdot(word_topic[:, :K].astype(np.float64), log_topics))
+    entropy -= float(np.vdot(problem.lengths, digamma(gamma[:, :K].sum(axis=1, dtype=np.float64))))
+    if len(tilt):
+        entropy -= float(np.vdot(tilt[:, :K].astype(np.float64), doc_topic[:, :K]))
+    return replace(factors, gamma=gamma, doc_topic=doc_topic, word_topic=word_topic, entropy=entropy)
+
+
+def tilt_of(problem: Problem, factors: Factors) -> Singles:
+    """Return what the margins add to the log-weights of topics, for each token; no rows without margins."""
+    columns = factors.gamma.shape[1]
+    if factors.readout is None:
+        return np.empty((0, columns), np.float32)
+    tilt = np.zeros(factors.gamma.shape, np.float32)
+    tilt[:, : factors.n_topics] = -factors.readout.slopes() / problem.lengths[:, None]
+    return tilt
+
+
+def update_topics(factors: Factors) -> Factors:
+    """Update the topics' words, docs/math.md eq. (63)."""
+    return replace(factors, topic_counts=factors.word_topic)
+
+
+def update_prior(factors: Factors) -> Factors:
+    """Update the Dirichlet parameters of the proportions by empirical Bayes."""
+    gamma = factors.gamma[:, : factors.n_topics].astype(np.float64)
+    expected = digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
+    return replace(factors, doc_prior=update_doc_prior(factors.doc_prior, expected.sum(axis=0), len(gamma)))
+
+
+def shares_of(problem: Problem, factors: Factors) -> Floats:
+    """Return the expected shares of topics in documents, shape (N, K)."""
+    return np.asarray(factors.doc_topic[:, : factors.n_topics] / problem.lengths[:, None])
+
+
+def bound_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+    """Return the terms of the negative bound on the log-probability of the words, docs/math.md eq. (60)."""
+    K = factors.n_topics
+    counts = factors.word_topic[:, :K].astype(np.float64)
+    log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
+    gamma = factors.gamma[:, :K].astype(np.float64)
+    return {
+        "words": -float(np.vdot(counts, log_topics)) - factors.entropy,
+        "proportions": proportion_divergence(gamma, factors.doc_prior),
+        "topics": topic_divergence(factors.topic_counts[:, :K], problem.word_prior),
+    }
+
+
+def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
+    """Return the bound plus what fixed multipliers and weights reward in it: no update of `factors` lowers it."""
+    found = -sum(bound_terms(problem, factors).values())
+    if readout is not None:
+        found -= float(np.vdot(readout.slopes(), shares_of(problem, factors)))
+    return found
+
+
+def _concluded(problem: Problem, factors: Factors) -> Round:
+    """Solve for multipliers and weights, and evaluate the regularized objective."""
+    terms = bound_terms(problem, factors)
+    if problem.dual is None:
+        return Round(factors, terms)
+    before = None if factors.readout is None else factors.readout.solution.dual
+    readout = solve_readout(shares_of(problem, factors), problem.dual, before, ACCURACY)
+    squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
+    terms |= {"weights": squares, "margin": readout.solution.primal - squares}
+    return Round(replace(factors, readout=readout), terms)
+
+
+def terms_of(at: Round) -> dict[str, float]:
+    """Return the terms of the regularized objective."""
+    return at.terms
+
+
+def finished(problem: Problem, at: Round) -> MeanField:
+    """Return the fitted model."""
+    factors, K = at.factors, at.factors.n_topics
+    counts = factors.topic_counts[:, :K]
+    table = np.exp(expected_log_topics(counts, problem.word_prior)).astype(np.float32)
+    weights = np.zeros((0, K)) if factors.readout is None else factors.readout.folded
+    total = factors.doc_topic[:, :K].sum(axis=0, dtype=np.float64)
+    pseudo = (counts + np.float32(problem.word_prior)).astype(np.float32)
+    return MeanField(table, pseudo, factors.doc_prior, weights, total / total.sum(), UNTIL_SETTLED)
