@@ -78,7 +78,7 @@ def build_corpus(
     n_groups : int
     """
     n_documents = len(indptr) - 1
-    rows = np.repeat(np.arange(n_documents, dtype=np.int32), np.diff(indptr))
+    rows: NDArray[np.signedinteger] = np.repeat(np.arange(n_documents, dtype=np.int32), np.diff(indptr))
     document_group = np.arange(n_documents) % n_groups
     frequency = np.bincount(indices, weights=numbers, minlength=n_words)
     word_group = np.empty(n_words, dtype=np.int64)
