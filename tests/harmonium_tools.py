@@ -88,10 +88,10 @@ def correlated(n_rows: int = 80, d: int = 6, n_classes: int = 3, seed: int = 0) 
     return latent @ mixing.T + 2.0, y
 
 
-def gaussian_problem(X: Floats, y: NDArray[np.int64], noise_variance: float | None = None, **changes: Any) -> Problem:
+def gaussian_problem(X: Floats, y: NDArray[np.int64], **changes: Any) -> Problem:
     """The problem of a Gaussian view; ``C=0`` for that without labels."""
     chosen = settings(**changes)
-    visible = Visible((np.arange(X.shape[1]),), (init.gaussian_units(X, noise_variance),))
+    visible = Visible((np.arange(X.shape[1]),), (init.gaussian_units(X, init.half_variance(X)),))
     t = visible.statistic(X)
     data = Data(X, t, y.astype(np.int64), np.ones(len(X)), zero_one_cost(int(y.max()) + 1))
     dual = build_dual(data, chosen) if chosen.C > 0 else None

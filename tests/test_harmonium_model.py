@@ -160,14 +160,25 @@ def test_an_unstable_mean_field_is_worth_infinity():
 
 
 def test_gaussian_units_in_mean_field_are_probabilistic_principal_components():
-    """At the noise variance that maximum likelihood finds, the density is that of scikit-learn's PCA."""
+    """Noise variance and density are those of scikit-learn's PCA."""
     X, _ = correlated(100)
     pca = PCA(2).fit(X)
     pca.explained_variance_ *= 99 / 100  # maximum likelihood divides by n
     pca.noise_variance_ *= 99 / 100
-    fitted = efh(2, noise_variance=pca.noise_variance_).fit(X)
+    fitted = efh(2).fit(X)
+    np.testing.assert_allclose(fitted.scale_, np.sqrt(pca.noise_variance_), rtol=1e-9)
     np.testing.assert_allclose(fitted.score_samples(X), pca.score_samples(X), rtol=1e-9)
     assert fitted.n_iter_ == 1
+
+
+def test_no_other_noise_variance_explains_gaussian_rows_better():
+    X, _ = correlated(100)
+    best = efh(2).fit(X)
+    assert all(
+        efh(2, noise_variance=factor * best.scale_[0] ** 2).fit(X).score(X) < best.score(X) for factor in (0.9, 1.1)
+    )
+    assert np.square(efh(6).fit(X).scale_[0]) == pytest.approx(0.01 * X.var(axis=0).mean())
+    assert np.square(mmh(max_iter=0).fit(X, np.arange(100) % 2).scale_[0]) == pytest.approx(0.5 * X.var(axis=0).mean())
 
 
 @pytest.mark.parametrize("n_components", [1, 3, 6, 9])
@@ -309,7 +320,7 @@ def test_descent_never_rises_and_ends_where_no_small_change_helps():
 @pytest.mark.parametrize("learning", ["mean_field", "contrastive_divergence"])
 def test_without_a_price_on_margins_it_is_the_harmonium_without_labels(learning):
     X, y = correlated()
-    with_labels, without = mmh(C=0.0, learning=learning).fit(X, y), efh(learning=learning).fit(X)
+    with_labels, without = mmh(C=0.0, learning=learning).fit(X, y), efh(noise_variance="half", learning=learning).fit(X)
     np.testing.assert_array_equal(with_labels.components_, without.components_)
     assert not np.any(with_labels.coef_)
     assert set(with_labels.predict(X)) == {0}
@@ -317,7 +328,7 @@ def test_without_a_price_on_margins_it_is_the_harmonium_without_labels(learning)
 
 def test_a_small_price_on_margins_is_nearly_none():
     X, y = correlated()
-    without = efh(3).fit(X)
+    without = efh(3, noise_variance="half").fit(X)
     near, far = (mmh(3, C=C, generative_weight=1.0, tol=1e-9, max_iter=100).fit(X, y) for C in (1e-4, 10.0))
     assert np.abs(near.components_ - without.components_).max() < 1e-3
     assert np.abs(far.components_ - without.components_).max() > 1e-2
@@ -347,7 +358,7 @@ def test_units_that_the_likelihood_has_no_use_for_are_there_for_the_margins():
     found = spectrum(gaussian_problem(X, y).data.statistics, 6)
     n_strong = int(np.sum(found.values > 1))
     assert 1 <= n_strong < 6
-    assert np.sum(np.any(efh(9).fit(X).components_, axis=1)) == n_strong
+    assert np.sum(np.any(efh(9, noise_variance="half").fit(X).components_, axis=1)) == n_strong
     start = mmh(9, max_iter=0).fit(X, y)
     assert np.all(np.any(start.components_, axis=1))
     assert log_normaliser(start.components_.T) < np.inf

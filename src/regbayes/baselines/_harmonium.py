@@ -26,7 +26,7 @@ MARGIN_SHARE = 0.01  # generative weight, in units of C, when nothing is said
 HARMONIUM_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "visible": [str, list, tuple],
-    "noise_variance": [POSITIVE, StrOptions({"auto"})],
+    "noise_variance": [POSITIVE, StrOptions({"half", "residual"})],
     "learning": [StrOptions({"mean_field", "contrastive_divergence"})],
     "learning_rate": [POSITIVE],
     "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -100,18 +100,23 @@ def _column_name(column: int, names: Sequence[str] | None) -> str:
     return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
 
 
-def make_visible(views: Sequence[View], X: Floats, noise_variance: Any) -> Visible:
+def make_visible(views: Sequence[View], X: Floats, noise_variance: float | str, n_components: int) -> Visible:
     """Set up the units of each view from the training rows."""
-    noise = None if noise_variance == "auto" else float(noise_variance)
     units: list[Units] = []
     for view in views:
         x = X[:, view.columns]
         if view.kind == "gaussian":
             _check_size(x)
-            units.append(init.gaussian_units(x, noise))
+            units.append(init.gaussian_units(x, _noise(x, noise_variance, n_components)))
         else:
             units.append(init.bernoulli_units(x) if view.kind == "bernoulli" else init.poisson_units(x))
     return Visible(tuple(view.columns for view in views), tuple(units))
+
+
+def _noise(x: Floats, noise_variance: float | str, n_components: int) -> float:
+    if isinstance(noise_variance, str):
+        return init.half_variance(x) if noise_variance == "half" else init.residual_variance(x, n_components)
+    return float(noise_variance)
 
 
 def _check_size(x: Floats) -> None:

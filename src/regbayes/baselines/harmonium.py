@@ -33,7 +33,7 @@ from regbayes.baselines._harmonium import (
     settings_of,
     valid_rows,
 )
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
 from regbayes.estimators._labels import checked_cost, chosen_classes
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.framework.large_margin import zero_one_cost
@@ -57,7 +57,7 @@ class _Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin
         names = getattr(self, "feature_names_in_", None)
         views = read_views(self.visible, X.shape[1], names)
         check_values(views, X, names)
-        return make_visible(views, X, self.noise_variance)
+        return make_visible(views, X, self.noise_variance, int(self.n_components))
 
     def _learn(self, data: Data, visible: Visible, shown: dict[str, Any], C: float) -> None:
         """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes."""
@@ -68,7 +68,8 @@ class _Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin
             start, multipliers = previous.globals, previous.multipliers
             if multipliers is not None and multipliers.shape != (len(data.X), len(data.cost)):
                 multipliers = None
-        with FitReporter(self, settings.max_iter, shown, self._attributes_of, self.verbose) as reporter:
+        reporter = FitReporter(self, settings.max_iter, shown, self._attributes_of, self.verbose)
+        with one_blas_thread(), reporter:
             rng = generator(self.random_state)
             result = fit.fit(data, settings, visible, rng, start=start, warm_start=multipliers, callbacks=[reporter])
             for name, value in self._attributes_of(result.state).items():
@@ -115,8 +116,10 @@ class ExponentialFamilyHarmonium(_Harmonium):
     visible : {"gaussian", "bernoulli", "poisson"} or sequence of (kind, columns), default="gaussian"
         What the columns of X are: real values, zeros and ones, or counts. A sequence gives each view its kind and its
         columns, as a slice, indices, names or a mask; every column belongs to one view.
-    noise_variance : float or "auto", default="auto"
-        Variance of Gaussian columns given the hidden units; "auto" is half of a view's variance.
+    noise_variance : float, "residual" or "half", default="residual"
+        Variance of Gaussian columns given the hidden units. "residual" is what as many principal components leave over,
+        which is likeliest, and at least a hundredth of a view's variance; "half" is half of it, and directions that
+        vary less than that have no hidden unit.
     learning : {"mean_field", "contrastive_divergence"}, default="mean_field"
         Whether the normaliser is taken in mean field, where learning is deterministic and the likelihood of Gaussian
         columns is exact, or its gradient is estimated from Gibbs steps that start at the rows.
@@ -159,7 +162,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
     Notes
     -----
     docs/math.md, section 6. With Gaussian columns alone and mean field the model is probabilistic principal component
-    analysis at a fixed noise variance. Weights start from a singular value decomposition.
+    analysis. Weights start from a singular value decomposition.
 
     References
     ----------
@@ -182,7 +185,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
         n_components: int = 50,
         *,
         visible: Any = "gaussian",
-        noise_variance: float | Literal["auto"] = "auto",
+        noise_variance: float | Literal["residual", "half"] = "residual",
         learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
         learning_rate: float = 0.1,
         batch_size: int = 100,
@@ -263,8 +266,11 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
         Whether the classifier has a (penalised) intercept.
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.01 C. The paper's objective has 1.
-    visible, noise_variance, learning, learning_rate, batch_size, n_gibbs
+    visible, learning, learning_rate, batch_size, n_gibbs
         As in `ExponentialFamilyHarmonium`.
+    noise_variance : float, "half" or "residual", default="half"
+        As in `ExponentialFamilyHarmonium`. The less is put down to noise, the harder it is for margins to turn hidden
+        units away from where the rows vary most.
     max_iter : int, default=200
         Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
     tol : float, default=1e-4
@@ -329,7 +335,7 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
         fit_intercept: bool = True,
         generative_weight: float | Literal["auto"] = "auto",
         visible: Any = "gaussian",
-        noise_variance: float | Literal["auto"] = "auto",
+        noise_variance: float | Literal["residual", "half"] = "half",
         learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
         learning_rate: float = 0.1,
         batch_size: int = 100,

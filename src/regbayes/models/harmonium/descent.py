@@ -27,6 +27,7 @@ FLAT = 1e-10  # gradient per row, relative to the statistics, at which nothing i
 FIRST = Accuracy(gap=1e-3, max_epochs=20.0)  # of the large-margin step
 GAP_SHARE = 0.1  # of what the last step gained: the duality gap that the next one is judged with
 GAP_RANGE = (1e-7, 1e-3)  # relative to the value
+EPOCH_RANGE = (5.0, 40.0)  # passes that are spent on it
 LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
 PATIENT_EPOCHS = 300.0
 
@@ -129,8 +130,9 @@ def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
     if moved.margins is None:
         return search.accuracy
     gained = search.at.objective - moved.objective
+    epochs = search.accuracy.max_epochs * (2.0 if moved.gap > gained else 0.7)
     share = gained / max(moved.margins.solution.primal, np.finfo(np.float64).tiny)
-    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), PATIENT_EPOCHS)
+    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:

@@ -7,22 +7,39 @@ from numpy.typing import NDArray
 
 from regbayes.models.harmonium.state import Data, Globals, Settings
 from regbayes.models.harmonium.units import BernoulliUnits, GaussianUnits, PoissonUnits
-from regbayes.models.harmonium.updates import Spectrum, update_weights
+from regbayes.models.harmonium.updates import Spectrum, spectrum, update_weights
 
 Floats = NDArray[np.float64]
 
-NOISE_SHARE = 0.5  # of a view's variance that is put down to noise when nothing is said
+NOISE_SHARE = 0.5  # of a view's variance that is put down to noise where half of it is
+NOISE_FLOOR = 0.01  # of a view's variance that is put down to noise at least
 PRIOR_COUNT = 1.0  # of a one and of a zero, before any were seen; and of every column of counts
 SHORT = 0.1  # length of weights whose direction pays only through the margins
 
 
-def gaussian_units(x: Floats, noise_variance: float | None) -> GaussianUnits:
-    """Units with the columns' means; None puts half of the view's variance down to noise."""
-    mean = x.mean(axis=0)
-    if noise_variance is None:
-        noise_variance = NOISE_SHARE * float(np.square(x - mean).mean())
+def half_variance(x: Floats) -> float:
+    """Half of a view's variance."""
+    return NOISE_SHARE * float(np.square(x - x.mean(axis=0)).mean())
+
+
+def residual_variance(x: Floats, n_components: int) -> float:
+    """Variance per column that is left beside some principal components: the likeliest noise of Gaussian units.
+
+    At least a hundredth of the view's variance, so that something is left to noise with any number of components.
+    """
+    centred = x - x.mean(axis=0)
+    mean = float(np.square(centred).mean())
+    rest = x.shape[1] - n_components
+    if rest <= 0 or mean == 0:
+        return NOISE_FLOOR * mean
+    explained = float(spectrum(centred, n_components).values.sum())
+    return max((mean * x.shape[1] - explained) / rest, NOISE_FLOOR * mean)
+
+
+def gaussian_units(x: Floats, noise_variance: float) -> GaussianUnits:
+    """Units with the columns' means and a common variance; one where it is zero, for columns that do not vary."""
     scale = np.sqrt(noise_variance) if noise_variance > 0 else 1.0
-    return GaussianUnits(mean, np.full(x.shape[1], scale))
+    return GaussianUnits(x.mean(axis=0), np.full(x.shape[1], scale))
 
 
 def bernoulli_units(x: Floats) -> BernoulliUnits:
