@@ -10,7 +10,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from multitask_tools import groups, holes, labels, numbers
-from regbayes.baselines import MTRLClassifier, MTRLRegressor, SingleTaskClassifier, SingleTaskRegressor
+from regbayes.baselines import (
+    ASOClassifier,
+    ASORegressor,
+    MTRLClassifier,
+    MTRLRegressor,
+    SingleTaskClassifier,
+    SingleTaskRegressor,
+)
 
 STRICT = {"tol": 1e-13, "max_iter": 5000}
 
@@ -114,3 +121,48 @@ def test_covariances_that_make_no_sense_are_refused(given, message):
     X, Y = numbers()
     with pytest.raises(ValueError, match=message):
         MTRLRegressor(task_covariance=given).fit(X, Y)
+
+
+# --- alternating structure optimisation
+
+
+@pytest.mark.parametrize("make", [ASORegressor, ASOClassifier])
+def test_structure_is_stationary(make):
+    """At the end the weights solve their convex problem, by CVXPY, and no other subspace is nearer to them."""
+    X, Y = numbers(n_rows=40) if make is ASORegressor else labels(n_rows=40)
+    fitted = make(1, alpha=3.0, shared_price=1 / 6, **STRICT).fit(X, Y)
+    rows = StandardScaler().fit_transform(X)
+    W, b = cp.Variable((3, X.shape[1])), cp.Variable((1, 3))
+    scores = rows @ W.T + b
+    if make is ASORegressor:
+        rest = (Y - Y.mean(axis=0)) / Y.std(axis=0) - scores
+    else:
+        rest = cp.pos(1.0 - cp.multiply(2.0 * Y - 1.0, scores))
+    outside = np.eye(X.shape[1]) - fitted.components_.T @ fitted.components_
+    penalty = 1.5 * cp.sum_squares(W @ outside) + 0.25 * cp.sum_squares(W @ fitted.components_.T)
+    problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(rest) + penalty))
+    problem.solve(solver=cp.CLARABEL)
+    assert fitted.trace_.objective[-1] == pytest.approx(problem.value, rel=1e-6)
+    np.testing.assert_allclose(fitted.coef_, W.value, atol=1e-3 * np.abs(W.value).max())
+    nearest = np.sum(np.linalg.svd(fitted.coef_, compute_uv=False)[1:] ** 2)
+    assert np.sum((fitted.coef_ @ outside) ** 2) == pytest.approx(nearest)
+
+
+def test_a_planted_subspace_is_recovered_and_worth_it():
+    rng = np.random.default_rng(0)
+    X, test, basis = rng.standard_normal((60, 30)), rng.standard_normal((500, 30)), rng.standard_normal((2, 30))
+    weights = rng.standard_normal((20, 2)) @ basis
+    Y = X @ weights.T + 2.0 * rng.standard_normal((60, 20))
+    fitted = ASORegressor(2, alpha=300.0, shared_price=0.001).fit(X, Y)
+    planted = np.linalg.qr((basis * fitted.scale_).T)[0]
+    cosines = np.linalg.svd(fitted.components_ @ planted, compute_uv=False)
+    assert cosines.min() > 0.9
+    alone = max(SingleTaskRegressor(alpha).fit(X, Y).score(test, test @ weights.T) for alpha in (1.0, 10.0, 100.0))
+    assert fitted.score(test, test @ weights.T) > alone + 0.02
+
+
+def test_one_task_has_no_structure():
+    X, Y = numbers()
+    fitted = ASORegressor(5, alpha=2.0).fit(X, Y[:, 0])
+    np.testing.assert_allclose(fitted.predict(X), SingleTaskRegressor(2.0).fit(X, Y[:, 0]).predict(X))
+    assert fitted.components_.shape == (0, X.shape[1])

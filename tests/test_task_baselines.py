@@ -18,13 +18,21 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
 from multitask_tools import groups, holes, labels, numbers
-from regbayes.baselines import BMTLRegressor, MTRLClassifier, MTRLRegressor, SingleTaskClassifier, SingleTaskRegressor
+from regbayes.baselines import (
+    ASOClassifier,
+    ASORegressor,
+    BMTLRegressor,
+    MTRLClassifier,
+    MTRLRegressor,
+    SingleTaskClassifier,
+    SingleTaskRegressor,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-REGRESSORS = (SingleTaskRegressor, MTRLRegressor, BMTLRegressor)
-CLASSIFIERS = (SingleTaskClassifier, MTRLClassifier)
-ITERATIVE = (MTRLRegressor, MTRLClassifier, BMTLRegressor)
+REGRESSORS = (SingleTaskRegressor, MTRLRegressor, BMTLRegressor, ASORegressor)
+CLASSIFIERS = (SingleTaskClassifier, MTRLClassifier, ASOClassifier)
+ITERATIVE = (MTRLRegressor, MTRLClassifier, BMTLRegressor, ASORegressor, ASOClassifier)
 NEEDS_EVERY_TASK = (*REGRESSORS, *CLASSIFIERS)
 
 every_baseline = pytest.mark.parametrize("make", [*REGRESSORS, *CLASSIFIERS])

@@ -6,8 +6,11 @@ from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHa
 from regbayes.baselines.hierarchy import BMTLRegressor
 from regbayes.baselines.relations import MTRLClassifier, MTRLRegressor
 from regbayes.baselines.single_task import SingleTaskClassifier, SingleTaskRegressor
+from regbayes.baselines.structure import ASOClassifier, ASORegressor
 
 __all__ = [
+    "ASOClassifier",
+    "ASORegressor",
     "BMTLRegressor",
     "ExponentialFamilyHarmonium",
     "MaxMarginHarmoniumClassifier",

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.baselines import BMTLRegressor, MTRLRegressor, SingleTaskRegressor
+from regbayes.baselines import ASORegressor, BMTLRegressor, MTRLRegressor, SingleTaskRegressor
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.versions import model_code
 
@@ -347,6 +347,14 @@ RAGGED: tuple[System, ...] = (
         lambda _, **settings: TaskDeviationRidge(**settings),
         grid(alpha=(10.0,), slope_alpha=(100.0, 300.0, 1000.0), intercept_alpha=(3.0, 10.0, 30.0)),
         grid(slope_alpha=(100.0, 300.0), intercept_alpha=(10.0,)),
+        PEERS,
+        random=False,
+    ),
+    System(
+        "ASO",
+        lambda _, **settings: ASORegressor(**settings),
+        grid(n_components=(1, 2, 4), alpha=(30.0, 100.0, 300.0)),
+        grid(n_components=(1,), alpha=(30.0, 100.0)),
         PEERS,
         random=False,
     ),

@@ -53,7 +53,7 @@ class TaskPosterior:
     @property
     def mean_weights(self) -> Floats:
         """Expected weights of each task, (T, p)."""
-        return np.einsum("tc,tcp->tp", self.memberships, self.weights)
+        return np.asarray(np.einsum("tc,tcp->tp", self.memberships, self.weights))
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def moments(problem: LinearTasks, hidden: Floats | None) -> Moments:
     """Sum up the targets of each task."""
     seen = replace(problem, X=hidden_features(problem.X, hidden))
     grams, sums = seen.moments(np.ones(len(seen.cells), dtype=bool))
-    squares = np.bincount(seen.cells.outputs, seen.cells.targets**2, minlength=seen.n_outputs)
-    return Moments(grams, sums, squares, np.bincount(seen.cells.outputs, minlength=seen.n_outputs).astype(np.float64))
+    squares = [float(np.sum(seen.cells.targets[here] ** 2)) for here in seen.slices()]
+    return Moments(grams, sums, np.array(squares), np.diff(seen.starts).astype(np.float64))
 
 
 def fit(
@@ -203,7 +203,7 @@ def _expected_errors(found: Moments, posterior: TaskPosterior) -> Floats:
     explained = np.einsum("tcp,tpq,tcq->tc", w, found.grams, w) + np.einsum(
         "tpq,tcpq->tc", found.grams, posterior.covariances
     )
-    return np.maximum(found.squares[:, None] - 2 * np.einsum("tcp,tp->tc", w, found.sums) + explained, 0.0)
+    return np.asarray(np.maximum(found.squares[:, None] - 2 * np.einsum("tcp,tp->tc", w, found.sums) + explained, 0.0))
 
 
 def _update_means(found: Moments, prior: TaskPrior, memberships: Floats) -> Floats:
