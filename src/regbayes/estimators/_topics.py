@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 
 from regbayes._registry import Saveable
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, n_threads
-from regbayes.models.medlda import predict
+from regbayes.models.medlda import meanfield, predict
+from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.state import Fitted
 
@@ -23,12 +24,15 @@ Counts = Any  # csr_array or csr_matrix: SciPy is untyped
 
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
-    "inference": [StrOptions({"gibbs"})],
+    "inference": [StrOptions({"gibbs", "variational"})],
+    "margins": [StrOptions({"consistent", "posterior"})],
     "C": [NOT_NEGATIVE],
-    "doc_topic_prior": [POSITIVE, None],
-    "topic_word_prior": [POSITIVE, None],
-    "weight_variance": [POSITIVE],
-    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "doc_topic_prior": [POSITIVE, StrOptions({"estimate"}), None],
+    "topic_word_prior": [NOT_NEGATIVE, None],
+    "weight_variance": [POSITIVE, None],
+    "n_sweeps": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+    "tol": [NOT_NEGATIVE],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
     "refit": ["boolean"],
@@ -66,7 +70,8 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         n_words = float(documents.numbers.sum(dtype=np.float64))
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
-        return float(np.exp(-predict.bounds(documents, fitted, n_threads(self.n_jobs)).sum() / n_words))
+        found = _inference_of(fitted).bounds(documents, fitted, n_threads(self.n_jobs))
+        return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
         """Return the most probable words of each topic, the most probable first.
@@ -97,27 +102,30 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
     @property
     def components_(self) -> NDArray[np.float32]:
-        """Mean counts of words in topics plus ``topic_word_prior``, shape (n_components, n_features).
+        """Expected counts of words in topics plus ``topic_word_prior``, shape (n_components, n_features).
 
         Rows divided by their sums are the topics' distributions over words.
         """
-        fitted: Fitted | None = getattr(self, "_fitted", None)
+        fitted: Fitted | MeanField | None = getattr(self, "_fitted", None)
         if fitted is None:
             raise AttributeError(f"{type(self).__name__} has no components_ before fit")
+        if isinstance(fitted, MeanField):
+            return np.ascontiguousarray(fitted.word_topic.T)
         return np.asarray((fitted.word_topic + np.float32(fitted.topic_word_prior)).T)
 
     @property
     def _n_features_out(self) -> int:
         return int(self._fitted.word_topic.shape[1])
 
-    def _documents(self, X: ArrayLike) -> tuple[Documents, Fitted]:
+    def _documents(self, X: ArrayLike) -> tuple[Documents, Fitted | MeanField]:
         check_is_fitted(self, "coef_")
         return as_documents(read_counts(self, X, reset=False)), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         documents, fitted = self._documents(X)
-        return predict.proportions(documents, fitted, n_threads(self.n_jobs))
+        shares: Floats = _inference_of(fitted).proportions(documents, fitted, n_threads(self.n_jobs))
+        return shares
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -125,6 +133,33 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         tags.input_tags.positive_only = True
         tags.input_tags.categorical = True  # whole numbers: scikit-learn has no tag for counts
         return tags
+
+
+def _inference_of(fitted: Fitted | MeanField) -> Any:
+    """Return the module that infers new documents as the fit did."""
+    return meanfield if isinstance(fitted, MeanField) else predict
+
+
+def has_partial_fit(estimator: Any) -> bool:
+    """Whether documents can come in portions: the sampler has a posterior to take along, mean field has not."""
+    if estimator.inference == "gibbs":
+        return True
+    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={estimator.inference!r}')
+
+
+def weight_variance(estimator: Any) -> float:
+    """Return the prior variance of the weights; by default what did well for the way of inference."""
+    if estimator.weight_variance is not None:
+        return float(estimator.weight_variance)
+    consistent = estimator.inference == "variational" and estimator.margins == "consistent"
+    return float(estimator._default_variances["consistent" if consistent else "posterior"])
+
+
+def iteration_limit(estimator: Any) -> int:
+    """Return the most iterations; by default 40 sweeps of the sampler, or 100 of mean field."""
+    if estimator.max_iter is not None:
+        return int(estimator.max_iter)
+    return 40 if estimator.inference == "gibbs" else 100
 
 
 def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:

@@ -11,7 +11,7 @@ import numpy as np
 from regbayes.engine import Status
 from regbayes.estimators._common import generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.estimators._topics import Counts, as_documents
+from regbayes.estimators._topics import Counts, as_documents, iteration_limit, weight_variance
 from regbayes.models.medlda import fit, gibbs
 from regbayes.models.medlda.corpus import Corpus, build_corpus, default_groups
 from regbayes.models.medlda.state import Chain, Memory, Responses, Settings
@@ -54,7 +54,7 @@ def run_gibbs(
     def attributes(at: Chain) -> dict[str, Any]:
         return estimator._attributes(fit.summarize(corpus, settings, at))
 
-    reporter = FitReporter(estimator, int(estimator.max_iter), data, attributes, estimator.verbose)
+    reporter = FitReporter(estimator, iteration_limit(estimator), data, attributes, estimator.verbose)
     with one_blas_thread(), reporter:
         result = fit.fit(
             corpus,
@@ -85,12 +85,17 @@ def _corpus(counts: Counts, n_blocks: Any) -> Corpus:
 def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
     """Turn parameters into numbers; ``done`` sweeps were made before."""
     alpha, beta = estimator.doc_topic_prior, estimator.topic_word_prior
+    if alpha == "estimate" or beta == 0:
+        name, value = ("doc_topic_prior", alpha) if alpha == "estimate" else ("topic_word_prior", beta)
+        raise ValueError(f'{name}={value!r} needs inference="variational"; the sampler takes a positive number')
+    if estimator.loss is not None and estimator.loss.startswith("squared"):
+        raise ValueError(f'loss={estimator.loss!r} needs inference="variational"')
     return Settings(
         n_components=int(estimator.n_components),
         doc_topic_prior=DEFAULT_DOC_TOPIC_PRIOR if alpha is None else float(alpha),
         topic_word_prior=DEFAULT_TOPIC_WORD_PRIOR if beta is None else float(beta),
-        weight_variance=float(estimator.weight_variance),
-        n_sweeps=done + int(estimator.max_iter),
+        weight_variance=weight_variance(estimator),
+        n_sweeps=done + iteration_limit(estimator),
         n_burn_in=_burn_in(estimator),
         propose=gibbs.prefers_proposals(int(estimator.n_components), n_responses),
         seed=int(generator(estimator.random_state).integers(2**31)),
@@ -100,13 +105,13 @@ def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
 
 def _burn_in(estimator: Any) -> int:
     """Return how many sweeps are made before averages are taken: a number, or a share of all."""
-    wanted = estimator.burn_in
+    wanted, most = estimator.burn_in, iteration_limit(estimator)
     if not isinstance(wanted, Integral):
-        return int(wanted * estimator.max_iter)
-    if wanted >= estimator.max_iter:
+        return int(wanted * most)
+    if wanted >= most:
         raise ValueError(
             "burn_in must be less than max_iter, so that sweeps are left to average over; "
-            f"got burn_in={wanted!r} and max_iter={estimator.max_iter!r}"
+            f"got burn_in={wanted!r} and max_iter={most!r}"
         )
     return int(wanted)
 
@@ -129,7 +134,7 @@ def _memory_for(estimator: Any, n_responses: int) -> Memory | None:
         raise ValueError(f"n_components is {estimator.n_components}, but earlier documents were fitted with {K}")
     if len(memory.linear) == n_responses:
         return memory
-    prior = np.repeat(np.eye(K)[None] / float(estimator.weight_variance), n_responses, axis=0)
+    prior = np.repeat(np.eye(K)[None] / weight_variance(estimator), n_responses, axis=0)
     return Memory(memory.word_topic, prior, np.zeros((n_responses, K)))
 
 

@@ -9,13 +9,25 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
 from regbayes.estimators._common import POSITIVE
-from regbayes.estimators._topics import TOPIC_CONSTRAINTS, Counts, TopicModelMixin, mean_length, read_counts
+from regbayes.estimators._topics import (
+    TOPIC_CONSTRAINTS,
+    Counts,
+    TopicModelMixin,
+    has_partial_fit,
+    mean_length,
+    read_counts,
+)
 from regbayes.estimators._topics_gibbs import run_gibbs
+from regbayes.estimators._topics_variational import run_variational
+from regbayes.models.medlda.margins import Classes
+from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.state import Fitted, Margins
 
 Floats = NDArray[np.float64]
@@ -34,30 +46,46 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     ----------
     n_components : int, default=40
         Topics.
-    inference : {"gibbs"}, default="gibbs"
+    inference : {"gibbs", "variational"}, default="gibbs"
         How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
-        Perkins and Zhang, JMLR 2014), with one margin per class (one against all).
+        Perkins and Zhang, JMLR 2014), with one margin per class (one against all). "variational" is mean field, with
+        the loss of the *expected* scores (the paper's model) and margins between classes; weights of words need not be
+        whole.
+    margins : {"consistent", "posterior"}, default="consistent"
+        Of ``inference="variational"``: "consistent" asks for margins of what prediction sees, the topics that are
+        inferred without the response, and descends on the topics' words through that inference; "posterior" asks for
+        margins of the training documents' posterior, as the paper does.
     C : float, default=1.0
         Price of a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.
     margin : float, default=1.0
         The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
         ``weight_variance`` larger by its square and C smaller by itself is the same model.
+    loss : {"hinge", "squared_hinge"} or None, default=None
+        None is "squared_hinge" where margins are consistent and "hinge" otherwise; the sampler has no other.
     cost : array-like of shape (n_classes, n_classes), default=None
         ``cost[true, answer]``: factor on the price of a high score of ``answer``, in the order of ``classes_``; the
-        price of a low score of the true class has the mean factor. Zero on the diagonal; 1 elsewhere by default.
+        price of a low score of the true class has the mean factor. With ``inference="variational"`` and more than two
+        classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
-    doc_topic_prior : float or None, default=None
-        Dirichlet parameter of the topics in a document; None is 0.1.
+    doc_topic_prior : float, "estimate" or None, default=None
+        Dirichlet parameter of the topics in a document; None is 0.1, but 1 where margins are consistent. "estimate"
+        estimates one for each topic (empirical Bayes; mean field with ``margins="posterior"``).
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.1.
-    weight_variance : float, default=0.25
-        Prior variance of the classifier's weights.
-    max_iter : int, default=40
-        Sweeps over all words.
+        Dirichlet parameter of the words in a topic; None is 0.1. Mean field takes 0: topics are then estimated by
+        maximum likelihood.
+    weight_variance : float or None, default=None
+        Prior variance of the classifier's weights; None is 0.25, but 0.003 where margins are consistent.
+    n_sweeps : int, default=5
+        Sweeps over a document by which consistent margins, and prediction after them, infer its topics.
+    max_iter : int or None, default=None
+        Sweeps over all words, 40 by default; steps or rounds of mean field, 100 by default.
+    tol : float, default=1e-4
+        Mean field ends when the objective changes by less than this share of itself, twice in a row.
     burn_in : int or float, default=0.5
-        Sweeps before averages are taken: their number, or their share of ``max_iter`` if it is a float below 1.
+        Of the sampler, as are ``refit`` and ``n_blocks``. Sweeps before averages are taken: their number, or their
+        share of ``max_iter`` if it is a float below 1.
     refit : bool, default=True
         Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
         see: those that are inferred for the training documents without their responses (``partial_fit`` by least
@@ -67,8 +95,8 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
         and 16 at most.
     warm_start : bool, default=False
-        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents it
-        begins at the last topics and weights.
+        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
+        with mean field, it begins at the last topics and weights.
     random_state : int, RandomState instance or None, default=None
         For the chain.
     n_jobs : int or None, default=None
@@ -81,12 +109,13 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     classes_ : array of shape (n_classes,)
         For indicators of several labels, the numbers of their columns.
     components_ : array of shape (n_components, n_features)
-        Mean counts of words in topics plus ``topic_word_prior``.
+        Expected counts of words in topics plus ``topic_word_prior``.
     coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_.T``.
     trace_ : Trace
         Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
-        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed.
+        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
+        regularized objective otherwise, which never rises where margins are consistent.
     n_iter_ : int
         Sweeps of the last fit.
     n_features_in_, feature_names_in_
@@ -113,23 +142,29 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TOPIC_CONSTRAINTS,
         "margin": [POSITIVE],
+        "loss": [StrOptions({"hinge", "squared_hinge"}), None],
         "cost": ["array-like", None],
         "class_weight": [dict, "array-like", str, None],
     }
+    _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
 
     def __init__(
         self,
         n_components: int = 40,
         *,
-        inference: Literal["gibbs"] = "gibbs",
+        inference: Literal["gibbs", "variational"] = "gibbs",
+        margins: Literal["consistent", "posterior"] = "consistent",
         C: float = 1.0,
         margin: float = 1.0,
+        loss: Literal["hinge", "squared_hinge"] | None = None,
         cost: ArrayLike | None = None,
         class_weight: Any = None,
-        doc_topic_prior: float | None = None,
+        doc_topic_prior: float | Literal["estimate"] | None = None,
         topic_word_prior: float | None = None,
-        weight_variance: float = 0.25,
-        max_iter: int = 40,
+        weight_variance: float | None = None,
+        n_sweeps: int = 5,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
         burn_in: float = 0.5,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
@@ -140,14 +175,18 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     ) -> None:
         self.n_components = n_components
         self.inference = inference
+        self.margins = margins
         self.C = C
         self.margin = margin
+        self.loss = loss
         self.cost = cost
         self.class_weight = class_weight
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
+        self.n_sweeps = n_sweeps
         self.max_iter = max_iter
+        self.tol = tol
         self.burn_in = burn_in
         self.refit = refit
         self.n_blocks = n_blocks
@@ -172,20 +211,26 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         -------
         self
         """
-        counts = read_counts(self, X, reset=True, whole=True)
+        counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
         codes = self._read_classes(y, counts, None)
         self._mean_length = mean_length(counts)
-        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y})
+        if self.inference == "gibbs":
+            run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y})
+        else:
+            several = self._several or len(self.classes_) == 2
+            run_variational(self, counts, self._margins(codes) if several else self._classes(codes), {"X": X, "y": y})
         return self
 
+    @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn from further documents: the posterior after the earlier ones is the prior of these.
 
-        Earlier documents stay in the counts of words in topics, as the last sweep left them, and in a normal
-        distribution of the weights (Shi and Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). They need
-        not be given again: a document given twice counts twice. Each call makes ``max_iter`` sweeps over its documents.
+        Only ``inference="gibbs"`` has this method. Earlier documents stay in the counts of words in topics, as the last
+        sweep left them, and in a normal distribution of the weights (Shi and Zhu, ICML 2014, "Online Bayesian passive-
+        aggressive learning"). They need not be given again: a document given twice counts twice. Each call makes
+        ``max_iter`` sweeps over its documents.
 
         Parameters
         ----------
@@ -254,9 +299,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
             n = len(self.classes_)
-            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
-            if np.any(by_class < 0):
-                raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
+            by_class = self._class_weights(codes)
             price_of = self._cost_matrix()
             price_of += np.diag(price_of.sum(axis=1) / (n - 1))
             signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
@@ -266,6 +309,17 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         if self.C == 0:
             return None
         return Margins(signs, float(self.C) * self._mean_length * factors, float(self.margin))
+
+    def _classes(self, codes: NDArray[np.int64]) -> Classes | None:
+        """Return the margins between classes that mean field asks for."""
+        price, cost = float(self.C) * self._mean_length * self._class_weights(codes)[codes], self._cost_matrix()
+        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, price)
+
+    def _class_weights(self, codes: NDArray[np.int64]) -> Floats:
+        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
+        if np.any(by_class < 0):
+            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
+        return np.asarray(by_class, dtype=np.float64)
 
     def _cost_matrix(self) -> Floats:
         n = len(self.classes_)
@@ -278,7 +332,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             raise ValueError(f"cost must be non-negative with a zero diagonal, got {cost.tolist()}")
         return cost
 
-    def _attributes(self, fitted: Fitted) -> dict[str, Any]:
+    def _attributes(self, fitted: Fitted | MeanField) -> dict[str, Any]:
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
         coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.word_topic.shape[1]))

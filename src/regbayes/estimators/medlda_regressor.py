@@ -8,12 +8,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
 from regbayes.estimators._common import NOT_NEGATIVE
-from regbayes.estimators._topics import TOPIC_CONSTRAINTS, Counts, TopicModelMixin, mean_length, read_counts
+from regbayes.estimators._topics import (
+    TOPIC_CONSTRAINTS,
+    Counts,
+    TopicModelMixin,
+    has_partial_fit,
+    mean_length,
+    read_counts,
+)
 from regbayes.estimators._topics_gibbs import run_gibbs
+from regbayes.estimators._topics_variational import run_variational
+from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.state import Fitted, Targets
 
 Floats = NDArray[np.float64]
@@ -29,26 +40,31 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     ----------
     n_components : int, default=40
         Topics.
-    inference : {"gibbs"}, default="gibbs"
+    inference : {"gibbs", "variational"}, default="gibbs"
+        As in `MedLDAClassifier`.
+    margins : {"consistent", "posterior"}, default="consistent"
         As in `MedLDAClassifier`.
     C : float, default=3.0
         Price of one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
         latent Dirichlet allocation, which predicts the mean.
     epsilon : float, default=0.1
         Residuals up to this are free, in standard deviations of the targets.
-    doc_topic_prior : float or None, default=None
-        Dirichlet parameter of the topics in a document; None is 0.1.
+    loss : {"epsilon_insensitive", "squared_epsilon_insensitive"} or None, default=None
+        None is squared where margins are consistent and not otherwise; the sampler has no other.
+    doc_topic_prior : float, "estimate" or None, default=None
+        As in `MedLDAClassifier`.
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.1.
-    weight_variance : float, default=1.0
-        Prior variance of the topics' weights, in squared standard deviations of the targets.
-    max_iter, burn_in, refit, n_blocks, warm_start, random_state, n_jobs, verbose
+        Dirichlet parameter of the words in a topic; None is 0.1 for the sampler and 0.5 for mean field.
+    weight_variance : float or None, default=None
+        Prior variance of the topics' weights, in squared standard deviations of the targets; None is 1, but 0.01 where
+        margins are consistent.
+    n_sweeps, max_iter, tol, burn_in, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        Mean counts of words in topics plus ``topic_word_prior``.
+        Expected counts of words in topics plus ``topic_word_prior``.
     coef_ : array of shape (n_components,) or (n_targets, n_components)
         Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
@@ -73,19 +89,28 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**TOPIC_CONSTRAINTS, "epsilon": [NOT_NEGATIVE]}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TOPIC_CONSTRAINTS,
+        "epsilon": [NOT_NEGATIVE],
+        "loss": [StrOptions({"epsilon_insensitive", "squared_epsilon_insensitive"}), None],
+    }
+    _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.01, "posterior": 1.0}
 
     def __init__(
         self,
         n_components: int = 40,
         *,
-        inference: Literal["gibbs"] = "gibbs",
+        inference: Literal["gibbs", "variational"] = "gibbs",
+        margins: Literal["consistent", "posterior"] = "consistent",
         C: float = 3.0,
         epsilon: float = 0.1,
-        doc_topic_prior: float | None = None,
+        loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] | None = None,
+        doc_topic_prior: float | Literal["estimate"] | None = None,
         topic_word_prior: float | None = None,
-        weight_variance: float = 1.0,
-        max_iter: int = 40,
+        weight_variance: float | None = None,
+        n_sweeps: int = 5,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
         burn_in: float = 0.5,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
@@ -96,12 +121,16 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     ) -> None:
         self.n_components = n_components
         self.inference = inference
+        self.margins = margins
         self.C = C
         self.epsilon = epsilon
+        self.loss = loss
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
+        self.n_sweeps = n_sweeps
         self.max_iter = max_iter
+        self.tol = tol
         self.burn_in = burn_in
         self.refit = refit
         self.n_blocks = n_blocks
@@ -125,17 +154,20 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         -------
         self
         """
-        counts = read_counts(self, X, reset=True, whole=True)
+        counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
         values = self._begin(y, counts)
-        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y})
+        run = run_gibbs if self.inference == "gibbs" else run_variational
+        run(self, counts, self._targets(values), {"X": X, "y": y})
         return self
 
+    @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from further documents: the posterior after the earlier ones is the prior of these.
 
-        As in `MedLDAClassifier`. The first call's targets say what they are centred and scaled by.
+        As in `MedLDAClassifier`, and only for ``inference="gibbs"``. The first call's targets say what they are centred
+        and scaled by.
 
         Parameters
         ----------
@@ -177,7 +209,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         scaled = (values - self._mean) / self._scale
         return Targets(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
 
-    def _attributes(self, fitted: Fitted) -> dict[str, Any]:
+    def _attributes(self, fitted: Fitted | MeanField) -> dict[str, Any]:
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
         K = fitted.word_topic.shape[1]
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else np.zeros((len(self._mean), K))
