@@ -11,10 +11,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import load_digits
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 import regbayes.experiments
 from experiments_tools import Toy
@@ -22,7 +24,7 @@ from regbayes import ILSVMClassifier
 from regbayes.cli.app import main
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.estimators._reporting import InterruptedWarning
-from regbayes.experiments import EXPERIMENTS, data, make, run, systems, tuning, versions
+from regbayes.experiments import EXPERIMENTS, data, make, mmh_k, run, systems, tuning, versions
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
@@ -39,10 +41,19 @@ PAPER_ROWS = {
     "table2": {"YaXue", "Piyushrai-1", "Piyushrai-2", "MT-IBP+SVM", "MT-iLSVM"},
     "school": {"STL", "BMTL", "MTGP", "MTRL", "MT-IBP+SVM", "MT-iLSVM", "MT-IBP+SVM^f", "MT-iLSVM^f"},
 }
+CLASSIFIERS = {"majority", "LinearSVC", "logistic regression", "RBF-SVM", "random forest"}
+REGRESSORS = {
+    *("task mean", "one ridge for all", "ridge + task columns", "ridge + task deviations"),
+    *("RBF ridge + task columns", "random forest + task columns"),
+}
 PEERS = {
-    "table1": {"majority", "LinearSVC", "logistic regression", "RBF-SVM", "random forest"},
-    "table2": {"majority", "LinearSVC", "logistic regression", "RBF-SVM", "random forest"},
-    "school": {"ridge + task deviations", "ridge + task columns", "one ridge for all"},
+    "table1": CLASSIFIERS,
+    "table2": CLASSIFIERS,
+    "school": REGRESSORS,
+    "sensitivity": CLASSIFIERS | REGRESSORS,
+    "training-size": REGRESSORS,
+    "features": CLASSIFIERS,
+    "mmh-k": CLASSIFIERS,
 }
 
 
@@ -66,7 +77,31 @@ def test_every_row_of_the_paper_is_printed_with_its_numbers(no_data, name):
     (block, *_) = make(name, quick=True).blocks()
     printed = {line.row for line in block.lines if line.paper}
     assert printed == PAPER_ROWS[name]
-    assert {line.row for line in block.lines} >= PEERS[name]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_the_peers_that_a_user_would_pick(no_data, name):
+    experiment = make(name, quick=True)
+    assert {line.row for block in experiment.blocks() for line in block.lines} >= PEERS[name]
+    assert {cell.row for cell in experiment.cells(1)} >= PEERS[name]
+
+
+def test_other_settings_of_swept_sizes_are_those_of_the_table():
+    for system in mmh_k.SWEPT:
+        in_table = [
+            {k: v for k, v in s.items() if k != "n_components"} for s in named(systems.MULTIWAY, system.name).grid
+        ]
+        assert all(settings in in_table for settings in system.grid)
+        assert all(settings in system.grid for settings in in_table)
+        assert len({str(settings) for settings in system.grid}) == len(system.grid)
+
+
+def test_an_rbf_svm_may_take_inputs_as_they_are():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:300], y[:300]
+    raw = named(systems.MULTIWAY, "RBF-SVM").estimator(Context(0, 5, X.shape[1]), {"C": 3.0, "gamma": "scale"})
+    expected = SVC(C=3.0, gamma=1 / (X.shape[1] * X.var())).fit(X, y)
+    np.testing.assert_allclose(raw.fit(X, y).decision_function(X), expected.decision_function(X))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

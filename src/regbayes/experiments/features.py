@@ -18,7 +18,7 @@ from regbayes.experiments.figures import new_figure, save
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Block, Line, Measurement, Metric
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import PAPER, Context, System, named
+from regbayes.experiments.systems import PAPER, Context, System, named, peers
 from regbayes.experiments.table1 import ACCURACY, Table1
 from regbayes.plots import FeatureUseDisplay
 
@@ -51,7 +51,7 @@ class Features(Table1):
     title = "Figures 4 to 6: what the latent features are"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, GRADED)
     default_seeds = 3
-    systems = (*_latent(), *(named(systems.MULTIWAY, name) for name in ("majority", "LinearSVC")))
+    systems = (*_latent(), *peers(systems.MULTIWAY))
 
     def protocol(self) -> Sequence[str]:
         """What is done."""

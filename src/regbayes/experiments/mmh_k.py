@@ -11,7 +11,7 @@ from regbayes.experiments import systems, tuning
 from regbayes.experiments.figures import COLORS, PEER, new_figure, save, tidy
 from regbayes.experiments.protocol import Block, Line, Measurement
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, System, grid, named
+from regbayes.experiments.systems import Context, System, grid, named, peers
 from regbayes.experiments.table1 import Table1
 from regbayes.experiments.tables import by_line, summarize
 
@@ -19,17 +19,19 @@ SIZES = (5, 10, 20, 40, 60, 80, 100)
 QUICK_SIZES = (5, 20)
 
 
-def _sized(name: str, cs: tuple[float, ...], quick_cs: tuple[float, ...], **quick: Any) -> System:
-    """Return a system of the table whose number of features is given and not chosen."""
+def _sized(name: str, **quick: Any) -> System:
+    """Return a system of the table whose number of features is given, and whose other settings are chosen as there."""
     system = named(systems.MULTIWAY, name)
-    return replace(system, grid=grid(C=cs), quick_grid=grid(C=quick_cs, **quick))
+    others = [{key: value for key, value in s.items() if key != "n_components"} for s in system.grid]
+    distinct = tuple(s for place, s in enumerate(others) if s not in others[:place])
+    return replace(system, grid=distinct, quick_grid=grid(**quick))
 
 
 SWEPT = (
-    _sized("MMH", (0.01, 0.1), (0.1,), max_iter=(20,)),
-    _sized("EFH+SVM", (0.01, 0.1, 1.0), (0.1,)),
-    _sized("IBP+SVM", (0.1, 1.0), (0.1,)),
-    _sized("iLSVM", (0.3, 1.0), (1.0,)),
+    _sized("MMH", C=(0.1,), max_iter=(20,)),
+    _sized("EFH+SVM", C=(0.1,)),
+    _sized("IBP+SVM", C=(0.1,)),
+    _sized("iLSVM", C=(1.0,)),
 )
 HARMONIUMS = ("MMH", "EFH+SVM")
 
@@ -40,7 +42,7 @@ class HarmoniumSize(Table1):
     name = "mmh-k"
     title = "Figure 3: accuracy against the number of latent features"
     default_seeds = 3
-    systems = (*SWEPT, *(named(systems.MULTIWAY, name) for name in ("majority", "LinearSVC", "logistic regression")))
+    systems = (*SWEPT, *peers(systems.MULTIWAY))
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Block, Experiment, Line, Measurement, Metric
 from regbayes.experiments.school import POOLED, REFERENCE, TRAIN_SIZE
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, System, named
+from regbayes.experiments.systems import Context, System, named, peers
 from regbayes.experiments.tables import by_line, summarize
 from regbayes.experiments.variants import LABELS, MULTIWAY, RAGGED, Study, Variant, estimator, studies, training_rows
 from regbayes.experiments.versions import model_code
@@ -28,11 +28,13 @@ ACCURACY = Metric(
 TASKS = {LABELS: tuning.LABELS, RAGGED: tuning.RAGGED, MULTIWAY: tuning.MULTIWAY}
 METRICS = {LABELS: (ACCURACY, FEATURES), RAGGED: (POOLED, FEATURES), MULTIWAY: (ACCURACY, FEATURES)}
 PEERS: dict[str, tuple[System, ...]] = {
-    LABELS: tuple(named(systems.MULTILABEL, name) for name in ("majority", "LinearSVC")),
-    RAGGED: tuple(named(systems.RAGGED, name) for name in ("task mean", REFERENCE)),
-    MULTIWAY: tuple(named(systems.MULTIWAY, name) for name in ("majority", "LinearSVC")),
+    LABELS: peers(systems.MULTILABEL),
+    RAGGED: peers(systems.RAGGED),
+    MULTIWAY: peers(systems.MULTIWAY),
 }
 """For scale: tuned as in the tables."""
+DRAWN = {LABELS: "LinearSVC", RAGGED: REFERENCE}
+"""The peer whose level a panel shows."""
 
 
 class Sensitivity(Experiment):
@@ -80,9 +82,9 @@ class Sensitivity(Experiment):
     def blocks(self) -> Sequence[Block]:
         """One table for each study, and the peers of each data set first."""
         found = []
-        for kind, peers in PEERS.items():
+        for kind, some in PEERS.items():
             dataset = self.dataset(kind)
-            lines = tuple(Line(system.name, group="peers") for system in peers)
+            lines = tuple(Line(system.name, group=system.group) for system in some)
             found.append(Block(dataset.name, f"{dataset.description}; for scale", (), lines, METRICS[kind]))
             for study in self.studies:
                 if study.kind == kind:
@@ -95,9 +97,10 @@ class Sensitivity(Experiment):
         """All studies, seed by seed."""
         found = []
         for seed in range(n_seeds):
-            for kind, peers in PEERS.items():
-                fixed = self.dataset(kind).train is not None
-                found += [self._cell(kind, system.name, "", seed) for system in peers if seed == 0 or not fixed]
+            for kind, some in PEERS.items():
+                again = self.dataset(kind).train is None  # a split of its own for each seed
+                wanted = [system for system in some if seed == 0 or system.random or again]
+                found += [self._cell(kind, system.name, "", seed) for system in wanted]
             for study in self.studies:
                 found += [self._cell(study.kind, study.row, variant.setting, seed) for variant in study.variants]
         return found
@@ -161,10 +164,10 @@ class Sensitivity(Experiment):
         means = [factor * s.mean[metric.key] for s in known.values()]
         spread = [factor * s.std.get(metric.key, 0.0) for s in known.values()]
         ax.errorbar(list(known), means, spread, color=OURS, marker="o", markersize=4, capsize=2, label=study.row)
-        peer = groups.get((dataset, PEERS[study.kind][1].name, ""))
+        peer = groups.get((dataset, DRAWN[study.kind], ""))
         if peer:
             level = factor * summarize(peer).mean[metric.key]
-            ax.axhline(level, color=PEER, linestyle="--", label=PEERS[study.kind][1].name)
+            ax.axhline(level, color=PEER, linestyle="--", label=DRAWN[study.kind])
         ax.set(xscale="log", xlabel=study.key, ylabel=metric.label + (" (%)" if metric.percent else ""))
         ax.set_xticks(list(known), [f"{x:g}" for x in known])
         ax.set_xticks([], minor=True)

@@ -137,8 +137,11 @@ def _logistic(context: Context, C: float, scale: bool = True) -> Any:
     return _scaled(LogisticRegression(C=C, max_iter=2000, random_state=context.seed), scale)
 
 
-def _rbf_svm(context: Context, C: float, gamma: float) -> Any:
-    return _scaled(SVC(C=C, gamma=gamma / context.n_inputs, random_state=context.seed))
+def _rbf_svm(context: Context, C: float, gamma: float | str) -> Any:
+    """A number is for standardised inputs, per input; "scale" takes them as they are, with their own variance."""
+    if gamma == "scale":
+        return SVC(C=C, gamma=gamma, random_state=context.seed)
+    return _scaled(SVC(C=C, gamma=float(gamma) / context.n_inputs, random_state=context.seed))
 
 
 def _forest(context: Context, min_samples_leaf: int, n_estimators: int = 200) -> Any:
@@ -191,8 +194,8 @@ MULTIWAY: tuple[System, ...] = (
     System(
         "RBF-SVM",
         _rbf_svm,
-        grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0, 3.0)),
-        grid(C=(3.0,), gamma=(0.3, 1.0)),
+        grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0, 3.0, "scale")),
+        grid(C=(3.0,), gamma=(0.3, 1.0, "scale")),
         PEERS,
         random=False,
     ),
@@ -373,6 +376,11 @@ RAGGED: tuple[System, ...] = (
         PEERS,
     ),
 )
+
+
+def peers(systems: tuple[System, ...]) -> tuple[System, ...]:
+    """Return the systems that are not the paper's."""
+    return tuple(system for system in systems if system.group == PEERS)
 
 
 def named(systems: tuple[System, ...], name: str) -> System:

@@ -59,7 +59,7 @@ class Table1(Comparison):
             "stratified random split in halves. Every system chooses its settings by "
             f"{self.n_folds}-fold cross-validation of the accuracy inside the training part; the test part is scored "
             "once. IBP features come from inputs that are centred and not scaled, harmoniums see standardised ones, "
-            "and linear peers may standardise, which cross-validation decides.",
+            "and linear and RBF peers may standardise, which cross-validation decides.",
             'iLSVM is ILSVMClassifier with its default margins ("consistent"); "printed updates" is '
             'margins="posterior", the alternation that the paper prints. IBP+SVM is IBPFactorAnalysis with LinearSVC '
             "behind it, EFH+SVM a harmonium with LinearSVC behind it. Harmoniums are finite: their number of features "

@@ -12,14 +12,15 @@ from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.figures import COLORS, new_figure, save, tidy
 from regbayes.experiments.protocol import Block, Line, Measurement, Metric
-from regbayes.experiments.school import POOLED, WITHIN, School
+from regbayes.experiments.school import POOLED, REFERENCE, WITHIN, School
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, named
+from regbayes.experiments.systems import Context, named, peers
 from regbayes.experiments.tables import by_line, summarize
 
 SHARES = (50, 60, 70, 80, 90, 100)
 QUICK_SHARES = (50, 100)
-ROWS = ("MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", "one ridge for all", "ridge + task deviations")
+ROWS = ("MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL")
+DRAWN = (*ROWS, "one ridge for all", REFERENCE)
 
 
 class TrainingSize(School):
@@ -28,7 +29,7 @@ class TrainingSize(School):
     name = "training-size"
     title = "Figure 9: explained variance and time against the training size"
     metrics: ClassVar[tuple[Metric, ...]] = (POOLED, WITHIN)
-    systems = tuple(named(systems.RAGGED, row) for row in ROWS)
+    systems = (*(named(systems.RAGGED, row) for row in ROWS), *peers(systems.RAGGED))
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -81,12 +82,12 @@ class TrainingSize(School):
         groups = by_line(records)
         figure = new_figure(9.5, 3.8)
         left, right = figure.subplots(1, 2)
-        for color, system in zip(COLORS, self.systems, strict=True):
-            found = {_share(key[2]): summarize(g) for key, g in sorted(groups.items()) if key[1] == system.name}
+        for color, name in zip(COLORS, DRAWN, strict=True):
+            found = {_share(key[2]): summarize(g) for key, g in sorted(groups.items()) if key[1] == name}
             sizes = sorted(found)
             means = [100 * found[size].mean["pooled"] for size in sizes]
             spread = [100 * found[size].std.get("pooled", 0.0) for size in sizes]
-            left.errorbar(sizes, means, spread, color=color, marker="o", markersize=3, capsize=2, label=system.name)
+            left.errorbar(sizes, means, spread, color=color, marker="o", markersize=3, capsize=2, label=name)
             right.plot(sizes, [found[size].fit_seconds for size in sizes], color=color, marker="o", markersize=3)
         left.set(xlabel="share of the training part (%)", ylabel="explained variance, pooled (%)")
         right.set(xlabel="share of the training part (%)", ylabel="seconds of one fit", yscale="log")
