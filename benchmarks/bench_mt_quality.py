@@ -218,7 +218,7 @@ def print_ahead(name: str, what: str, differences: np.ndarray, columns: Any) -> 
     """Print paired differences in points."""
     error = differences.std(axis=0) / np.sqrt(max(len(differences) - 1, 1))
     shown = ", ".join(
-        f"{c} {d:+.2f} +- {e:.2f}" for c, d, e in zip(columns, differences.mean(axis=0), error, strict=True)
+        f"{c} {d:+.3g} +- {e:.2g}" for c, d, e in zip(columns, differences.mean(axis=0), error, strict=True)
     )
     print(f"{name:9} {what}: ahead by {shown}", flush=True)
 
@@ -255,7 +255,8 @@ def groups_part(part_name: str, name: str, splits: list[Split], options: argpars
     for K in options.components or ((10, 20, 50) if few else (20,)):
         if few:
             methods.append(decoupled(model, K, (False,), DECOUPLED_CS, DECOUPLED_TAUS))
-        methods.append(joint(model, K, (False,) if few else (False, True), JOINT_CS[:-2], taus))
+        prices = JOINT_CS if landmine else JOINT_CS[:-2]
+        methods.append(joint(model, K, (False,) if few else (False, True), prices, taus))
     found: dict[str, np.ndarray] = {}
     for method in methods:
         start, rows = time.perf_counter(), []

@@ -121,7 +121,7 @@ def decoupled(model: Any, K: int, inputs: Sequence[bool], Cs: Sequence[float], t
     return Method(f"MT-IBP+SVM, K = {K}", model, paths)
 
 
-JOINT_CS, JOINT_TAUS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.01, 0.03, 0.1)
+JOINT_CS, JOINT_TAUS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.01, 0.03, 0.1)
 DECOUPLED_CS, DECOUPLED_TAUS = (0.003, 0.03, 0.3), (0.0, 0.001, 0.003, 0.01, 0.03, 0.1)
 
 
@@ -259,10 +259,12 @@ def landmine_peers(which: str) -> list[Method]:
     """Linear classifiers of one label per row."""
     if which == "none":
         return []
-    Cs = grid(model__C=[0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
+    Cs = grid(model__C=[0.01, 0.1, 1.0, 10.0, 100.0])
     model = LogisticRegression(max_iter=2000)
     return [
-        Method("logistic with task deviations", TaskColumns(), [grid(deviations=[0.1, 0.3, 1.0], C=[0.01, 0.1, 1.0])]),
+        Method(
+            "logistic with task deviations", TaskColumns(), [grid(deviations=[0.1, 0.3, 1.0], C=[0.01, 0.1, 1.0, 10.0])]
+        ),
         Method("one logistic per task", PerTask(model), [Cs]),
         Method("one logistic for all", PerTask(model, separate=False), [Cs]),
     ]

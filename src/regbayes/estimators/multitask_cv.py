@@ -66,7 +66,7 @@ class MultiTaskILSVMClassifierCV(
     ----------
     n_components : int, default=20
         Truncation: the most features there can be.
-    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    Cs : sequence of float, default=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
         Values of C.
     temperatures : sequence of float or "auto", default=(0.01, 0.03, 0.1)
         Values of temperature.
@@ -120,7 +120,7 @@ prior_variance, max_iter, tol
         self,
         n_components: int = 20,
         *,
-        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        Cs: Sequence[float] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         temperatures: Sequence[Any] = (0.01, 0.03, 0.1),
         generative_weights: Sequence[Any] = ("auto",),
         task_sharings: Sequence[Any] = ("auto",),
@@ -235,7 +235,7 @@ class MultiTaskILSVMRegressorCV(
     ----------
     n_components : int, default=20
         Truncation: the most features there can be.
-    Cs : sequence of float, default=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    Cs : sequence of float, default=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
         Values of C.
     temperatures : sequence of float or "auto", default=(0.01, 0.03, 0.1)
         Values of temperature.
@@ -279,7 +279,7 @@ prior_variance, max_iter, tol
         self,
         n_components: int = 20,
         *,
-        Cs: Sequence[float] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        Cs: Sequence[float] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         temperatures: Sequence[Any] = (0.01, 0.03, 0.1),
         generative_weights: Sequence[Any] = ("auto",),
         task_sharings: Sequence[Any] = ("auto",),
