@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -22,23 +23,36 @@ from regbayes.baselines import (
     ASOClassifier,
     ASORegressor,
     BMTLRegressor,
+    DirichletProcessTaskClassifier,
     MTRLClassifier,
     MTRLRegressor,
+    PredictorSubspaceClassifier,
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-REGRESSORS = (SingleTaskRegressor, MTRLRegressor, BMTLRegressor, ASORegressor)
-CLASSIFIERS = (SingleTaskClassifier, MTRLClassifier, ASOClassifier)
-ITERATIVE = (MTRLRegressor, MTRLClassifier, BMTLRegressor, ASORegressor, ASOClassifier)
-NEEDS_EVERY_TASK = (*REGRESSORS, *CLASSIFIERS)
 
-every_baseline = pytest.mark.parametrize("make", [*REGRESSORS, *CLASSIFIERS])
-every_regressor = pytest.mark.parametrize("make", REGRESSORS)
-every_classifier = pytest.mark.parametrize("make", CLASSIFIERS)
-every_iterative = pytest.mark.parametrize("make", ITERATIVE)
+REGRESSORS = [partial(model) for model in (SingleTaskRegressor, MTRLRegressor, BMTLRegressor, ASORegressor)]
+LOGISTIC = [
+    partial(DirichletProcessTaskClassifier, max_iter=30, random_state=0),
+    partial(PredictorSubspaceClassifier, n_components=3, max_iter=30, random_state=0),
+    partial(PredictorSubspaceClassifier, n_components=3, augmented=True, max_iter=30, random_state=0),
+]
+CLASSIFIERS = [*(partial(model) for model in (SingleTaskClassifier, MTRLClassifier, ASOClassifier)), *LOGISTIC]
+EVERY = [*REGRESSORS, *CLASSIFIERS]
+ITERATIVE = [make for make in EVERY if hasattr(make(), "max_iter")]
+
+
+def name_of(make):
+    return make.func.__name__ + (" augmented" if "augmented" in make.keywords else "")
+
+
+every_baseline = pytest.mark.parametrize("make", EVERY, ids=name_of)
+every_classifier = pytest.mark.parametrize("make", CLASSIFIERS, ids=name_of)
+every_regressor = pytest.mark.parametrize("make", REGRESSORS, ids=name_of)
+every_iterative = pytest.mark.parametrize("make", ITERATIVE, ids=name_of)
 
 
 def data_for(make):
@@ -55,13 +69,14 @@ def ragged_for(make):
 
 @every_baseline
 def test_all_of_scikit_learns_checks_pass(make):
-    results = check_estimator(make(), on_skip=None, on_fail=None)
+    model = make(max_iter=5) if make in LOGISTIC else make()
+    results = check_estimator(model, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
     # the first runs where SCIPY_ARRAY_API is set, the second is about predict_proba
     assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
-    expected = 61 if is_classifier(make()) else 53
+    expected = 61 if is_classifier(model) else 53
     assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
 
 
@@ -91,7 +106,7 @@ def test_callbacks_hear_of_a_fit(make, capsys):
     X, Y = data_for(make)
     plain, watched = make().fit(X, Y), make().set_callbacks(ProgressBar()).fit(X, Y)
     np.testing.assert_array_equal(watched.predict(X), plain.predict(X))
-    assert make.__name__ in capsys.readouterr().out
+    assert make.func.__name__ in capsys.readouterr().out
 
 
 @every_iterative
@@ -155,7 +170,7 @@ def test_missing_targets_are_left_out(make):
     assert fitted.score(X, Y) > 0.5
 
 
-@pytest.mark.parametrize("make", NEEDS_EVERY_TASK)
+@every_baseline
 def test_tasks_without_targets_are_refused(make):
     X, y, task = ragged_for(make)
     with pytest.raises(ValueError, match="task contains 'moon', which had no target in training"):

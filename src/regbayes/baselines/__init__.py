@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes.baselines.hierarchy import BMTLRegressor
+from regbayes.baselines.infinite_svm import InfiniteSVMClassifier
+from regbayes.baselines.predictor_subspace import PredictorSubspaceClassifier
 from regbayes.baselines.relations import MTRLClassifier, MTRLRegressor
+from regbayes.baselines.shared_clusters import DirichletProcessTaskClassifier
 from regbayes.baselines.single_task import SingleTaskClassifier, SingleTaskRegressor
 from regbayes.baselines.structure import ASOClassifier, ASORegressor
 
@@ -12,10 +15,13 @@ __all__ = [
     "ASOClassifier",
     "ASORegressor",
     "BMTLRegressor",
+    "DirichletProcessTaskClassifier",
     "ExponentialFamilyHarmonium",
+    "InfiniteSVMClassifier",
     "MaxMarginHarmoniumClassifier",
     "MTRLClassifier",
     "MTRLRegressor",
+    "PredictorSubspaceClassifier",
     "SingleTaskClassifier",
     "SingleTaskRegressor",
 ]

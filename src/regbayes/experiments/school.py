@@ -76,7 +76,8 @@ class School(Comparison):
             'the total variance". That reads as the pooled one, below which its numbers stand; whether its total '
             "variance is about one mean or about every task's it does not say, so both are printed. Rows of MT-IBP+SVM "
             "are drawn in the paper's figure and not printed.",
-            "STL is one ridge regression per task. In MT-iLSVM tasks share weights as well as features (task_sharing, "
+            "STL is one ridge regression per task; BMTL is linear, with one or two clusters of tasks. In MT-iLSVM "
+            "tasks share weights as well as features (task_sharing, "
             'chosen by cross-validation); "nothing but features shared" is the paper\'s model.',
         )
 

@@ -23,7 +23,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.baselines import ASORegressor, BMTLRegressor, MTRLRegressor, SingleTaskRegressor
+from regbayes.baselines import (
+    ASORegressor,
+    BMTLRegressor,
+    DirichletProcessTaskClassifier,
+    MTRLRegressor,
+    PredictorSubspaceClassifier,
+    SingleTaskRegressor,
+)
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.versions import model_code
 
@@ -220,14 +227,28 @@ MT_CS = (0.003, 0.01, 0.03, 0.1)
 MT_QUICK = (0.01, 0.03)
 
 
+def _predictor_subspace(context: Context, **settings: Any) -> Any:
+    return PredictorSubspaceClassifier(context.n_components, random_state=context.seed, **settings)
+
+
 def _per_label(model: Callable[..., Any]) -> Callable[..., Any]:
     return lambda context, **settings: OneVsRestClassifier(model(context, **settings))
 
 
 MULTILABEL: tuple[System, ...] = (
-    System("YaXue", None),
-    System("Piyushrai-1", None),
-    System("Piyushrai-2", None),
+    System(
+        "YaXue",
+        lambda context, **settings: DirichletProcessTaskClassifier(random_state=context.seed, **settings),
+        grid(alpha=(0.1, 1.0, 10.0)),
+        grid(alpha=(1.0,)),
+    ),
+    System("Piyushrai-1", _predictor_subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(20,))),
+    System(
+        "Piyushrai-2",
+        _predictor_subspace,
+        grid(alpha=(1.0, 5.0), augmented=(True,)),
+        grid(augmented=(True,), max_iter=(20,)),
+    ),
     System(
         "MT-IBP+SVM",
         _mt_labels,

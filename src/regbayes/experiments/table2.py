@@ -70,6 +70,8 @@ class Table2(Comparison):
             "part is scored once for each.",
             "MT-iLSVM^f also sees the inputs (the paper has that row for School only). MT-IBP+SVM finds its features "
             'without labels; "printed updates" is margins="posterior", the alternation that the paper prints.',
+            "YaXue is logistic regression with a Dirichlet process over the tasks' weights; Piyushrai-1 and "
+            "Piyushrai-2 are the basic and the augmented infinite predictor subspace model.",
             "Mind the majority label when reading the paper's accuracies.",
         )
 

@@ -18,7 +18,7 @@ from regbayes.models.mt_ilsvm.cells import Cells
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Loss = Literal["squared", "squared_hinge"]
+Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds
 Product = Callable[[Floats], Floats]
 
 NEWTON_STEPS = 50

@@ -1,0 +1,159 @@
+"""The infinite predictor subspace model, basic and augmented (Rai and Daumé 2010)."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from regbayes._registry import persistable
+from regbayes.baselines._linear_tasks import (
+    ITERATION_CONSTRAINTS,
+    LABEL_CONSTRAINTS,
+    TASK_CONSTRAINTS,
+    LinearScores,
+    TaskClassifier,
+    TaskProblem,
+    linear_attributes,
+)
+from regbayes.estimators._common import POSITIVE, generator
+from regbayes.models.linear_tasks import predictor_subspace
+from regbayes.models.linear_tasks.predictor_subspace import Subspace, SubspaceSettings
+
+CONSTANT = 1.0
+IN_USE = 0.5  # expected share of the largest entries that makes a direction one that is in use
+
+
+@persistable(skip=("_skl_callbacks",))
+class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
+    """Infinite predictor subspace model: logistic regressions whose weights share a sparse basis.
+
+    The weights of every task are a combination of a few directions, each of which has a few inputs; how many directions
+    and which inputs is learned under an Indian buffet prior. The augmented model explains the inputs with the same
+    directions, so that rows without labels help to find them. Inference is mean field, with a quadratic bound on the
+    logistic function.
+
+    A task with more than two classes has weights for each ("this class or another?"). Columns of X are standardised
+    inside.
+
+    Parameters
+    ----------
+    n_components : int, default=20
+        Truncation: the most directions there can be.
+    augmented : bool, default=False
+        Whether the directions also explain the inputs.
+    alpha : float, default=2.0
+        Concentration of the Indian buffet process: larger values expect more directions.
+    class_weight : dict, list of dict, "balanced" or None, default=None
+        Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
+        each task.
+    unlabeled : object, default=None
+        A value of y that marks a missing label beside NaN and None, -1 for instance.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+    max_iter : int, default=100
+        Iterations at most.
+    tol : float, default=1e-4
+        Relative change of the bound on the evidence, twice in a row, at which to stop.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    classes_ : array of shape (n_classes,), or list of such arrays
+        The classes; those of each task, if the columns of Y have different ones.
+    n_components_ : int
+        Directions in use: those that have some input with probability above one half.
+    components_ : array of shape (n_components, n_features)
+        Expected directions, in standardised inputs.
+    inclusion_ : array of shape (n_components, n_features)
+        Probability that a direction has an input.
+    loadings_ : array of shape (n_outputs, n_components)
+        What weights are made of: ``coef_`` is ``loadings_ @ components_``.
+    coef_ : array of shape (n_outputs, n_features)
+        Expected weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
+        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``, in log-odds.
+    intercept_ : array of shape (n_outputs,)
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    trace_ : Trace
+        Course of minus the bound on the evidence and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    References
+    ----------
+    P. Rai and H. Daumé III (2010). Infinite predictor subspace models for multitask learning. AISTATS.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_multilabel_classification
+    >>> from regbayes.baselines import PredictorSubspaceClassifier
+    >>> X, Y = make_multilabel_classification(300, n_classes=4, random_state=0)
+    >>> model = PredictorSubspaceClassifier(5, random_state=0).fit(X[::2], Y[::2])
+    >>> model.score(X[1::2], Y[1::2]) > 0.75
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TASK_CONSTRAINTS,
+        **LABEL_CONSTRAINTS,
+        **ITERATION_CONSTRAINTS,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "augmented": ["boolean"],
+        "alpha": [POSITIVE],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 20,
+        *,
+        augmented: bool = False,
+        alpha: float = 2.0,
+        class_weight: Any = None,
+        unlabeled: Any = None,
+        scale_inputs: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.augmented = augmented
+        self.alpha = alpha
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _learn(self, problem: TaskProblem) -> None:
+        settings = SubspaceSettings(
+            n_components=int(self.n_components),
+            alpha=float(self.alpha),
+            augmented=bool(self.augmented),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+        )
+        linear, rng = problem.linear("logistic", CONSTANT), generator(self.random_state)
+        self._run(problem, lambda callbacks: predictor_subspace.fit(linear, settings, rng, callbacks), _attributes)
+
+
+def _attributes(state: Subspace) -> dict[str, Any]:
+    return {
+        **linear_attributes(state.weights, CONSTANT),
+        "components_": state.basis.expected.T,
+        "inclusion_": state.basis.probability.T,
+        "loadings_": state.loadings[:, :-1],
+        "n_components_": int(np.sum(state.basis.probability.max(axis=0) > IN_USE)),
+    }

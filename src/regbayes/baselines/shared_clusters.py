@@ -1,0 +1,149 @@
+"""Multi-task logistic regression with a Dirichlet process over the tasks' weights (Xue et al. 2007)."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from regbayes._registry import persistable
+from regbayes.baselines._linear_tasks import (
+    ITERATION_CONSTRAINTS,
+    LABEL_CONSTRAINTS,
+    TASK_CONSTRAINTS,
+    LinearScores,
+    TaskClassifier,
+    TaskProblem,
+    linear_attributes,
+)
+from regbayes.estimators._common import POSITIVE, generator
+from regbayes.models.linear_tasks import shared_clusters
+from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
+
+CONSTANT = 1.0
+A_TASK = 0.5  # expected number of tasks that makes a cluster one that is in use
+
+
+@persistable(skip=("_skl_callbacks",))
+class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
+    """Logistic regressions under a Dirichlet process: tasks fall into clusters, and those of one share their weights.
+
+    How many clusters there are comes from the data. Tasks of a cluster learn from all of its labels; the others learn
+    nothing from it. Inference is mean field over stick-breaking weights, with a quadratic bound on the logistic
+    function.
+
+    A task with more than two classes has weights for each ("this class or another?"), each with a cluster. Columns of X
+    are standardised inside.
+
+    Parameters
+    ----------
+    n_clusters : int, default=20
+        Truncation: the most clusters there can be. No more are made than there are weight vectors.
+    alpha : float, default=1.0
+        Concentration of the Dirichlet process: larger values expect more clusters.
+    class_weight : dict, list of dict, "balanced" or None, default=None
+        Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
+        each task.
+    unlabeled : object, default=None
+        A value of y that marks a missing label beside NaN and None, -1 for instance.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+    max_iter : int, default=100
+        Iterations at most.
+    tol : float, default=1e-4
+        Relative change of the bound on the evidence, twice in a row, at which to stop.
+    random_state : int, RandomState instance or None, default=None
+        For the start, where tasks are more than clusters.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    classes_ : array of shape (n_classes,), or list of such arrays
+        The classes; those of each task, if the columns of Y have different ones.
+    n_clusters_ : int
+        Clusters in use.
+    memberships_ : array of shape (n_outputs, n_clusters)
+        Probability that a row of ``coef_`` belongs to a cluster.
+    coef_ : array of shape (n_outputs, n_features)
+        Expected weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
+        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``, in log-odds.
+    intercept_ : array of shape (n_outputs,)
+    prior_variance_ : float
+        Of the clusters' weights.
+    mean_, scale_ : array of shape (n_features,)
+        What X is centred and divided by.
+    trace_ : Trace
+        Course of minus the bound on the evidence and its named terms.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    References
+    ----------
+    Y. Xue, X. Liao, L. Carin and B. Krishnapuram (2007). Multi-task learning for classification with Dirichlet process
+    priors. JMLR 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.baselines import DirichletProcessTaskClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X, group = rng.standard_normal((600, 3)), np.arange(600) % 6
+    >>> weights = np.array([[3.0, 0.0, 0.0], [0.0, -3.0, 3.0]])[group % 2]
+    >>> y = np.sum(X * weights, axis=1) + rng.logistic(size=600) > 0
+    >>> model = DirichletProcessTaskClassifier(random_state=0).fit(X, y, task=group)
+    >>> model.n_clusters_
+    2
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TASK_CONSTRAINTS,
+        **LABEL_CONSTRAINTS,
+        **ITERATION_CONSTRAINTS,
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "alpha": [POSITIVE],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 20,
+        *,
+        alpha: float = 1.0,
+        class_weight: Any = None,
+        unlabeled: Any = None,
+        scale_inputs: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.alpha = alpha
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _learn(self, problem: TaskProblem) -> None:
+        n_clusters = min(int(self.n_clusters), problem.n_outputs)
+        settings = ClusterSettings(n_clusters, float(self.alpha), int(self.max_iter), float(self.tol))
+        linear, rng = problem.linear("logistic", CONSTANT), generator(self.random_state)
+        self._run(problem, lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks), _attributes)
+
+
+def _attributes(state: Clusters) -> dict[str, Any]:
+    return {
+        **linear_attributes(state.memberships @ state.means, CONSTANT),
+        "memberships_": state.memberships,
+        "n_clusters_": int(np.sum(state.memberships.sum(axis=0) > A_TASK)),
+        "prior_variance_": state.variance,
+    }
