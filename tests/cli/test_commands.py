@@ -140,7 +140,7 @@ def test_amounts_and_tasks(folder, numbers):
     (folder / "other.csv").write_text("a,b,group\n1,2,g0\n1,2,elsewhere\n")
     done = run_here("predict", folder / "grouped.model", folder / "other.csv")
     assert len(rows_of(done.out)) == 2
-    assert "1 rows are of tasks that were not there in training" in done.err
+    assert "tasks that were not there in training, in 1 row, get what all tasks have in common" in done.err
 
 
 def test_labels(folder):
@@ -276,6 +276,15 @@ def test_errors_in_json(folder):
     done = run_here("evaluate", folder / "flowers.model", folder / "none.csv", "--json")
     assert done.json["exit_code"] == done.code == ExitCode.DATA
     assert "there is no file" in done.json["error"]
+
+
+def test_wrong_options_are_errors_in_json_too(folder):
+    done = run_here("evaluate", folder / "flowers.model", "--json")
+    assert done.json == {"error": "Missing argument 'DATA'.", "exit_code": ExitCode.USAGE}
+    assert done.code == ExitCode.USAGE
+    unknown = run_here("evaluate", folder / "flowers.model", folder / "new.csv", "--bogus", "--json")
+    assert "--bogus" in unknown.json["error"]
+    assert run_here("evaluate", "--bogus").out == ""
 
 
 def test_a_bug_is_called_one(folder, monkeypatch):

@@ -67,8 +67,8 @@ def test_unknown_categories_are_none_of_the_known_ones_and_said():
     X = schema.encode(table(a=["new", "z", "newer"]), said.append)
     np.testing.assert_array_equal(X, [[0, 0, 0], [0, 0, 1], [0, 0, 0]])
     assert said == [
-        "column 'a': 2 rows hold categories that were not there in training ('new', 'newer'); they count as none of "
-        "the known ones"
+        "column 'a': categories that were not there in training ('new', 'newer') in 2 rows count as none of the known "
+        "ones"
     ]
 
 
@@ -87,7 +87,7 @@ def test_columns_that_say_nothing_are_left_out():
         empty=[None] * n,
         name=[f"row {i}" for i in range(n)],
         huge=[1e200, -1e200] * (n // 2),
-        good=list(range(n)),
+        good=[i % 7 for i in range(n)],
     )
     schema, said = learn(given)
     assert schema.names == ["good"]
@@ -132,3 +132,16 @@ def test_infinite_values_count_as_missing():
     X = schema.encode(table(a=[-np.inf, 2]), said.append)
     assert X[0].tolist() == [X[1, 0], 1]
     assert said == ["column 'a': 1 infinite values count as missing"]
+
+
+def test_whole_numbers_that_rise_from_row_to_row_are_pointed_out():
+    rng = np.random.default_rng(0)
+    rising = np.cumsum(rng.integers(1, 3, size=12))
+    given = table(id=rising, sorted=np.sort(rng.normal(size=12)), counts=rng.permutation(rising))
+    schema, said = learn(given)
+    assert said == [
+        "whole numbers that rise from row to row: 'id'. If they only number the rows: --ignore them",
+    ]
+    assert "id" in schema.names  # it may be a year
+    assert not learn(table(id=[1, 2, 3, 4, 5]))[1]
+    assert not any("rise" in text for text in learn(given, categorical=["id"])[1])

@@ -75,6 +75,21 @@ def test_missing_values_and_columns_without_a_name(tmp_path):
     assert table.column("c").tolist() == [None, None, "y"]
 
 
+@pytest.mark.parametrize("header", [",a", '"",a', "Unnamed: 0,a"])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_an_index_without_a_name_is_no_input(tmp_path, header, begin):
+    rows = "".join(f"{begin + i},{i % 3}\n" for i in range(5))
+    table = read(tmp_path, f"{header}\n{rows}")
+    assert table.inputs == ("a",)
+    assert "has no name and numbers the rows" in table.notes[0]
+    assert table.column(table.names[0]).tolist() == [begin + i for i in range(5)]  # to be kept, or to name rows
+
+
+@pytest.mark.parametrize("text", [",a\n3,1\n1,2\n", ",a\nx,1\ny,2\n", "id,a\n0,1\n1,2\n", "a,\n5,0\n7,1\n"])
+def test_other_columns_are_inputs_with_or_without_a_name(tmp_path, text):
+    assert read(tmp_path, text).inputs is None
+
+
 def test_a_file_without_a_header(tmp_path):
     table = read(tmp_path, "1,2\n3,4\n", header=False)
     assert table.names == ("column1", "column2")

@@ -142,6 +142,13 @@ def test_folds_follow_the_rarest_class(problem, capsys):
     assert "too few rows of some class for cross-validation" in capsys.readouterr().err
 
 
+def test_fewer_rows_than_folds_of_a_regressor(problem, capsys):
+    settings = FitSettings(C=(0.01,), temperature=(0.1,), include_inputs=True, n_components=2, max_iter=2)
+    fitted = fit_model(Problem(problem.X[:4], np.array([0.5, 1.0, 1.5, 2.0]), "regressor", None, settings), Output())
+    assert fitted.search.n_folds == 4
+    assert "4 folds instead of 5: there are 4 rows" in capsys.readouterr().err
+
+
 def test_settings_that_make_no_sense(problem, table):
     with pytest.raises(UserError, match="temperature"):
         fit_model(Problem(problem.X, problem.y, "classifier", None, FitSettings(temperature=(-1.0,))), quiet())

@@ -90,6 +90,7 @@ def _run(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="regbayes", standalone_mode=True)
         sys.stdout.flush()
     except SystemExit as stop:
+        _repeat_usage_error(stop, arguments)
         sys.stdout.flush()
         return int(stop.code or 0)
     except UserError as error:
@@ -102,6 +103,13 @@ def _run(arguments: list[str]) -> int:
         message = f"{type(error).__name__}: {error}. This is a bug in regbayes; REGBAYES_TRACEBACK=1 shows where"
         return _complain(message, ExitCode.BUG, arguments)
     return int(code or 0)
+
+
+def _repeat_usage_error(stop: SystemExit, arguments: list[str]) -> None:
+    """Say as JSON, if that was asked for, what Typer has said on stderr of a wrong option."""
+    message = getattr(stop.__context__, "format_message", None)
+    if message is not None and "--json" in arguments:
+        print(json.dumps({"error": message(), "exit_code": stop.code}))
 
 
 def _complain(message: str, code: ExitCode, arguments: list[str]) -> int:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["BadDataError", "ExitCode", "MissingPieceError", "BadModelError", "UserError", "counted", "listed"]
+__all__ = [
+    "BadDataError",
+    "BadModelError",
+    "ExitCode",
+    "MissingPieceError",
+    "StoppedError",
+    "UserError",
+    "counted",
+    "listed",
+]
 
 
 class ExitCode(IntEnum):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
-from regbayes.cli.errors import BadDataError, BadModelError
+from regbayes.cli.errors import BadDataError, BadModelError, counted
 from regbayes.cli.schema import Say, Schema
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import TargetSpec, task_values
@@ -77,8 +77,8 @@ class ModelFile(Saveable):
 
     def _note_new_tasks(self, tasks: dict[str, Any], say: Say) -> None:
         if tasks and len(new := np.setdiff1d(tasks["task"], self.estimator.tasks_)):
-            rows = int(np.isin(tasks["task"], new).sum())
-            say(f"{rows} rows are of tasks that were not there in training; they get what all tasks have in common")
+            rows = counted(int(np.isin(tasks["task"], new).sum()), "row")
+            say(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
 
 
 def load_model(path: str) -> ModelFile:

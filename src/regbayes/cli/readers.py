@@ -39,7 +39,20 @@ def read_csv(path: str, options: ReadOptions) -> Table:
     ]
     if options.header and rows and all(_is_number(name) for name in header):
         notes.append(f"the first line of {source} looks like data, not like names of columns; use --no-header if it is")
-    return Table(tuple(header), tuple(columns), source, notes=tuple(notes))
+    inputs = None
+    if options.header and _is_index(text, columns[0], delimiter):
+        inputs = tuple(header[1:])
+        notes.append(f"the first column of {source} has no name and numbers the rows, so it is no input")
+    return Table(tuple(header), tuple(columns), source, inputs, notes=tuple(notes))
+
+
+def _is_index(text: str, first: NDArray[Any], delimiter: str) -> bool:
+    """Whether the first column is an index that a program wrote: without a name, or pandas' for none, counting rows."""
+    start = text.lstrip("\r\n ")
+    nameless = start.startswith((delimiter, f'""{delimiter}', f"Unnamed: 0{delimiter}"))
+    if not nameless or first.dtype == object:
+        return False
+    return any(np.array_equal(first, np.arange(len(first)) + begin) for begin in (0, 1))
 
 
 def _decoded(content: bytes, source: str) -> str:

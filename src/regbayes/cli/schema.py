@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
-from regbayes.cli.errors import BadDataError, listed
+from regbayes.cli.errors import BadDataError, counted, listed
 from regbayes.cli.tables import Table
 
 __all__ = ["LARGEST", "CategoryColumn", "NumberColumn", "Schema", "learn_schema", "text_of"]
@@ -26,6 +26,7 @@ Say = Callable[[str], None]
 
 MAX_CATEGORIES = 50
 LARGEST = 1e100  # squares of larger numbers, summed, are infinite
+FEW_ROWS = 10  # below which whole numbers may rise from row to row by chance
 IDENTIFIER_SHARE = 0.5  # of rows with a text of their own, above which a column names rows and does not group them
 
 
@@ -79,8 +80,8 @@ class CategoryColumn:
         unknown = [text for text in texts if text is not None and text not in known]
         if unknown:
             say(
-                f"column {self.name!r}: {len(unknown)} rows hold categories that were not there in training "
-                f"({listed(sorted(set(unknown)), 3)}); they count as none of the known ones"
+                f"column {self.name!r}: categories that were not there in training "
+                f"({listed(sorted(set(unknown)), 3)}) in {counted(len(unknown), 'row')} count as none of the known ones"
             )
         encoded = [[text == category for category in self.categories] for text in texts]
         if self.flag_missing:
@@ -142,6 +143,9 @@ def learn_schema(
             found.append(learned)
     for why, names in left_out.items():
         say(f"left out, {why}: {listed(names)}")
+    counters = [name for name in inputs if name not in categorical and _counts_rows(table.column(name))]
+    if counters:
+        say(f"whole numbers that rise from row to row: {listed(counters)}. If they only number the rows: --ignore them")
     if not found:
         raise BadDataError(f"{table.source} has no column left that could be an input")
     return Schema(tuple(found))
@@ -162,6 +166,13 @@ def _learn_numbers(name: str, column: Floats, standardize: bool) -> NumberColumn
     if spread == 0:
         return "constant"
     return NumberColumn(name, fill, float(filled.mean()), spread, flag)
+
+
+def _counts_rows(column: NDArray[Any]) -> bool:
+    """Whether a column may be a number of the rows, which rows that are sorted by their target make a telling one."""
+    if column.dtype == object or len(column) < FEW_ROWS or not np.isfinite(column).all():
+        return False
+    return bool(np.all(column == np.round(column)) and np.all(np.diff(column) > 0))
 
 
 def _learn_categories(name: str, column: NDArray[Any]) -> CategoryColumn | str:

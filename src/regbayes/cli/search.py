@@ -168,7 +168,8 @@ def fit_model(problem: Problem, output: Output) -> Fitted:
         if folds < 2:
             return _fit_plainly(problem, problem.estimator(), None, None, output, began)
         if folds < problem.settings.folds:
-            output.say(f"{folds} folds instead of {problem.settings.folds}: the rarest class has {folds} rows")
+            where = "the rarest class has" if problem.single else "there are"
+            output.say(f"{folds} folds instead of {problem.settings.folds}: {where} {folds} rows")
         return _fit_searching(problem, folds, output, began)
     except InvalidParameterError as error:
         raise UserError(str(error)) from None
