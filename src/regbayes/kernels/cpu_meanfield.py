@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels.chunks import map_chunks, map_tasks
@@ -343,6 +342,8 @@ def _sum_tables(tables: list[Singles], out: Singles) -> None:
         out += table
 
 
-def _fixed(documents: WordCounts, prior: Prior) -> tuple[NDArray[Any], ...]:
+def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
     """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
-    return tuple(read_only(array) for array in (*documents, *prior))
+    words, numbers, starts = documents
+    topics, doc_prior = prior
+    return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)

@@ -16,7 +16,7 @@ SMOOTHING = 1.0  # words of the whole corpus that are added to a class, for each
 
 def word_frequencies(documents: WordCounts, n_words: int) -> Floats:
     """Return how often each word occurs, plus one half, shape (V,)."""
-    return np.bincount(documents.words, documents.numbers, n_words) + 0.5
+    return np.asarray(np.bincount(documents.words, documents.numbers, n_words) + 0.5, dtype=np.float64)
 
 
 def random_logits(documents: WordCounts, n_words: int, n_topics: int, rng: np.random.Generator) -> Floats:

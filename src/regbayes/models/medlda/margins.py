@@ -8,6 +8,7 @@ Singer); labels and numbers have a box of multipliers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +110,7 @@ def solve_readout(shares: Floats, dual: Dual, warm_start: Floats | None, accurac
     features = np.full((n, K + int(dual.intercept)), dual.scale)
     np.subtract(shares, centre, out=features[:, :K])
     features[:, :K] *= dual.scale
-    options = {"warm_start": warm_start, "tol": accuracy.gap, "max_epochs": accuracy.max_epochs}
+    options: dict[str, Any] = {"warm_start": warm_start, "tol": accuracy.gap, "max_epochs": accuracy.max_epochs}
     if isinstance(dual.form, MultiClassDual):
         solution = solve_simplex(features, dual.form, **options)
         pull = -solution.dual

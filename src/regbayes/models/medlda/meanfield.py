@@ -73,8 +73,8 @@ def proportions(documents: Documents, fitted: MeanField, n_threads: int) -> Floa
     """Return the expected share of each topic among each document's tokens; of an empty one, that of the corpus."""
     gamma = infer_gamma(as_word_counts(documents), fitted, n_threads)
     counts = np.maximum(gamma[:, : len(fitted.doc_prior)] - fitted.doc_prior, 0.0)
-    total = counts.sum(axis=1, keepdims=True)
-    return np.asarray(np.where(total > 0, counts / np.maximum(total, 1e-30), fitted.shares))
+    counts[np.diff(documents.starts) == 0] = fitted.shares
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def bounds(documents: Documents, fitted: MeanField, n_threads: int) -> Floats:

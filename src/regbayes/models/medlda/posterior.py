@@ -3,7 +3,7 @@
 A round updates, in turn: topics of words and proportions of documents, which the multipliers tilt towards the margins;
 the topics' words; the prior of the proportions, if it is estimated; the multipliers and the weights, by the
 large-margin solver. At fixed multipliers no update lowers the bound; over rounds the regularized objective may rise,
-since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (58)-(65).
+since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (59)-(65).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 
 MAX_SWEEPS = 20  # over a document in a round; it goes on from there in the next
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
+START_ROUNDS = 20  # from random topics, in which documents begin anew: while topics are vague they should not settle
 ACCURACY = Accuracy(gap=1e-3, max_epochs=50.0)  # of the large-margin step
 
 
@@ -70,8 +71,8 @@ class Round:
     terms: dict[str, float]
 
 
-def start(problem: Problem, logits: Floats, doc_prior: Floats) -> Round:
-    """Infer the documents without responses at the first topics, and solve for the weights."""
+def start(problem: Problem, logits: Floats, doc_prior: Floats, n_rounds: int = 1) -> Round:
+    """Go from the first topics some rounds without responses, and solve for the weights."""
     topics = np.exp(logits - logits.max(axis=0))
     topics /= topics.sum(axis=0)
     K, columns = len(doc_prior), padded(len(doc_prior))
@@ -80,7 +81,9 @@ def start(problem: Problem, logits: Floats, doc_prior: Floats) -> Round:
     counts[:, :K] = topics * (problem.lengths.sum() / K)
     gamma = even_gamma(problem.lengths, doc_prior)
     factors = Factors(gamma, counts, counts, np.zeros_like(gamma), doc_prior, 0.0, None)
-    return _concluded(problem, update_topics(update_documents(problem, factors)))
+    for _ in range(n_rounds):
+        factors = update_topics(update_documents(problem, replace(factors, gamma=gamma)))
+    return _concluded(problem, factors)
 
 
 def step(problem: Problem, at: Round) -> StepResult[Round]:

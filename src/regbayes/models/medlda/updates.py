@@ -39,10 +39,9 @@ def update_doc_prior(doc_prior: Floats, expected_logs: Floats, n_documents: int)
         diagonal = n_documents * alpha**2 * polygamma(1, alpha) - by_log
         diagonal = np.maximum(diagonal, 1e-3 * n_documents * alpha**2 * polygamma(1, alpha))
         coupling = n_documents * polygamma(1, total)
-        shared = np.sum(alpha * by_log / diagonal) / (1.0 / coupling - np.sum(alpha**2 / diagonal))
-        step = (by_log + alpha * max(shared, 0.0)) / diagonal
-        if not np.vdot(step, by_log) > 0:
-            step = by_log / diagonal
+        room = 1.0 / coupling - np.sum(alpha**2 / diagonal)  # not positive: the Hessian is not negative definite here
+        shared = np.sum(alpha * by_log / diagonal) / room if room > 0 else 0.0
+        step = (by_log + alpha * shared) / diagonal
         length, moved = 1.0, alpha
         while length > 1e-4:
             moved = np.clip(alpha * np.exp(np.clip(length * step, -2.0, 2.0)), SMALLEST, LARGEST)
@@ -52,6 +51,6 @@ def update_doc_prior(doc_prior: Floats, expected_logs: Floats, n_documents: int)
         else:
             return alpha
         gained, alpha, value = bound(moved) - value, moved, bound(moved)
-        if gained <= 1e-8 * abs(value):
+        if gained <= 1e-10 * abs(value):
             break
     return np.asarray(alpha)

@@ -17,7 +17,7 @@ from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, Supervision, build_dual
 from regbayes.models.medlda.meanfield import MeanField, as_word_counts, lengths_of
 from regbayes.models.medlda.predict import Documents
-from regbayes.models.medlda.state import Margins
+from regbayes.models.medlda.state import Margins, Targets
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -100,7 +100,9 @@ def fit(
         problem = posterior.Problem(
             documents_kept, lengths, dual, settings.topic_word_prior, settings.estimate_doc_prior, settings.n_threads
         )
-        state = posterior.start(problem, logits, doc_prior if start is None else start.doc_prior)
+        vague = start is None and (kept is None or isinstance(kept, Targets))
+        n_rounds = posterior.START_ROUNDS if vague else 1
+        state = posterior.start(problem, logits, doc_prior if start is None else start.doc_prior, n_rounds)
     result: FitResult[Any] = run(
         partial(scheme.step, problem),
         state,
