@@ -24,9 +24,10 @@ from regbayes import ILSVMClassifier
 from regbayes.cli.app import main
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.estimators._reporting import InterruptedWarning
-from regbayes.experiments import EXPERIMENTS, data, make, mmh_k, run, systems, tuning, versions
+from regbayes.experiments import EXPERIMENTS, data, figures, make, mmh_k, run, systems, tuning, versions
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
+from regbayes.experiments.figures import lowest_by_far
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.protocol import Experiment
 from regbayes.experiments.school import paired
@@ -397,6 +398,27 @@ def test_figures_are_drawn_from_what_there_is(no_data, tmp_path, name):
             assert height > 300
             assert width > 500
         assert experiment.remarks(invented(experiment, some)) is not None
+
+
+def test_a_value_far_below_all_others_is_written_and_not_drawn_to_scale(no_data, monkeypatch, tmp_path):
+    assert lowest_by_far({0: 0.92, 1: 0.1, 2: 0.94}) == 1
+    assert lowest_by_far({0: 0.8, 1: 0.77, 2: 0.82}) is None
+    assert lowest_by_far({0: 0.62, 1: 0.49, 2: 0.63}) == 1
+    assert lowest_by_far({0: 0.62, 1: 0.49, 2: 0.63}, [0.36]) is None  # what the paper printed is drawn, and lower
+    assert lowest_by_far({0: 0.62, 1: 0.1}) is None
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
+    experiment = make("table1", quick=True)
+    values = {"majority": 0.1}
+    records = [
+        Record(cell, "", {"accuracy": values.get(cell.row, 0.9 + 0.01 * place), "f1": 0.9}, 1.0, 0.0, None)
+        for place, cell in enumerate(experiment.cells(1))
+    ]
+    experiment.draw(records, tmp_path)
+    left, right = drawn[0].axes
+    assert [text.get_text() for text in left.texts] == ["◂ 0.100"]
+    assert left.get_xlim()[0] > 0.8
+    assert not right.texts
 
 
 def test_paired_differences():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,22 +78,39 @@ def draw_table(
 def _draw_panel(ax: Axes, block: Block, metric: Metric, groups: Any, peers: str) -> None:
     factor = 100.0 if metric.percent else 1.0
     names = [f"{line.row}, {line.setting}" if line.setting else line.row for line in block.lines]
+    records = [groups.get((block.dataset, line.row, line.setting)) for line in block.lines]
+    known = {i: summarize(found) for i, found in enumerate(records) if found and metric.key in found[0].values}
+    crosses = {i: x for i, line in enumerate(block.lines) if (x := _number(line.paper.get(metric.key))) is not None}
+    crosses = crosses if block.comparable else {}
+    means = {i: factor * summary.mean[metric.key] for i, summary in known.items()}
+    outlier = lowest_by_far(means, list(crosses.values()))
     for place, line in enumerate(block.lines):
-        found = groups.get((block.dataset, line.row, line.setting))
-        if found and metric.key in found[0].values:
-            summary = summarize(found)
-            spread = factor * summary.std.get(metric.key, 0.0)
+        if place == outlier:
+            text = f"◂ {means[place]:.{metric.digits}f}"
+            ax.text(0.01, place, text, color=PEER, fontsize="small", va="center", transform=ax.get_yaxis_transform())
+        elif place in known:
+            spread = factor * known[place].std.get(metric.key, 0.0)
             color = PEER if line.group == peers else OURS
-            ax.errorbar(
-                factor * summary.mean[metric.key], place, xerr=spread or None, fmt="o", color=color, markersize=5
-            )
-        printed = _number(line.paper.get(metric.key))
-        if block.comparable and printed is not None:
-            ax.plot(printed, place, "x", color=PRINTED, markersize=6)
+            ax.errorbar(means[place], place, xerr=spread or None, fmt="o", color=color, markersize=5)
+        if place in crosses:
+            ax.plot(crosses[place], place, "x", color=PRINTED, markersize=6)
     ax.set_yticks(range(len(names)), names, fontsize="small")
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel(metric.label + (" (%)" if metric.percent else ""))
     tidy(ax, grid="both")
+
+
+def lowest_by_far(means: Mapping[int, float], printed: Sequence[float] = ()) -> int | None:
+    """Return the place of a value so far below all others that they would lie on each other if it were drawn to scale.
+
+    That is what always answering the most frequent class usually is. Numbers that are printed in the paper are among
+    the others.
+    """
+    if len(means) < 3:
+        return None
+    lowest = min(means, key=means.__getitem__)
+    others = [*(mean for place, mean in means.items() if place != lowest), *printed]
+    return lowest if min(others) - means[lowest] > 2 * (max(others) - min(others)) else None
 
 
 def _number(printed: str | None) -> float | None:
