@@ -1,0 +1,192 @@
+"""MedLDA's estimators by mean field: scikit-learn's promises, planted topics, weights of words, bad input."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array, vstack
+from sklearn.base import clone
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import regbayes
+from medlda_tools import draw_documents
+from regbayes import MedLDAClassifier, MedLDARegressor
+
+X, PROPORTIONS, TOPICS = draw_documents()
+LABELS = np.array(["sport", "law", "food"])[np.argmax(PROPORTIONS[:, :3], axis=1)]
+NUMBERS = 3 + 2 * PROPORTIONS @ np.array([2.0, -1.0, 0.5, 0.0])
+INDICATORS = (PROPORTIONS[:, :3] > 0.3).astype(int)
+QUIET = pytest.mark.filterwarnings("ignore:.*stopped at max_iter")
+
+
+def classifier(n_components=4, **parameters):
+    return MedLDAClassifier(n_components, **{"inference": "variational", "random_state": 0} | parameters)
+
+
+def regressor(n_components=4, **parameters):
+    return MedLDARegressor(n_components, **{"inference": "variational", "random_state": 0} | parameters)
+
+
+BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor, NUMBERS)], ids=["classes", "numbers"])
+MARGINS = pytest.mark.parametrize("margins", ["consistent", "posterior"])
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (classifier(max_iter=3), 67),
+        (regressor(max_iter=3), 60),
+        (classifier(max_iter=3, margins="posterior"), 67),
+        (regressor(max_iter=3, margins="posterior"), 60),
+    ],
+    ids=["classes", "numbers", "classes-posterior", "numbers-posterior"],
+)
+def test_all_of_scikit_learns_checks_pass(estimator, expected):
+    negative = {"check_class_weight_classifiers": "its rows have negative values, whatever the tags say"}
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=negative)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    # The first runs where SCIPY_ARRAY_API is set; scores are no probabilities.
+    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+@QUIET
+@MARGINS
+def test_classes_labels_and_numbers_are_learned(margins):
+    held_out, proportions, _ = draw_documents(500, length=80)
+    train, test = slice(0, 300), slice(300, 500)
+    names = np.array(["a", "b", "c"])[np.argmax(proportions[:, :3], axis=1)]
+    assert classifier(margins=margins).fit(held_out[train], names[train]).score(held_out[test], names[test]) > 0.8
+    two = names == "b"
+    assert classifier(margins=margins).fit(held_out[train], two[train]).score(held_out[test], two[test]) > 0.85
+    several = (proportions[:, :3] > 0.3).astype(int)
+    found = classifier(margins=margins).fit(held_out[train], several[train]).predict(held_out[test])
+    assert np.mean(found == several[test]) > 0.85
+    numbers = 3 + 2 * proportions @ np.array([2.0, -1.0, 0.5, 0.0])
+    C = 3.0 if margins == "consistent" else 0.3
+    fitted = regressor(margins=margins, C=C).fit(held_out[train], numbers[train])
+    assert fitted.score(held_out[test], numbers[test]) > 0.7
+
+
+@BOTH
+@MARGINS
+def test_scores_are_shares_times_weights(make, y, margins):
+    fitted = make(margins=margins, max_iter=6, tol=1.0).fit(X, y)
+    shares = fitted.transform(X)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    np.testing.assert_allclose(fitted.components_.sum(), X.sum() + margins.startswith("p") * 4 * 60 * (
+        0.1 if make is classifier else 0.5), rtol=1e-3)  # fmt: skip
+    if make is classifier:
+        np.testing.assert_allclose(fitted.decision_function(X), shares @ fitted.coef_.T)
+    else:
+        np.testing.assert_allclose(fitted.predict(X), shares @ fitted.coef_ + fitted.intercept_)
+
+
+@BOTH
+def test_weights_of_words_need_not_be_whole(make, y):
+    weighted = TfidfTransformer().fit_transform(X) * 10
+    assert make(tol=1e-3).fit(weighted, y).score(weighted, y) > 0.6
+    with pytest.raises(ValueError, match="whole counts"):
+        make(inference="gibbs").fit(weighted, y)
+
+
+@BOTH
+def test_without_a_price_the_weights_are_zero_and_topics_are_plain(make, y):
+    fitted = make(C=0, topic_word_prior=0).fit(X, y)
+    assert np.all(fitted.coef_ == 0)
+    assert fitted.perplexity(X) < 1.02 * make(C=0, inference="gibbs", max_iter=40).fit(X, y).perplexity(X)
+
+
+@QUIET
+@BOTH
+@MARGINS
+def test_fits_are_saved_cloned_and_repeated(make, y, margins, tmp_path):
+    fitted = make(margins=margins, max_iter=4, n_jobs=2).fit(X, y)
+    again = clone(fitted).set_params(n_jobs=1).fit(X, y)
+    np.testing.assert_array_equal(fitted.coef_, again.coef_)
+    fitted.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+    np.testing.assert_array_equal(loaded.components_, fitted.components_)
+
+
+@QUIET
+@BOTH
+def test_warm_starts_go_on_from_the_topics(make, y):
+    model = make(max_iter=10, warm_start=True).fit(X, y)
+    before = model.trace_.objective
+    model.fit(X, y)
+    assert model.trace_.objective[0] < before[0]
+    assert model.trace_.objective[0] == pytest.approx(before[-1], rel=1e-2)
+    model.set_params(n_components=3).fit(X, y)  # other topics: a new start
+    assert model.components_.shape == (3, 60)
+
+
+@QUIET
+def test_long_short_and_empty_documents():
+    rng = np.random.default_rng(0)
+    long = rng.multinomial(100_000, TOPICS[0])[None]
+    short = np.eye(60, dtype=int)[:2]
+    everything = vstack([X[:60], csr_array(long), csr_array(short), csr_array((1, 60), dtype=int)]).tocsr()
+    labels = np.append(LABELS[:60], ["law", "food", "sport", "law"])
+    for margins in ("consistent", "posterior"):
+        fitted = classifier(margins=margins, max_iter=5).fit(everything, labels)
+        assert np.all(np.isfinite(fitted.decision_function(everything)))
+        assert np.isfinite(fitted.perplexity(everything))
+
+
+@QUIET
+def test_large_vocabularies_and_unseen_words():
+    wide = csr_array((X.data, X.indices * 1500, X.indptr), shape=(300, 100_000))
+    fitted = classifier(max_iter=5).fit(wide, LABELS)
+    unseen = csr_array(([3], ([0], [99_999])), shape=(1, 100_000))
+    assert np.all(np.isfinite(fitted.decision_function(unseen)))
+    assert fitted.score(wide, LABELS) > 0.7
+
+
+@QUIET
+def test_costs_and_class_weights_shift_predictions():
+    plain = classifier(max_iter=10, margins="posterior").fit(X, LABELS)
+    heavy = classifier(max_iter=10, margins="posterior", class_weight={"law": 20.0}).fit(X, LABELS)
+    assert np.sum(heavy.predict(X) == "law") > np.sum(plain.predict(X) == "law")
+    cost = np.array([[0, 1, 1], [9, 0, 9], [1, 1, 0]])  # law, the second class, must not be missed
+    careful = classifier(max_iter=10, margins="posterior", cost=cost).fit(X, LABELS)
+    assert np.sum(careful.predict(X) == "law") > np.sum(plain.predict(X) == "law")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"doc_topic_prior": "estimate"}, "needs margins"),
+        ({"doc_topic_prior": "estimate", "inference": "gibbs"}, 'needs inference="variational"'),
+        ({"topic_word_prior": 0, "inference": "gibbs"}, 'needs inference="variational"'),
+        ({"loss": "squared_hinge", "inference": "gibbs"}, 'needs inference="variational"'),
+        ({"margins": "both"}, "margins"),
+        ({"n_sweeps": 0}, "n_sweeps"),
+        ({"loss": "squared"}, "loss"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        classifier(**parameters).fit(X, LABELS)
+
+
+def test_only_the_sampler_takes_portions():
+    assert not hasattr(classifier(), "partial_fit")
+    assert not hasattr(regressor(), "partial_fit")
+    assert hasattr(classifier(inference="gibbs"), "partial_fit")
+    with pytest.raises(AttributeError):
+        classifier().partial_fit(X, LABELS)
+
+
+@QUIET
+def test_the_prior_of_proportions_is_estimated():
+    fitted = classifier(margins="posterior", doc_topic_prior="estimate", max_iter=30).fit(X, LABELS)
+    assert len(set(np.round(fitted._fitted.doc_prior, 6))) == 4
+    assert fitted.score(X, LABELS) > 0.7
