@@ -1,0 +1,127 @@
+"""Quality and speed of MedLDA by mean field, beside the sampler's benchmark, whose data it takes.
+
+    REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py news      # 20 Newsgroups: accuracy, CPU seconds
+    REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py course    # accuracy on new posts by steps
+    REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py movies    # movie reviews: predictive R2
+    REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py estep     # one pass, against scikit-learn's
+    python benchmarks/bench_medlda_variational.py --smoke                        # all parts, on generated documents
+
+Settings are the defaults, which were chosen on late posts of the *training* part and on parts of one training half of
+the reviews; see docs/notes/medlda.md. Times are CPU seconds of one thread; set OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+import numpy as np
+from bench_medlda import draw, news_data, timed
+from sklearn.decomposition import LatentDirichletAllocation
+
+from regbayes import MedLDAClassifier, MedLDARegressor
+from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.types_meanfield import Prior, WordCounts
+from regbayes.models.medlda.meanfield import as_table, even_gamma
+
+
+def news(smoke: bool) -> None:
+    """Accuracy of both kinds of margins."""
+    X, y, X_new, y_new = news_data(smoke)
+    for margins in ("consistent", "posterior"):
+        for K, seeds in ((8, 1),) if smoke else ((20, 5), (40, 5)):
+            rows = []
+            for seed in range(seeds):
+                model = MedLDAClassifier(K, inference="variational", margins=margins, random_state=seed)
+                _, seconds = timed(lambda model=model: model.fit(X, y))
+                rows.append((model.score(X_new, y_new), seconds))
+                print(f"    {margins}, K = {K}, seed {seed}: {rows[-1][0]:.4f}  {seconds:.1f} s  "
+                      f"{model.n_iter_} iterations, {model.trace_.rises.count} rises", flush=True)  # fmt: skip
+            accuracy, seconds = np.mean(rows, axis=0)
+            lowest = min(row[0] for row in rows)
+            print(f"  {margins}, K = {K}: accuracy {accuracy:.4f} (lowest {lowest:.4f})   {seconds:7.1f} s", flush=True)
+
+
+def course(smoke: bool) -> None:
+    """Accuracy on new documents after so many steps."""
+    X, y, X_new, y_new = news_data(smoke)
+    for K in (8,) if smoke else (40, 100):
+        for steps in (2, 4) if smoke else (5, 10, 20, 40, 80):
+            model = MedLDAClassifier(K, inference="variational", max_iter=steps, tol=0.0, random_state=0)
+            _, seconds = timed(lambda model=model: model.fit(X, y))
+            print(
+                f"  K = {K}: {steps:3d} steps, {seconds:6.1f} s, accuracy {model.score(X_new, y_new):.4f}", flush=True
+            )
+
+
+def movies(smoke: bool) -> None:
+    """Predictive R2 of ratings on five random halves."""
+    if smoke:
+        X, y = draw(600, 12, 400, 60)
+    else:
+        from regbayes.datasets import load_movie_reviews
+
+        bunch = load_movie_reviews()
+        X, y = bunch.data, bunch.target
+    for K in (8,) if smoke else (50,):
+        scores = []
+        for half in range(1 if smoke else 5):
+            order = np.random.default_rng(half).permutation(len(y))
+            train, test = order[: len(y) // 2], order[len(y) // 2 :]
+            model = MedLDARegressor(K, inference="variational", random_state=half)
+            _, seconds = timed(lambda model=model, train=train: model.fit(X[train], y[train]))
+            scores.append(model.score(X[test], y[test]))
+            print(f"    K = {K}, half {half}: R2 {scores[-1]:.4f}  {seconds:.1f} s", flush=True)
+        print(f"  K = {K}: R2 {np.mean(scores):.4f} (lowest {min(scores):.4f})", flush=True)
+
+
+def estep(smoke: bool) -> None:
+    """One pass over documents and the sums for the topics: time at the same topics and tolerance."""
+    X, _, _, _ = news_data(smoke)
+    X, K, tol = X[:1500].tocsr(), 8 if smoke else 40, 1e-3
+    theirs = LatentDirichletAllocation(
+        K, doc_topic_prior=0.1, topic_word_prior=0.1, max_iter=5, mean_change_tol=tol, random_state=0
+    ).fit(X)
+    X = X.astype(np.float64)
+    (_, expected), their_seconds = timed(lambda: theirs._e_step(X, cal_sstats=True, random_init=False))
+    documents = WordCounts(X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64))
+    alpha, lengths = np.full(K, 0.1), np.asarray(X.sum(axis=1)).ravel()
+    prior = Prior(as_table(theirs.exp_dirichlet_component_.T), alpha.astype(np.float32))
+    untilted = np.empty((0, prior.word_given_topic.shape[1]), np.float32)
+    counts, backend = np.empty_like(prior.word_given_topic), get_backend()
+    # scikit-learn stops at a mean change per topic; ours is relative to the length: the strictest of all documents.
+    relative = tol * K / lengths.max()
+
+    def ours() -> None:
+        gamma = even_gamma(lengths, alpha)
+        backend.meanfield_sweeps(documents, prior, untilted, 100, relative, gamma)
+        backend.meanfield_statistics(documents, prior, untilted, gamma, counts, np.empty_like(gamma))
+
+    ours()
+    _, seconds = timed(ours)
+    tokens = X.sum() / 1e6
+    print(f"  E-step, K = {K}: ours {tokens / seconds:.2f} M tokens/s, scikit-learn {tokens / their_seconds:.2f} M/s")
+    distance = np.abs(counts[:, :K].T - expected).sum() / X.sum()
+    print(f"  distance of the sums, per token: {distance:.4f}", flush=True)
+
+
+PARTS = {"news": news, "course": course, "movies": movies, "estep": estep}
+
+
+def main() -> None:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="*", choices=[*PARTS, []], default=[])
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # that max_iter was reached
+    X, y = draw(40, 3, 30, 20)  # compile before anything is timed
+    MedLDAClassifier(3, inference="variational", max_iter=2).fit(X, y).transform(X)
+    MedLDARegressor(3, inference="variational", margins="posterior", max_iter=2).fit(X, y)
+    for name in arguments.part or PARTS:
+        print(name, flush=True)
+        PARTS[name](arguments.smoke)
+
+
+if __name__ == "__main__":
+    main()
