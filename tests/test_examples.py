@@ -28,6 +28,7 @@ PAGES = {
     "docs/models/ilsvm.md": "ilsvm_digits.py",
     "docs/models/mt_ilsvm.md": "multitask.py",
     "docs/models/harmonium.md": "harmonium_digits.py",
+    "docs/models/infinite_svm.md": "infinite_svm.py",
     "docs/report.md": "report_page.py",
 }
 FIGURES = {
