@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, Trace, run
+from regbayes.engine import AbsoluteChange, FitResult, Progress, RelativeChange, Status, StepResult, Trace, run
 
 finite = st.floats(-1e6, 1e6)
 
@@ -112,8 +112,16 @@ class TestConvergence:
     def test_the_rule_has_a_floor_of_one_nat(self):
         assert RelativeChange(1e-3)([1e-9, -1e-9]) is Status.CONVERGED
 
-    def test_an_infeasible_start_is_not_a_small_change(self):
-        assert RelativeChange(1e-3)([math.inf, 1.0]) is None
+    @pytest.mark.parametrize("rule", [RelativeChange(1e-3), AbsoluteChange(1e-3)], ids=["relative", "absolute"])
+    def test_an_infeasible_start_is_not_a_small_change(self, rule):
+        assert rule([math.inf, 1.0]) is None
+
+    @pytest.mark.parametrize("constant", [0.0, 1e6, -1e6])
+    def test_an_absolute_rule_does_not_see_constants(self, constant):
+        rule = AbsoluteChange(0.5, patience=2)
+        assert rule([constant + 1.0, constant + 0.75, constant + 1.125]) is Status.CONVERGED
+        assert rule([constant + 2.0, constant + 1.0, constant + 0.75]) is None
+        assert rule([constant, constant]) is None
 
     @pytest.mark.parametrize("status", [Status.CONVERGED, Status.STALLED])
     def test_the_step_can_end_the_fit(self, status):
@@ -127,10 +135,14 @@ class TestConvergence:
     def test_a_bad_tolerance_is_named(self, bad):
         with pytest.raises(ValueError, match="tol must be a number >= 0"):
             RelativeChange(bad)
+        with pytest.raises(ValueError, match="limit must be a number >= 0"):
+            AbsoluteChange(bad)
 
     def test_a_bad_patience_is_named(self):
         with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
             RelativeChange(1e-3, patience=0)
+        with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
+            AbsoluteChange(1e-3, patience=0)
 
 
 class TestInterruption:

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from regbayes.engine.loop import run
 from regbayes.engine.result import FitResult, Progress, Status, StepResult
-from regbayes.engine.stopping import RelativeChange
+from regbayes.engine.stopping import AbsoluteChange, RelativeChange
 from regbayes.engine.trace import Rises, Trace
 
-__all__ = ["FitResult", "Progress", "RelativeChange", "Rises", "Status", "StepResult", "Trace", "run"]
+__all__ = [
+    "AbsoluteChange",
+    "FitResult",
+    "Progress",
+    "RelativeChange",
+    "Rises",
+    "Status",
+    "StepResult",
+    "Trace",
+    "run",
+]

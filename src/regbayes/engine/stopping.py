@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,13 +36,43 @@ class RelativeChange:
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
-        recent = objectives[-(self.patience + 1) :]
-        if len(recent) <= self.patience:
-            return None
-        small = all(_is_small(before, after, self.tol) for before, after in pairwise(recent))
-        return Status.CONVERGED if small else None
+        return _converged(objectives, self.patience, self._is_small)
+
+    def _is_small(self, before: float, after: float) -> bool:
+        # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
+        return math.isfinite(before) and abs(after - before) <= self.tol * max(abs(before), abs(after), 1.0)
 
 
-def _is_small(before: float, after: float, tol: float) -> bool:
-    # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
-    return math.isfinite(before) and abs(after - before) <= tol * max(abs(before), abs(after), 1.0)
+@dataclass(frozen=True)
+class AbsoluteChange:
+    """Converged once the last ``patience`` changes of the objective were all within a limit.
+
+    For objectives that contain constants of any size, those of a Gaussian likelihood for instance: what is small beside
+    them says nothing.
+
+    Parameters
+    ----------
+    limit : float
+        Largest change that counts as small, in units of the objective; 0 asks for no change at all.
+    patience : int, default=1
+        How many small changes in a row it takes.
+    """
+
+    limit: float
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.limit >= 0:
+            raise ValueError(f"limit must be a number >= 0, got {self.limit!r}")
+        if self.patience < 1:
+            raise ValueError(f"patience must be at least 1, got {self.patience!r}")
+
+    def __call__(self, objectives: Sequence[float]) -> Status | None:
+        """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
+        return _converged(objectives, self.patience, lambda before, after: abs(after - before) <= self.limit)
+
+
+def _converged(objectives: Sequence[float], patience: int, is_small: Callable[[float, float], bool]) -> Status | None:
+    recent = objectives[-(patience + 1) :]
+    small = len(recent) > patience and all(is_small(before, after) for before, after in pairwise(recent))
+    return Status.CONVERGED if small else None

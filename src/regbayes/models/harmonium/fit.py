@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.engine import FitResult, Progress, Status, run
+from regbayes.engine import AbsoluteChange, FitResult, Progress, run
 from regbayes.models.harmonium import contrastive, descent
 from regbayes.models.harmonium.descent import Evaluation, Problem
 from regbayes.models.harmonium.init import initial_globals
@@ -82,7 +81,7 @@ def fit(
         state,
         max_iter=settings.max_iter,
         objective=lambda at: at.at.terms,
-        stop=_settled(settings.tol * problem.unit),
+        stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         callbacks=[_seeing_states(callback, problem) for callback in callbacks],
         keep="last" if settings.sampling else "best",
     )
@@ -108,17 +107,3 @@ def _finished(problem: Problem, at: Evaluation) -> State:
         margins = solve_margins(at.hidden, problem.dual, problem.settings.fit_intercept, at.multipliers, FINAL)
         at = replace(at, margins=margins)
     return _state(problem, at)
-
-
-def _settled(limit: float) -> Callable[[Sequence[float]], Status | None]:
-    """Converged once the last changes of the objective were all within a limit.
-
-    Not relative to the objective, which contains constants of any size.
-    """
-
-    def rule(objectives: Sequence[float]) -> Status | None:
-        recent = objectives[-(PATIENCE + 1) :]
-        small = len(recent) > PATIENCE and all(abs(after - before) <= limit for before, after in pairwise(recent))
-        return Status.CONVERGED if small else None
-
-    return rule

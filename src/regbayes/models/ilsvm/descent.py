@@ -10,9 +10,7 @@ longer, so no state holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,17 +248,3 @@ def _update_blocks(problem: Problem, search: Search) -> Search:
     if not trial.objective <= at.objective:
         return search
     return replace(search, at=trial, gradient=gradient(problem, trial, psi))
-
-
-def settled(limit: float) -> Callable[[Sequence[float]], Status | None]:
-    """Converged once the last changes of the objective were all within a limit.
-
-    Not relative to the objective, which contains constants of any size.
-    """
-
-    def rule(objectives: Sequence[float]) -> Status | None:
-        recent = objectives[-(PATIENCE + 1) :]
-        small = len(recent) > PATIENCE and all(abs(after - before) <= limit for before, after in pairwise(recent))
-        return Status.CONVERGED if small else None
-
-    return rule

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from regbayes.engine import FitResult, Progress, Status, Trace, run
+from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.models.ilsvm import alternation, descent, startup
-from regbayes.models.ilsvm.descent import Evaluation, Problem, Search, settled
+from regbayes.models.ilsvm.descent import PATIENCE, Evaluation, Problem, Search
 from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
@@ -81,7 +81,7 @@ def fit(
         state,
         max_iter=0 if halted else settings.max_iter,
         objective=lambda at: at.at.terms,
-        stop=settled(settings.tol * problem.unit),
+        stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         callbacks=_watching(callbacks, problem, stage or STAGES[margins]),
     )
     final, cut = _ended(problem, result.state.at)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.engine import Status, StepResult
+from regbayes.engine import AbsoluteChange, Status, StepResult
 from regbayes.models.ilsvm import descent
-from regbayes.models.ilsvm.descent import Problem, Search, settled
+from regbayes.models.ilsvm.descent import PATIENCE, Problem, Search
 from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.init import ROUNDING, START_ROWS, graded_temperature, random_loadings
 from regbayes.models.ilsvm.objective import kl_of_each_loading
@@ -76,7 +76,7 @@ class Leg:
         """Take one step."""
         result = descent.step(self.problem, self.search)
         objectives = (*self.objectives, result.state.at.objective)
-        small = settled(self.tol * self.problem.unit)(objectives) is not None
+        small = AbsoluteChange(self.tol * self.problem.unit, PATIENCE)(objectives) is not None
         over = result.status is not None or small or len(objectives) > self.n_steps
         moved = replace(self, search=result.state, objectives=objectives, is_over=over)
         return StepResult(moved, result.terms, result.diagnostics)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.engine import FitResult, Progress, Status, StepResult, run
+from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.framework.large_margin import MultiClassDual
 from regbayes.models.infinite_svm.margins import Accuracy, Margins, build_dual, keep_better, no_weights, solve_margins
 from regbayes.models.infinite_svm.objective import generative_terms
@@ -82,7 +81,7 @@ def fit(
         first,
         max_iter=settings.max_iter,
         objective=lambda at: at.terms,
-        stop=_settled(settings.tol * unit),
+        stop=AbsoluteChange(settings.tol * unit, PATIENCE),
         callbacks=[_seeing_states(callback, problem) for callback in callbacks],
     )
     return replace(result, state=_finished(problem, result.state))
@@ -138,17 +137,3 @@ def _finished(problem: Problem, at: Round) -> State:
 
 def _seeing_states(callback: Callback, problem: Problem) -> Callable[[Progress[Any]], bool | None]:
     return lambda progress: callback(replace(progress, state=_state(problem, progress.state)))
-
-
-def _settled(limit: float) -> Callable[[Sequence[float]], Status | None]:
-    """Converged once the last changes of the objective were all within a limit.
-
-    Not relative to the objective, which contains constants of any size.
-    """
-
-    def rule(objectives: Sequence[float]) -> Status | None:
-        recent = objectives[-(PATIENCE + 1) :]
-        small = len(recent) > PATIENCE and all(abs(after - before) <= limit for before, after in pairwise(recent))
-        return Status.CONVERGED if small else None
-
-    return rule

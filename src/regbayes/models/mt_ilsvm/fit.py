@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from regbayes.engine import FitResult, Progress, Status, StepResult, run
+from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
 from regbayes.models.mt_ilsvm.init import (
     AUTO_HEAT,
@@ -28,6 +28,7 @@ from regbayes.models.mt_ilsvm.steps import Point, Problem, alternate, descend, e
 
 Callback = Callable[[Progress[State]], bool | None]
 
+PATIENCE = 2  # small changes in a row that count as settled
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 START_UP = "start-up"  # the stages of a fit, as callbacks see them
 STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": START_UP}
@@ -90,7 +91,7 @@ def fit(
         point,
         max_iter=max_iter,
         objective=lambda at: at.terms,
-        stop=_small_changes(settings.tol * settings.C * max(len(cells), 1)),
+        stop=AbsoluteChange(settings.tol * settings.C * max(len(cells), 1), PATIENCE),
         callbacks=_watching(callbacks, problem, STAGES[settings.margins]),
     )
     return _finished(result if ended is None else replace(result, status=ended), problem)
@@ -176,7 +177,7 @@ def factor_analysis(
         evaluate(latent, no_weights(alone.margins, _n_seen(problem)), alone),
         max_iter=problem.settings.start_iter,
         objective=lambda at: at.terms,
-        stop=_small_changes(problem.settings.tol * latent.logits.size),
+        stop=AbsoluteChange(problem.settings.tol * latent.logits.size, PATIENCE),
         callbacks=_watching(callbacks, problem, START_UP),
     )
 
@@ -213,24 +214,7 @@ def _watching(
 ) -> list[Callable[[Progress[Point]], bool | None]]:
     """Show callbacks the stage, and the state instead of the point."""
 
-    def show(callback: Callback, at: Progress[Point]) -> bool | None:
-        state = _state(at.state, problem)
-        return callback(
-            Progress(at.iteration, at.max_iter, at.objective, at.terms, at.diagnostics, at.elapsed, state, stage)
-        )
+    def show(callback: Callback, at: Progress[Any]) -> bool | None:
+        return callback(replace(at, state=_state(at.state, problem), stage=stage))
 
     return [partial(show, callback) for callback in callbacks]
-
-
-def _small_changes(limit: float, patience: int = 2) -> Callable[[Sequence[float]], Status | None]:
-    """Converged once the last changes of the objective were all within a limit.
-
-    Not relative to the objective, most of which is the constants of a Gaussian likelihood.
-    """
-
-    def rule(objectives: Sequence[float]) -> Status | None:
-        recent = objectives[-(patience + 1) :]
-        small = len(recent) > patience and all(abs(b - a) <= limit for a, b in pairwise(recent))
-        return Status.CONVERGED if small else None
-
-    return rule
