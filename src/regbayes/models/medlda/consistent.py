@@ -2,7 +2,7 @@
 
 Topics of a document are what S sweeps of mean field find for it *without its response*, for training and new documents
 alike: RegBayes over a smaller family. Margins then act on the topics' words through the sweeps, and the exact gradient
-goes back through them. L-BFGS with a backtracking line search: J never rises. docs/math.md eq. (68)-(71).
+goes back through them. L-BFGS with a backtracking line search: J never rises. docs/math.md eq. (66)-(71).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def evaluate(problem: Problem, logits: Singles, warm_start: Floats | None, accur
 
 
 def gradient(problem: Problem, at: Evaluation) -> Singles:
-    """Return the derivatives of J by the logits, docs/math.md eq. (70), (71), shape (V, K)."""
+    """Return the derivatives of J by the logits, docs/math.md eq. (69)-(71), shape (V, K)."""
     K = problem.n_topics
     by_gamma = np.zeros(at.history.shape[1:], np.float32)
     if at.readout is not None:

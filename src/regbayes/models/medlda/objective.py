@@ -1,4 +1,4 @@
-"""The bound of variational MedLDA, term by term. docs/math.md eq. (60)-(62)."""
+"""The bound of variational MedLDA, term by term. docs/math.md eq. (60)."""
 
 from __future__ import annotations
 
