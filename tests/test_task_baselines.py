@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from regbayes.baselines import (
     ASORegressor,
     BMTLRegressor,
     DirichletProcessTaskClassifier,
+    MTGPRegressor,
     MTRLClassifier,
     MTRLRegressor,
     PredictorSubspaceClassifier,
@@ -34,7 +36,12 @@ from regbayes.baselines import (
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-REGRESSORS = [partial(model) for model in (SingleTaskRegressor, MTRLRegressor, BMTLRegressor, ASORegressor)]
+needs_gpytorch = pytest.mark.skipif(find_spec("gpytorch") is None, reason="needs GPyTorch (the `gp` extra)")
+
+REGRESSORS = [
+    *(partial(model) for model in (SingleTaskRegressor, MTRLRegressor, BMTLRegressor, ASORegressor)),
+    partial(MTGPRegressor, rank=1, max_iter=10),
+]
 LOGISTIC = [
     partial(DirichletProcessTaskClassifier, max_iter=30, random_state=0),
     partial(PredictorSubspaceClassifier, n_components=3, max_iter=30, random_state=0),
@@ -42,17 +49,23 @@ LOGISTIC = [
 ]
 CLASSIFIERS = [*(partial(model) for model in (SingleTaskClassifier, MTRLClassifier, ASOClassifier)), *LOGISTIC]
 EVERY = [*REGRESSORS, *CLASSIFIERS]
-ITERATIVE = [make for make in EVERY if hasattr(make(), "max_iter")]
+ITERATIVE = [make for make in EVERY if hasattr(make(), "verbose")]
 
 
 def name_of(make):
     return make.func.__name__ + (" augmented" if "augmented" in make.keywords else "")
 
 
-every_baseline = pytest.mark.parametrize("make", EVERY, ids=name_of)
-every_classifier = pytest.mark.parametrize("make", CLASSIFIERS, ids=name_of)
-every_regressor = pytest.mark.parametrize("make", REGRESSORS, ids=name_of)
-every_iterative = pytest.mark.parametrize("make", ITERATIVE, ids=name_of)
+def each(makers):
+    cases = [
+        pytest.param(make, id=name_of(make), marks=needs_gpytorch if make.func is MTGPRegressor else ())
+        for make in makers
+    ]
+    return pytest.mark.parametrize("make", cases)
+
+
+every_baseline, every_regressor, every_classifier = each(EVERY), each(REGRESSORS), each(CLASSIFIERS)
+every_iterative = each(ITERATIVE)
 
 
 def data_for(make):
@@ -69,7 +82,8 @@ def ragged_for(make):
 
 @every_baseline
 def test_all_of_scikit_learns_checks_pass(make):
-    model = make(max_iter=5) if make in LOGISTIC else make()
+    slow = make in LOGISTIC or make.func is MTGPRegressor
+    model = make(max_iter=2) if slow else make()
     results = check_estimator(model, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regbayes.baselines.gaussian_process import MTGPRegressor
 from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes.baselines.hierarchy import BMTLRegressor
 from regbayes.baselines.infinite_svm import InfiniteSVMClassifier
@@ -19,6 +20,7 @@ __all__ = [
     "ExponentialFamilyHarmonium",
     "InfiniteSVMClassifier",
     "MaxMarginHarmoniumClassifier",
+    "MTGPRegressor",
     "MTRLClassifier",
     "MTRLRegressor",
     "PredictorSubspaceClassifier",

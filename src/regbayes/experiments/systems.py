@@ -8,6 +8,7 @@ says so. To add a system, write its entry.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -27,6 +28,7 @@ from regbayes.baselines import (
     ASORegressor,
     BMTLRegressor,
     DirichletProcessTaskClassifier,
+    MTGPRegressor,
     MTRLRegressor,
     PredictorSubspaceClassifier,
     SingleTaskRegressor,
@@ -60,6 +62,8 @@ class System:
     group: str = PAPER
     needs: str = ""
     """Full name of a class that may not be there, looked up when the experiment runs."""
+    extra: tuple[str, str] | None = None
+    """An optional package that it needs, and the extra that brings it."""
     random: bool = True
     """Whether a fit to the same rows depends on the seed."""
 
@@ -68,6 +72,8 @@ class System:
         """Why it cannot be run; empty if it can."""
         if self.make is None:
             return "not available yet"
+        if self.extra is not None and importlib.util.find_spec(self.extra[0]) is None:
+            return f"not available here: pip install 'regbayes[{self.extra[1]}]'"
         return "" if not self.needs or found(self.needs) else f"not available yet: needs {self.needs}"
 
     def settings(self, quick: bool) -> tuple[Settings, ...]:
@@ -330,7 +336,13 @@ RAGGED: tuple[System, ...] = (
         grid(n_clusters=(1, 2)),
         grid(n_clusters=(1,)),
     ),
-    System("MTGP", None),
+    System(
+        "MTGP",
+        lambda context, **settings: MTGPRegressor(random_state=context.seed, **settings),
+        grid(rank=(2,), n_inducing=(500,)),
+        grid(rank=(1,), n_inducing=(50,), max_iter=(10,)),
+        extra=("gpytorch", "gp"),
+    ),
     System(
         "MTRL",
         lambda _, **settings: MTRLRegressor(**settings),
