@@ -33,7 +33,7 @@ def residual_variance(x: Floats, n_components: int) -> float:
     if rest <= 0 or mean == 0:
         return NOISE_FLOOR * mean
     explained = float(spectrum(centred, n_components).values.sum())
-    return max((mean * x.shape[1] - explained) / rest, NOISE_FLOOR * mean)
+    return float(max((mean * x.shape[1] - explained) / rest, NOISE_FLOOR * mean))
 
 
 def gaussian_units(x: Floats, noise_variance: float) -> GaussianUnits:
