@@ -149,6 +149,24 @@ def test_auto_depends_on_the_other_options(options, written):
     np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
 
 
+def test_weights_of_inputs_go_when_the_inputs_do():
+    fitted = ilsvm(include_inputs=True, max_iter=3).fit(X, y)
+    assert fitted.coef_inputs_.shape == (4, X.shape[1])
+    assert not hasattr(fitted.set_params(include_inputs=False).fit(X, y), "coef_inputs_")
+    search = ilsvm_cv(Cs=(1.0,), include_inputs=(True,), cv=2, max_iter=3).fit(X, y)
+    assert search.coef_inputs_.shape == (4, X.shape[1])
+    assert not hasattr(search.set_params(include_inputs=(False,)).fit(X, y), "coef_inputs_")
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 2])
+def test_without_a_price_on_margins_the_features_are_those_of_factor_analysis(n_sweeps):
+    same = {"temperature": 0.05, "n_sweeps": n_sweeps, "max_iter": 10, "tol": 0.0}
+    free = ilsvm(C=1e-10, generative_weight=1.0, **same).fit(X, y)
+    alone = ibp(**same).fit(X)
+    np.testing.assert_allclose(free.embedding_, alone.embedding_, atol=1e-4)
+    np.testing.assert_allclose(free.components_, alone.components_, atol=1e-3 * np.abs(alone.components_).max())
+
+
 def test_two_classes_have_one_margin():
     some = y < 2
     auto, by_hand = (

@@ -91,6 +91,14 @@ def test_saving_pickling_and_cloning(make, tmp_path):
     np.testing.assert_array_equal(again.fit(X, y, task=task).predict(X, task=task), fitted.predict(X, task=task))
 
 
+@pytest.mark.parametrize("make", [classifier_cv, regressor_cv])
+def test_a_search_with_a_splitter_and_a_scorer_can_be_saved(make, tmp_path):
+    X, Y = data_for(make)
+    search = make(cv=KFold(2, shuffle=True, random_state=0), scoring=lambda model, X, y: -len(X)).fit(X, Y)
+    search.save(tmp_path / "search.regbayes")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "search.regbayes").predict(X), search.predict(X))
+
+
 def test_mixed_classes_can_be_saved(tmp_path):
     X, Y = numbers()
     mixed = np.empty((len(X), 2), dtype=object)

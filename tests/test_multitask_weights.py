@@ -43,6 +43,22 @@ def seen_by(fitted, X):
     return np.hstack([latent, INPUT_GAIN * standardized / np.sqrt(X.shape[1])]) if fitted.include_inputs else latent
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_weights_of_inputs_go_when_the_inputs_do(make):
+    X, Y = data_for(make)
+    fitted = make(include_inputs=True).fit(X, Y)
+    assert fitted.coef_inputs_.shape == (Y.shape[1], X.shape[1])
+    assert not hasattr(fitted.set_params(include_inputs=False).fit(X, Y), "coef_inputs_")
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
+def test_the_generative_part_cannot_be_left_out(make, margins):
+    X, Y = data_for(make)
+    with pytest.raises(ValueError, match="'generative_weight' parameter"):
+        make(margins=margins, generative_weight=0.0).fit(X, Y)
+
+
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
 @pytest.mark.parametrize("include_inputs", [False, True])
 def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs, loss):
@@ -85,7 +101,7 @@ def test_prices_by_class():
         classifier(class_weight=[{1: 2.0}]).fit(X, Y)
     with pytest.raises(ValueError, match="class_weight has 7, which is a class of no task"):
         classifier(class_weight={7: 2.0}).fit(X, Y)
-    with pytest.raises(ValueError, match="class_weight must not be negative"):
+    with pytest.raises(ValueError, match="class_weight must be finite and not negative"):
         classifier(class_weight={1: -2.0}).fit(X, Y)
 
 

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.utils.estimator_checks import check_estimator
@@ -158,6 +159,6 @@ def test_missing_labels_are_left_out():
 
 def test_saving(tmp_path):
     X, Y = rare()
-    tuned = MultiLabelThresholdCV(classifier(), cv=2, random_state=0).fit(X, Y)
+    tuned = MultiLabelThresholdCV(classifier(), cv=KFold(2), random_state=0).fit(X, Y)
     tuned.save(tmp_path / "tuned.regbayes")
     np.testing.assert_array_equal(regbayes.load(tmp_path / "tuned.regbayes").predict(X), tuned.predict(X))

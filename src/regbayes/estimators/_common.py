@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from numbers import Integral, Real
@@ -20,6 +21,8 @@ Floats = NDArray[np.float64]
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+
+OPTIONAL_ATTRIBUTES = ("coef_inputs_",)  # that not every fit has
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -76,6 +79,15 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> NDArray[np.bool_]:
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
     return labeled
+
+
+def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:
+    """Give an estimator its fitted attributes, and take away those that only an earlier fit had, of included inputs."""
+    for name in OPTIONAL_ATTRIBUTES:
+        if name not in attributes and hasattr(estimator, name):
+            delattr(estimator, name)
+    for name, value in attributes.items():
+        setattr(estimator, name, value)
 
 
 def in_use(psi: Floats) -> NDArray[np.bool_]:

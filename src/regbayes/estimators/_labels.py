@@ -92,12 +92,13 @@ def labelled_cells(
 ) -> tuple[Cells, Outputs]:
     """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes."""
     weights = class_weights(class_weight, targets, labels)
-    cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights)
+    costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
+    cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
     kind = np.array([kinds[tuple(classes.tolist())] for classes in labels.classes])
     pairs = np.stack([kind[outputs.tasks], outputs.classes], axis=1)
     outputs = replace(outputs, groups=np.unique(pairs, axis=0, return_inverse=True)[1].ravel().astype(np.int64))
-    return (cells if cost is None else _with_costs(cells, outputs, targets, labels, cost)), outputs
+    return cells, outputs
 
 
 def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats | None:
@@ -127,9 +128,11 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
         for given, classes in zip(per_task, labels.classes, strict=True)
         for label in classes.tolist()
     ]
-    if min(listed_factors) < 0:
-        raise ValueError(f"class_weight must not be negative, got {min(listed_factors)}")
-    return np.array(listed_factors)[place]
+    factors = np.array(listed_factors)
+    wrong = ~((factors >= 0) & np.isfinite(factors))
+    if wrong.any():
+        raise ValueError(f"class_weight must be finite and not negative, got {factors[wrong][0]}")
+    return np.asarray(factors[place])
 
 
 def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:
@@ -139,25 +142,11 @@ def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDAr
         raise ValueError(f"class_weight has {unknown[0]!r}, which is a class of no task; classes are {sorted(known)}")
 
 
-def _with_costs(cells: Cells, outputs: Outputs, targets: Targets, labels: Labels, cost: ArrayLike) -> Cells:
-    """Multiply the price of each cell by what the mistake that it guards against costs.
-
-    A row of class t that scores another class a too high pays ``cost[t, a]``; one that scores its own class too low
-    pays the mean cost of its mistakes.
-    """
-    n_classes = labels.widths[0]
+def _common_cost(cost: ArrayLike, labels: Labels) -> Floats:
+    """Return the costs of wrong answers in tasks that all have the same classes."""
     if not labels.alike:
         raise ValueError("cost needs tasks with the same classes; use class_weight for tasks with different ones")
-    prices = checked_cost(cost, n_classes)
-    prices = prices + np.diag(prices.sum(axis=1) / (n_classes - 1))
-    n_rows = int(targets.rows.max()) + 1
-    keys = targets.tasks * n_rows + targets.rows
-    order = np.argsort(keys)
-    asked = outputs.tasks[cells.outputs] * n_rows + cells.rows
-    truth = labels.codes[order[np.searchsorted(keys[order], asked)]]
-    weights = cells.weights * prices[truth, outputs.classes[cells.outputs]]
-    kept = weights > 0
-    return Cells(cells.rows[kept], cells.outputs[kept], cells.targets[kept], weights[kept])
+    return checked_cost(cost, labels.widths[0])
 
 
 def checked_cost(cost: ArrayLike, n_classes: int) -> Floats:

@@ -32,10 +32,12 @@ class Supervision:
     squared: bool
     one_vs_rest: bool
     generative_weight: float
-    temperature: float  # per input
+    temperature: float  # per input, where nothing else is said
 
 
-UNSUPERVISED = Supervision(C=0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=0.0)
+UNSUPERVISED = Supervision(
+    0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
+)
 
 
 def supervision_of(estimator: Any, n_classes: int, labeled_share: float) -> Supervision:
@@ -57,8 +59,7 @@ def settings_of(estimator: Any, X: Rows, supervision: Supervision = UNSUPERVISED
     """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
     D = X.n_inputs
     mean_square = X.mean_square
-    default = supervision.temperature if supervision.C > 0 else UNSUPERVISED_TEMPERATURE
-    temperature = default if estimator.temperature == "auto" else float(estimator.temperature)
+    temperature = supervision.temperature if estimator.temperature == "auto" else float(estimator.temperature)
     noise, prior = estimator.noise_variance, estimator.prior_variance
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
     prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)

@@ -19,6 +19,7 @@ from regbayes.estimators._common import (
     in_use,
     n_threads,
     one_blas_thread,
+    set_fitted,
     warn_if_truncated,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
@@ -40,7 +41,7 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
     "task_sharing": [NOT_NEGATIVE, StrOptions({"auto"})],
     "unseen_tasks": [StrOptions({"error", "shared"})],
     "temperature": [NOT_NEGATIVE, StrOptions({"auto"})],
-    "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "generative_weight": [POSITIVE, StrOptions({"auto"})],  # a natural gradient is divided by it
     "margins": [StrOptions({"consistent", "posterior", "decoupled"})],
     "scale_inputs": ["boolean"],
 }
@@ -148,8 +149,7 @@ def run_fit(
     with FitReporter(estimator, stages_of(settings), data, attributes, estimator.verbose) as reporter:
         with one_blas_thread():
             result = fit(X, *problem, settings, start, callbacks=[reporter])
-        for name, value in attributes(result.state).items():
-            setattr(estimator, name, value)
+        set_fitted(estimator, attributes(result.state))
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
     warn_of_status(estimator, result)
     if result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
+from regbayes.estimators._common import set_fitted
 from regbayes.estimators._reporting import InterruptedWarning
 
 Floats = NDArray[np.float64]
@@ -129,9 +130,8 @@ def refit_best(
     owner.best_estimator_ = base.set_params(**best).fit(samples.X, samples.y, **samples.metadata)
     if before:
         base.set_params(warm_start=False)
-    for name, value in vars(owner.best_estimator_).items():
-        if name.endswith("_") and not name.startswith("_"):
-            setattr(owner, name, value)
+    fitted = vars(owner.best_estimator_).items()
+    set_fitted(owner, {name: value for name, value in fitted if name.endswith("_") and not name.startswith("_")})
     if hasattr(owner, "feature_names_in_"):
         owner.best_estimator_.feature_names_in_ = owner.feature_names_in_
     for name, value in best.items():

@@ -18,6 +18,7 @@ from regbayes.estimators._common import (
     generator,
     n_threads,
     one_blas_thread,
+    set_fitted,
     warn_if_truncated,
     warn_if_unused,
 )
@@ -58,11 +59,12 @@ class IBPFactorAnalysis(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=500
-        Steps at most, after a start-up of a few dozen.
+        Steps at most, after a start-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
     n_jobs : int or None, default=None
@@ -165,8 +167,7 @@ class IBPFactorAnalysis(
                 start = init.initial_globals(rows, settings, rng)
                 early_rows = init.draw_early_rows(labels, rng)
             result = fit.fit(data, settings, start, early_rows=early_rows, callbacks=[reporter])
-            for name, value in latent_attributes(result.state).items():
-                setattr(self, name, value)
+            set_fitted(self, latent_attributes(result.state))
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
         if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
@@ -192,7 +193,7 @@ class IBPFactorAnalysis(
         return predict.reconstruct(X, self._state.globals) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Return a lower bound on each row's log-density, shape (n_samples,)."""
+        """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
         with one_blas_thread():

@@ -28,6 +28,7 @@ from regbayes.estimators._common import (
     generator,
     labeled_rows,
     one_blas_thread,
+    set_fitted,
     warn_if_truncated,
     warn_if_unused,
 )
@@ -108,11 +109,12 @@ class ILSVMClassifier(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most, after a start-up of a few dozen.
+        Steps at most, after a start-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
     n_jobs : int or None, default=None
@@ -255,8 +257,7 @@ class ILSVMClassifier(
         )
         with one_blas_thread(), reporter:
             result = self._run(data, settings, reporter)
-            for name, value in _attributes(result.state).items():
-                setattr(self, name, value)
+            set_fitted(self, _attributes(result.state))
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
         if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
@@ -299,8 +300,8 @@ class ILSVMClassifier(
         labels = np.full(len(y), UNLABELED, dtype=np.int64)
         labels[labeled] = codes
         by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y[labeled])
-        if np.any(by_class < 0):
-            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
+        if not np.all((by_class >= 0) & np.isfinite(by_class)):
+            raise ValueError(f"class_weight must be finite and not negative, got {self.class_weight!r}")
         weights = np.ones(len(y))
         weights[labeled] = by_class[codes]
         rows = centred(X)

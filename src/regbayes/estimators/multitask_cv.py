@@ -53,7 +53,7 @@ SEARCH_CONSTRAINTS: dict[str, Any] = {
 }
 
 
-@persistable(skip=("scoring",))
+@persistable(skip=("cv", "scoring"))  # either may be an object of any class
 class MultiTaskILSVMClassifierCV(
     Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
 ):
@@ -79,7 +79,8 @@ class MultiTaskILSVMClassifierCV(
     cv : int, splitter or iterable, default=None
         Folds. None and a number (5 by default) make random folds that divide every task evenly, and its classes too
         where there is one label per row. Whatever the folds, rows without a label are in every training part, and so
-        are rows without which a task, or a class of it, would not be seen.
+        are rows without which a task, or a class of it, would not be seen. ``cv`` and ``scoring`` may be objects of
+        any class and are not saved.
     scoring : str, callable or None, default=None
         As in scikit-learn; the accuracy over observed labels by default. A name needs every label observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
@@ -222,7 +223,7 @@ prior_variance, max_iter, tol
         return len(self.best_estimator_.components_)
 
 
-@persistable(skip=("scoring",))
+@persistable(skip=("cv", "scoring"))  # either may be an object of any class
 class MultiTaskILSVMRegressorCV(
     Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
 ):
@@ -244,7 +245,7 @@ class MultiTaskILSVMRegressorCV(
     include_inputs : sequence of bool, default=(False, True)
         Values of include_inputs.
     cv : int, splitter or iterable, default=None
-        Folds, as in `MultiTaskILSVMClassifierCV`.
+        Folds, as in `MultiTaskILSVMClassifierCV`; not saved either.
     scoring : str, callable or None, default=None
         As in scikit-learn; pooled R² over observed targets by default. A name needs every target observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.

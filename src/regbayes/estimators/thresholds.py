@@ -24,7 +24,7 @@ from regbayes.estimators.metrics import task_accuracy
 Floats = NDArray[np.float64]
 
 
-@persistable(skip=("scoring",))
+@persistable(skip=("cv", "scoring"))  # either may be an object of any class
 class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Chooses where to cut the scores of a multi-label classifier into yes and no, by cross-validation.
 
@@ -44,7 +44,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         label, or of all for a shared threshold.
     cv : int, splitter or iterable, default=None
         Folds. None and a number (5 by default) make random folds. Whatever the folds, rows without which a label would
-        have only one class in training are not scored.
+        have only one class in training are not scored. ``cv`` and ``scoring`` may be objects of any class and are not
+        saved.
     random_state : int, RandomState instance or None, default=None
         For the folds.
     n_jobs : int or None, default=None

@@ -122,13 +122,13 @@ def classification_cells(
 
 def _cost_of(costs: Sequence[Floats], tasks: Integers, labels: Integers, answers: Integers, mean: Flags) -> Floats:
     """Return what an answer costs, or the mean over wrong answers where that is asked for."""
-    price = np.empty(len(tasks))
+    widest = max(len(table) for table in costs)
+    tables, means = np.zeros((len(costs), widest, widest)), np.zeros((len(costs), widest))
     for task, table in enumerate(costs):
-        table = np.asarray(table, dtype=np.float64)
-        here = tasks == task
-        wrong = (table.sum(axis=1) - np.diag(table)) / (len(table) - 1)
-        price[here] = np.where(mean[here], wrong[labels[here]], table[labels[here], answers[here]])
-    return price
+        n = len(table)
+        tables[task, :n, :n] = table
+        means[task, :n] = (np.sum(table, axis=1) - np.diag(table)) / (n - 1)
+    return np.where(mean, means[tasks, labels], tables[tasks, labels, answers])
 
 
 def _ordered(rows: Integers, outputs: Integers, targets: Floats, weights: Floats | None) -> Cells:
