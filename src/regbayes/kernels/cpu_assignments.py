@@ -17,6 +17,7 @@ _LINE_STEPS = 40  # at most, for one length
 _LINE_ACCURACY = 1e-10  # of the longest step
 _LONGEST = 1e6  # Newton step, where no answer loses its mass before
 _DAMPING = 1e-12  # added to Newton's matrix, in units of its trace
+_ROUNDING = 1e-14  # share of its mass that an answer which loses it all may seem to keep
 _LEAST = 1e-290  # keeps Cholesky's method from dividing by zero
 
 
@@ -162,6 +163,24 @@ def _solve_positive(matrix: Floats, vector: Floats, size: int) -> None:
 
 
 @compiled_inline
+def _write_newton_system(
+    gains: Floats, q: Floats, pivot: int, answers: Indices, ridge: float, mean: Floats, matrix: Floats
+) -> None:
+    """Write the curvature of the dual, mass moving between each of some answers and the pivot (lower triangle)."""
+    for i in range(answers.size):
+        total = 0.0
+        for k in range(q.size):
+            total += q[k] * (gains[k, answers[i]] - gains[k, pivot])
+        mean[i] = total
+        for j in range(i + 1):
+            total = ridge
+            for k in range(q.size):
+                left = gains[k, answers[i]] - gains[k, pivot] - mean[i]
+                total += q[k] * left * (gains[k, answers[j]] - gains[k, pivot] - mean[j])
+            matrix[i, j] = total
+
+
+@compiled_inline
 def _newton_step(
     gains: Floats,
     excess: Floats,
@@ -172,59 +191,45 @@ def _newton_step(
     q: Floats,
     rows: Floats,
     matrix: Floats,
-    vector: Floats,
+    step: Floats,
     answers: Indices,
 ) -> None:
     """Move mass between all answers that have any, along Newton's direction, as far as is best and none is lost."""
-    T, mean, slopes = q.size, rows[3], rows[4]
+    T, slopes = q.size, rows[4]
     tilt, direction, moved = rows[0, :T], rows[1, :T], rows[2, :T]
-    pivot = label if squared else np.argmax(omega)  # gets what the others give
+    pivot = label if squared else int(np.argmax(omega))  # gives what the others get
     size = 0
     for a in range(omega.size):
         if a != pivot and omega[a] > 0.0:
             answers[size] = a
             size += 1
-    if size == 0:
-        return
     ridge = 0.5 / price if squared else 0.0
     base = ridge * omega.sum() if squared else excess[pivot]
     for i in range(size):
-        total = 0.0
-        for k in range(tilt.size):
-            total += q[k] * (gains[k, answers[i]] - gains[k, pivot])
-        mean[i] = total
-        vector[i] = excess[answers[i]] - base
-        for j in range(i + 1):
-            total = ridge
-            for k in range(tilt.size):
-                left = gains[k, answers[i]] - gains[k, pivot] - mean[i]
-                total += q[k] * left * (gains[k, answers[j]] - gains[k, pivot] - mean[j])
-            matrix[i, j] = total
-    rise, together, most = 0.0, 0.0, np.inf
+        slopes[i] = step[i] = excess[answers[i]] - base
+    _write_newton_system(gains, q, pivot, answers[:size], ridge, rows[3], matrix)
+    _solve_positive(matrix, step, size)
+    rise, together, most = 0.0, 0.0, _LONGEST
     for i in range(size):
-        slopes[i] = vector[i]
-    _solve_positive(matrix, vector, size)
-    for i in range(size):
-        rise += vector[i] * slopes[i]
-        together += vector[i]
-        if vector[i] < 0.0:
-            most = min(most, -omega[answers[i]] / vector[i])
+        rise += step[i] * slopes[i]
+        together += step[i]
+        if step[i] < 0.0:
+            most = min(most, -omega[answers[i]] / step[i])
     if together > 0.0 and not squared:
         most = min(most, omega[pivot] / together)
     if not rise > 0.0:
         return
     offset = rise
-    for k in range(tilt.size):
+    for k in range(T):
         total = 0.0
         for i in range(size):
-            total += vector[i] * (gains[k, answers[i]] - gains[k, pivot])
+            total += step[i] * (gains[k, answers[i]] - gains[k, pivot])
         direction[k] = total
         offset += q[k] * total
-    length = _best_length(tilt, direction, moved, q, offset, ridge * together * together, min(most, _LONGEST))
+    length = _best_length(tilt, direction, moved, q, offset, ridge * together * together, most)
     for i in range(size):
-        a = answers[i]
-        lost = length >= most and omega[a] <= -most * vector[i] * (1.0 + 1e-14)
-        omega[a] = 0.0 if lost else max(omega[a] + length * vector[i], 0.0)
+        after = omega[answers[i]] + length * step[i]
+        omega[answers[i]] = after if after > _ROUNDING * omega[answers[i]] else 0.0
     if not squared:
         omega[pivot] = max(omega[pivot] - length * together, 0.0)
 
