@@ -40,6 +40,7 @@ FIGURES = {
     "ilsvm_digits.py": "ilsvm_digits.png",
 }
 
+MEASURED = re.compile(r"<!-- measured by (\S+) -->.*?(?=\n## |\Z)", re.DOTALL)
 FENCE = re.compile(r"^([ ]*)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 RELATIVE, ROUNDING = 5e-3, 1e-6
@@ -68,7 +69,11 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def prose(page: str) -> str:
-    return FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    """The text of a page without its code, and without sections that say which benchmark their numbers are from."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for benchmark in MEASURED.findall(text):
+        assert (ROOT / benchmark).exists(), f"{page} names {benchmark}, which does not exist"
+    return FENCE.sub("", MEASURED.sub("", text))
 
 
 def numbers(text: str) -> list[str]:
