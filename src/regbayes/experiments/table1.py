@@ -61,9 +61,9 @@ class Table1(Comparison):
             "once. IBP features come from inputs that are centred and not scaled, harmoniums see standardised ones, "
             "and linear and RBF peers may standardise, which cross-validation decides.",
             'iLSVM is ILSVMClassifier with its default margins ("consistent"); "printed updates" is '
-            'margins="posterior", the alternation that the paper prints. IBP+SVM is IBPFactorAnalysis with LinearSVC '
-            "behind it, EFH+SVM a harmonium with LinearSVC behind it. Harmoniums are finite: their number of features "
-            "is among the settings.",
+            'margins="posterior", the alternation that the paper prints. IBP+SVM is IBPFactorAnalysis, learned cold '
+            "and inferred warm, with LinearSVC behind it, EFH+SVM a harmonium with LinearSVC behind it. Harmoniums are "
+            "finite: their number of features is among the settings.",
         )
 
     def datasets(self) -> Sequence[Dataset]:
