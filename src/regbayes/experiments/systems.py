@@ -336,7 +336,7 @@ RAGGED: tuple[System, ...] = (
     System(
         "MTGP",
         lambda context, **settings: MTGPRegressor(random_state=context.seed, **settings),
-        grid(rank=(2,), n_inducing=(500,)),
+        grid(rank=(2,), n_inducing=(500,), max_iter=(20,)),
         grid(rank=(1,), n_inducing=(50,), max_iter=(10,)),
         extra=("gpytorch", "gp"),
     ),

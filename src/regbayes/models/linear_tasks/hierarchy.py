@@ -22,7 +22,7 @@ from regbayes.models.linear_tasks.problem import Floats, LinearTasks
 
 Callback = Callable[[Progress[Any]], bool | None]
 
-PSEUDO_TASKS = 1.0  # strength of the prior of a covariance: as many tasks with covariance I / p
+PSEUDO_TASKS = 0.03  # strength of the prior of a covariance: as many tasks with covariance I / p
 PSEUDO_NOISE = 1e-3  # prior of the noise variance: one target with this squared error
 MEAN_PRECISION = 0.1  # of the prior of the prior means
 HIDDEN_PRECISION = 0.1  # of the prior of the weights of hidden units
