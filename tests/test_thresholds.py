@@ -145,6 +145,22 @@ def test_shared_thresholds_are_one_number():
     assert np.all(balanced.thresholds_ < 0)
 
 
+@pytest.mark.parametrize("scoring", [None, "accuracy", "f1_micro", accuracy_score])
+def test_a_label_that_no_fold_can_score_keeps_the_default(scoring):
+    """With one yes and one no, every fold that holds one of them out has only the other class to learn from."""
+    X, Y = rare()
+    Y = Y.astype(float)
+    Y[:, 0] = np.nan
+    Y[:2, 0] = [0.0, 1.0]
+    tuned = MultiLabelThresholdCV(classifier(), scoring=scoring, cv=2, random_state=0).fit(X, Y)
+    if scoring == "f1_micro":
+        shared = MultiLabelThresholdCV(classifier(), thresholds="shared", cv=2, random_state=0).fit(X, Y)
+        assert tuned.thresholds_[0] == shared.thresholds_[0]
+    else:
+        assert tuned.thresholds_[0] == 0.0
+    assert np.any(tuned.thresholds_[1:] != 0.0)
+
+
 def test_missing_labels_are_left_out():
     X, Y = rare()
     some = holes(Y)

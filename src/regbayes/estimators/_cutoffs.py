@@ -84,7 +84,8 @@ def choose_thresholds(
     ``f1_macro`` is the mean of F1 over labels, so each label is searched by itself, exactly; so is ``accuracy``.
     ``f1_micro`` is F1 of all labels together: exact for a shared threshold; for one per label, thresholds are improved
     one at a time, from the best shared one, until none can be. A function is maximised over the cells of each label,
-    or over all cells for a shared threshold, among `MAX_TRIED` quantiles.
+    or over all cells for a shared threshold, among `MAX_TRIED` quantiles. A label without a score keeps the default, or
+    for ``f1_micro`` the best shared threshold.
     """
     together = Cells(np.concatenate([c.scores for c in labels]), np.concatenate([c.positive for c in labels]))
     if kind == "shared":
@@ -101,6 +102,9 @@ def choose_thresholds(
         return _ascend(labels, start)
     chosen = []
     for label in labels:
+        if len(label.scores) == 0:
+            chosen.append(default)
+            continue
         cuts = _with_default(_few(label.cuts(), scoring), default)
         if callable(scoring):
             values = label.values(scoring, cuts)
@@ -113,12 +117,13 @@ def choose_thresholds(
 def _ascend(labels: list[Cells], start: Floats) -> Floats:
     """Improve F1 of all labels together, one threshold at a time."""
     thresholds = start.copy()
-    every = [label.cuts() for label in labels]
-    counts = [label.counts(cuts) for label, cuts in zip(labels, every, strict=True)]
+    scored = [i for i, label in enumerate(labels) if len(label.scores)]
+    every = {i: labels[i].cuts() for i in scored}
+    counts = {i: labels[i].counts(every[i]) for i in scored}
     now = [label.counts(cut[None]) for label, cut in zip(labels, thresholds, strict=True)]
     for _ in range(MAX_ROUNDS):
         before = thresholds.copy()
-        for i in range(len(labels)):
+        for i in scored:
             rest = sum((now[j] for j in range(len(labels)) if j != i), start=Counts(*np.zeros((4, 1))))
             values, current = f1(counts[i] + rest), f1(now[i] + rest)[0]
             if values.max() > current + 1e-12:
