@@ -106,6 +106,15 @@ def test_a_transductive_fit_moves_unlabelled_rows_away_from_the_boundary():
     assert distances[1] > 1.05 * distances[0]
 
 
+def test_guessed_labels_have_the_weight_of_their_class():
+    labels = np.where(np.arange(160) < 60, y, -1)
+    same = {"unlabeled": -1, "transductive": True, "generative_weight": 0.1, "max_iter": 5}
+    dear = ilsvm(C=3.0, **same).fit(X, labels)
+    heavy = ilsvm(C=1.0, class_weight=dict.fromkeys(range(4), 3.0), **same).fit(X, labels)
+    np.testing.assert_allclose(heavy.components_, dear.components_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(heavy.coef_, dear.coef_, rtol=1e-5, atol=1e-8)
+
+
 def test_a_transductive_fit_with_all_labels_is_an_ordinary_one():
     np.testing.assert_array_equal(ilsvm(transductive=True).fit(X, y).coef_, ilsvm().fit(X, y).coef_)
 

@@ -102,7 +102,8 @@ class ILSVMClassifier(
     unlabeled : object, default=None
         A value of y that marks rows without a label: they shape the features and have no margin. None: no value does.
     transductive : bool, default=False
-        Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999).
+        Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999), up to
+        what labelled rows of their class do.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
         Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
         variance; or "estimate", which starts there and re-estimates it.

@@ -99,12 +99,13 @@ def fit_transductive(
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
 
-    Every round is a fit that goes on from the last one, with new guesses. A stop or an interrupt ends the rounds. The
+    Every round is a fit that goes on from the last one, with new guesses, which weigh a share of what labelled rows of
+    their class do. A stop or an interrupt ends the rounds. The
     trace is that of all rounds, and iterations count on; the one at which a round ends and the next begins is there
     twice, with the objectives of both.
     """
     results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
-    guessed = np.flatnonzero(data.labels == UNLABELED)
+    guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
         if last.status in CUT_SHORT or last.state.classifier is None:
@@ -112,7 +113,7 @@ def fit_transductive(
         labels, weights = data.labels.copy(), data.weights.copy()
         scores = decide(data.X.take(guessed), last.state.embedding[guessed], last.state.classifier)
         labels[guessed] = np.argmax(scores, axis=1)
-        weights[guessed] = weight
+        weights[guessed] = weight * by_class[labels[guessed]]
         full = replace(data, labels=labels, weights=weights)
         stage = guesses_at(weight)
         results.append(fit(full, settings, last.state, margins=margins, callbacks=callbacks, stage=stage))
@@ -124,6 +125,14 @@ def fit_transductive(
         n_iter=n_before + last.n_iter,
         kept_iteration=n_before + last.kept_iteration,
     )
+
+
+def _weights_by_class(data: Data) -> Floats:
+    """Return the mean weight of the labelled rows of each class, shape (answers,)."""
+    labels = data.labels[data.labeled]
+    counts = np.bincount(labels, minlength=len(data.cost))
+    sums = np.bincount(labels, data.weights[data.labeled], minlength=len(data.cost))
+    return np.asarray(sums / np.maximum(counts, 1))
 
 
 def stages_of(margins: MarginKind, transductive: bool, max_iter: int) -> dict[str, int | None]:
