@@ -195,7 +195,8 @@ def test_processes_measure_what_one_process_does(tmp_path):
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 sys.path.insert(0, {tests!r})
 from experiments_tools import Toy
 from regbayes.experiments.runner import run_experiment
@@ -213,14 +214,13 @@ run_experiment(Slow(), Path({folder!r}))
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
 def test_what_was_measured_survives_the_process(tmp_path, number):
     program = SLOW.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line == "waiting\n":
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert "waiting\n" in process.stdout
             os.kill(process.pid, number)
-            break
-    rest, _ = process.communicate(timeout=60)
+            rest, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
     if number == signal.SIGINT:
         assert process.returncode == 0
         assert "1 of 3" in rest

@@ -83,12 +83,19 @@ def test_mistakes_have_exit_codes_and_no_traceback(folder, arguments, code, mess
     assert "Traceback" not in done.err
 
 
+# What a shell starts in the background ignores Ctrl-C, and so does everything that it starts: these tests among them.
+LISTENING = (
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "runpy.run_module('regbayes', run_name='__main__', alter_sys=True)"
+)
+
+
 def test_ctrl_c_keeps_the_best_model_so_far(folder):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 40))
     np.savez(folder / "long.npz", X=X, y=(X[:, :3].sum(axis=1) > 0).astype(int))
     settings = [option for i in range(200) for option in ("--C", str(0.01 * 1.02**i))]
-    command = [sys.executable, "-m", "regbayes", "fit", "long.npz", "--output", "long.model", "--json", *settings]
+    command = [sys.executable, "-c", LISTENING, "fit", "long.npz", "--output", "long.model", "--json", *settings]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr:
