@@ -70,10 +70,8 @@ def curve(sizes: list[int], D: int, K: int, classes: int, jobs: int) -> None:
         tracemalloc.stop()
         arrays = peak / (8 * n * K)  # X itself was there before
         per_row = 1e6 * seconds / (3 * n)
-        print(
-            f"{n:9d} rows: {per_row:7.2f} us per row and step; memory: X + {arrays:.1f} N x K arrays",
-            flush=True,
-        )
+        size = f"{n:9d} rows, D = {D}, K = {K}"
+        print(f"{size}: {per_row:7.2f} us per row and step; memory: X + {arrays:.1f} N x K arrays", flush=True)
 
 
 def main() -> None:
@@ -90,6 +88,7 @@ def main() -> None:
         curve([1000, 4000], 40, 10, 4, arguments.jobs)
         return
     whole_fit(20_000, 200, 50, 10, arguments.jobs)
+    curve([20_000], 200, 50, 10, arguments.jobs)
     curve(arguments.rows, 50, 20, 10, arguments.jobs)
 
 
