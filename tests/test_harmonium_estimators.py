@@ -227,7 +227,8 @@ def test_labels_that_cannot_be_learned(labels, message):
     [
         ({"cost": np.ones((3, 3))}, r"cost must have shape \(4, 4\), a row per true class; got \(3, 3\)"),
         ({"cost": np.ones((4, 4))}, "zero diagonal"),
-        ({"class_weight": {0: -1.0}}, "class_weight must not be negative"),
+        ({"class_weight": {0: -1.0}}, "class_weight must be finite and not negative"),
+        ({"class_weight": {0: np.nan}}, "class_weight must be finite and not negative"),
         ({"C": -1.0}, "'C' parameter"),
         ({"n_components": 0}, "'n_components' parameter"),
         ({"generative_weight": 0.0}, "'generative_weight' parameter"),

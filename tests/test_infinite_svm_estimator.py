@@ -210,7 +210,8 @@ def test_data_that_cannot_be_fitted(rows, labels, error, message):
     ("parameters", "message"),
     [
         ({"cost": np.ones((2, 2))}, r"cost must have shape \(3, 3\), a row per true class; got \(2, 2\)"),
-        ({"class_weight": {0: -1.0}}, "class_weight must not be negative"),
+        ({"class_weight": {0: -1.0}}, "class_weight must be finite and not negative"),
+        ({"class_weight": {0: np.nan}}, "class_weight must be finite and not negative"),
         (
             {"variance_prior": [1.0, 2.0, 3.0]},
             r"variance_prior must be a number or have shape \(2,\), got shape \(3,\)",

@@ -402,12 +402,13 @@ def test_parameters_that_cannot_be(make, y, parameters):
     [
         ({"cost": np.ones((2, 2))}, LABELS, "cost must have shape"),
         ({"cost": np.ones((3, 3))}, LABELS, "zero diagonal"),
-        ({"class_weight": {"law": -1.0}}, LABELS, "class_weight must not be negative"),
+        ({"class_weight": {"law": -1.0}}, LABELS, "class_weight must be finite and not negative"),
+        ({"class_weight": {"law": np.nan}}, LABELS, "class_weight must be finite and not negative"),
         ({"class_weight": "balanced"}, PROPORTIONS > 0.3, "several labels"),
         ({}, np.repeat("one", 300), "at least 2 classes"),
         ({}, NUMBERS, "continuous"),
     ],
-    ids=["cost shape", "cost diagonal", "class weight", "labels", "one class", "numbers"],
+    ids=["cost shape", "cost diagonal", "negative weight", "no weight", "labels", "one class", "numbers"],
 )
 def test_classes_that_cannot_be(change, y, message):
     with pytest.raises(ValueError, match=message):

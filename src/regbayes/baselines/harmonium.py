@@ -14,7 +14,6 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -33,10 +32,9 @@ from regbayes.baselines._harmonium import (
     settings_of,
     valid_rows,
 )
+from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
-from regbayes.estimators._labels import checked_cost, chosen_classes
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.harmonium import fit, predict
 from regbayes.models.harmonium.state import Data, State
 from regbayes.models.harmonium.units import Visible
@@ -387,15 +385,10 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
     def _prepare(self, X: Floats, y: NDArray[Any], visible: Visible) -> Data:
         """Validate labels, weights and costs; remember the classes."""
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        n_classes = len(self.classes_)
-        if n_classes < 2:
-            raise ValueError(f"{type(self).__name__} needs labels of at least 2 classes, got {n_classes} class(es)")
-        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        if np.any(by_class < 0):
-            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
-        cost = zero_one_cost(n_classes) if self.cost is None else checked_cost(self.cost, n_classes)
-        return Data(X, visible.statistic(X), codes.astype(np.int64), by_class[codes], cost)
+        self.classes_, codes = coded_classes(self, y)
+        by_class = weights_by_class(self.class_weight, self.classes_, codes)
+        cost = cost_matrix(self.cost, len(self.classes_))
+        return Data(X, visible.statistic(X), codes, by_class[codes], cost)
 
     def _attributes_of(self, state: State) -> dict[str, Any]:
         return latent_attributes(state) | classifier_attributes(state)

@@ -15,16 +15,14 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
-from regbayes.estimators._labels import checked_cost, chosen_classes
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.infinite_svm import fit, predict
 from regbayes.models.infinite_svm.init import initial_responsibilities
 from regbayes.models.infinite_svm.state import Data, Settings, State
@@ -239,15 +237,10 @@ class InfiniteSVMClassifier(
     def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
         """Validate labels, weights and costs; remember the classes."""
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        n_classes = len(self.classes_)
-        if n_classes < 2:
-            raise ValueError(f"{type(self).__name__} needs labels of at least 2 classes, got {n_classes} class(es)")
-        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        if np.any(by_class < 0):
-            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
-        cost = zero_one_cost(n_classes) if self.cost is None else checked_cost(self.cost, n_classes)
-        return Data(X, codes.astype(np.int64), by_class[codes], cost)
+        self.classes_, codes = coded_classes(self, y)
+        by_class = weights_by_class(self.class_weight, self.classes_, codes)
+        cost = cost_matrix(self.cost, len(self.classes_))
+        return Data(X, codes, by_class[codes], cost)
 
     def _settings(self, X: Floats) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)

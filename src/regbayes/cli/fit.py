@@ -242,7 +242,9 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
         facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
         facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
-    facts["features"] = f"{found['n_components_in_use']} of {found['n_components']} in use"
+    in_use = found["n_components_in_use"]
+    nobody = "" if in_use else ": predictions rest on the inputs alone, or are all alike"
+    facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
     facts["time"] = f"{found['seconds']:.1f} s"
     facts["saved"] = path
     facts["next"] = f"regbayes report {path} --output report.html"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
+from regbayes.estimators._classes import chosen_classes, cost_matrix
 from regbayes.estimators._tasks import Floats, Integers, Layout, Targets, listed, natural
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
 
@@ -146,23 +147,7 @@ def _common_cost(cost: ArrayLike, labels: Labels) -> Floats:
     """Return the costs of wrong answers in tasks that all have the same classes."""
     if not labels.alike:
         raise ValueError("cost needs tasks with the same classes; use class_weight for tasks with different ones")
-    return checked_cost(cost, labels.widths[0])
-
-
-def checked_cost(cost: ArrayLike, n_classes: int) -> Floats:
-    """Return a matrix of costs, a row per true class."""
-    matrix = np.asarray(cost, dtype=np.float64)
-    if matrix.shape != (n_classes, n_classes):
-        raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
-    if np.any(np.diag(matrix) != 0) or np.any(matrix < 0) or not np.all(np.isfinite(matrix)):
-        raise ValueError("cost must be finite and non-negative, with a zero diagonal")
-    return matrix
-
-
-def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
-    best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-    return np.asarray(classes[best])
+    return cost_matrix(cost, int(labels.widths[0]))
 
 
 def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats | list[Floats]:

@@ -14,13 +14,13 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes.engine import FitResult
+from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -42,7 +42,6 @@ from regbayes.estimators._latent import (
     supervision_of,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.ilsvm import fit, init, predict
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
@@ -292,35 +291,17 @@ class ILSVMClassifier(
         check_classification_targets(y)
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
+        if self.cost is not None and self.multi_class == "ovr":
+            raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         labeled = labeled_rows(y, self.unlabeled)
-        self.classes_, codes = np.unique(y[labeled], return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs labels of at least 2 classes, got {len(self.classes_)} class(es)"
-            )
+        self.classes_, codes = coded_classes(self, y[labeled])
         labels = np.full(len(y), UNLABELED, dtype=np.int64)
         labels[labeled] = codes
-        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y[labeled])
-        if not np.all((by_class >= 0) & np.isfinite(by_class)):
-            raise ValueError(f"class_weight must be finite and not negative, got {self.class_weight!r}")
         weights = np.ones(len(y))
-        weights[labeled] = by_class[codes]
+        weights[labeled] = weights_by_class(self.class_weight, self.classes_, codes)[codes]
         rows = centred(X)
         self.mean_ = rows.mean
-        return Data(rows, labels, weights, self._cost_matrix())
-
-    def _cost_matrix(self) -> Floats:
-        n = len(self.classes_)
-        if self.cost is None:
-            return zero_one_cost(n)
-        if self.multi_class == "ovr":
-            raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        cost = check_array(self.cost, dtype=np.float64, input_name="cost")
-        if cost.shape != (n, n):
-            raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")
-        if np.any(np.diag(cost) != 0) or np.any(cost < 0):
-            raise ValueError(f"cost must be non-negative with a zero diagonal, got {cost.tolist()}")
-        return cost
+        return Data(rows, labels, weights, cost_matrix(self.cost, len(self.classes_)))
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
@@ -334,9 +315,7 @@ class ILSVMClassifier(
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return np.asarray(self.classes_[best])
+        return chosen_classes(self.decision_function(X), self.classes_)
 
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         check_is_fitted(self, "components_")

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
+from regbayes.estimators._classes import check_several, chosen_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
@@ -268,8 +268,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         check_consistent_length(counts, y)
         found, codes = np.unique(y, return_inverse=True)
         self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
-        if len(self.classes_) < 2:
-            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got {len(self.classes_)} class(es)")
+        check_several(self, self.classes_)
         return codes if classes is None else self._known_codes(y)
 
     def _read_known(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:
@@ -299,8 +298,8 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
             n = len(self.classes_)
-            by_class = self._class_weights(codes)
-            price_of = self._cost_matrix()
+            by_class = weights_by_class(self.class_weight, self.classes_, codes)
+            price_of = cost_matrix(self.cost, n)
             price_of += np.diag(price_of.sum(axis=1) / (n - 1))
             signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
             factors = price_of[codes] * by_class[codes, None]
@@ -312,25 +311,10 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
 
     def _classes(self, codes: NDArray[np.int64]) -> Classes | None:
         """Return the margins between classes that mean field asks for."""
-        price, cost = float(self.C) * self._mean_length * self._class_weights(codes)[codes], self._cost_matrix()
+        cost = cost_matrix(self.cost, len(self.classes_))
+        by_class = weights_by_class(self.class_weight, self.classes_, codes)
+        price = float(self.C) * self._mean_length * by_class[codes]
         return None if self.C == 0 else Classes(codes, float(self.margin) * cost, price)
-
-    def _class_weights(self, codes: NDArray[np.int64]) -> Floats:
-        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
-        if np.any(by_class < 0):
-            raise ValueError(f"class_weight must not be negative, got {self.class_weight!r}")
-        return np.asarray(by_class, dtype=np.float64)
-
-    def _cost_matrix(self) -> Floats:
-        n = len(self.classes_)
-        if self.cost is None:
-            return 1.0 - np.eye(n)
-        cost = check_array(self.cost, dtype=np.float64, input_name="cost", copy=True)
-        if cost.shape != (n, n):
-            raise ValueError(f"cost must have shape ({n}, {n}), a row per true class; got {cost.shape}")
-        if np.any(np.diag(cost) != 0) or np.any(cost < 0):
-            raise ValueError(f"cost must be non-negative with a zero diagonal, got {cost.tolist()}")
-        return cost
 
     def _attributes(self, fitted: Fitted | MeanField) -> dict[str, Any]:
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
@@ -348,8 +332,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         scores = self.decision_function(X)
         if self._several:
             return (scores > 0).astype(np.int64)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return np.asarray(self.classes_[best])
+        return chosen_classes(scores, self.classes_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

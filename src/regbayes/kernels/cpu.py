@@ -9,9 +9,10 @@ from regbayes.kernels.cpu_meanfield import (
     meanfield_sweeps,
     reverse_sweeps,
 )
+from regbayes.kernels.cpu_proportions import infer_proportions, weight_statistics
 from regbayes.kernels.cpu_simplex import simplex_check, simplex_epoch, simplex_weights
 from regbayes.kernels.cpu_sweeps import reverse_features, sweep_features
-from regbayes.kernels.cpu_topics import infer_proportions, propose_topics, sample_topics, weight_statistics
+from regbayes.kernels.cpu_topics import propose_topics, sample_topics
 
 __all__ = [
     "box_check",

@@ -1,0 +1,54 @@
+"""Classes of rows that have one label each: their codes, their weights, and the costs of wrong answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import compute_class_weight
+from sklearn.utils.validation import check_array
+
+from regbayes.framework.large_margin import zero_one_cost
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
+    """Return the classes and the code of each label, having seen that there is something to tell apart."""
+    classes, codes = np.unique(y, return_inverse=True)
+    check_several(estimator, classes)
+    return classes, codes.astype(np.int64)
+
+
+def check_several(estimator: Any, classes: NDArray[Any]) -> None:
+    """Refuse a single class."""
+    if len(classes) < 2:
+        raise ValueError(f"{type(estimator).__name__} needs labels of at least 2 classes, got {len(classes)} class(es)")
+
+
+def weights_by_class(class_weight: Any, classes: NDArray[Any], codes: Integers) -> Floats:
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
+    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[codes]), dtype=np.float64)
+    if not np.all((weights >= 0) & np.isfinite(weights)):
+        raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
+    return weights
+
+
+def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
+    """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
+    if cost is None:
+        return zero_one_cost(n_classes)
+    matrix: Floats = check_array(cost, dtype=np.float64, input_name="cost", copy=True)
+    if matrix.shape != (n_classes, n_classes):
+        raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
+    if np.any(np.diag(matrix) != 0) or np.any(matrix < 0):
+        raise ValueError(f"cost must be non-negative with a zero diagonal, got {matrix.tolist()}")
+    return matrix
+
+
+def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+    """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
+    best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+    return np.asarray(classes[best])

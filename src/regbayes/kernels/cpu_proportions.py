@@ -1,0 +1,148 @@
+"""Compiled passes over documents: what their topic proportions say about the weights, and proportions of new ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.kernels._compile import compiled
+from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.types import Floats, Indices, read_only
+from regbayes.kernels.types_topics import (
+    Singles,
+    Tilt,
+    TopicCounts,
+    WeightStatistics,
+    Words,
+)
+
+_ZERO = np.float32(0.0)
+
+
+@compiled
+def _sum_documents(
+    doc_topic: NDArray[np.int32],
+    lengths: Indices,
+    linear: Floats,
+    quadratic: Floats,
+    first: int,
+    last: int,
+    precision: Floats,
+    sums: Floats,
+) -> None:
+    """Add documents to ``precision`` (topics, topics, responses), its upper half, and to ``sums``."""
+    n_topics, n_responses = sums.shape
+    present, share = np.empty(n_topics, np.int64), np.empty(n_topics)
+    for document in range(first, last):
+        n_present = 0
+        for k in range(n_topics):
+            if doc_topic[document, k]:
+                present[n_present] = k
+                share[n_present] = doc_topic[document, k] / lengths[document]
+                n_present += 1
+        for a in range(n_present):
+            target = sums[present[a]]
+            for response in range(n_responses):
+                target[response] += share[a] * linear[document, response]
+            for b in range(a, n_present):
+                cell, product = precision[present[a], present[b]], share[a] * share[b]
+                for response in range(n_responses):
+                    cell[response] += product * quadratic[document, response]
+
+
+_MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
+_N_PARTS = 4
+
+
+def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
+    """Compiled twin of ``reference.weight_statistics``: topics that a document does not have cost nothing."""
+    n_topics, (n_documents, n_responses) = counts.topic_total.size, tilt.linear.shape
+    n_parts = _N_PARTS if n_topics * n_topics * n_responses <= _MOST_CELLS else 1
+    precision, sums = np.zeros((n_parts, n_topics, n_topics, n_responses)), np.zeros((n_parts, n_topics, n_responses))
+    bounds = np.linspace(0, n_documents, n_parts + 1).astype(np.int64)
+    doc_topic, lengths = read_only(counts.doc_topic), read_only(tilt.lengths)
+    linear, quadratic = read_only(tilt.linear), read_only(tilt.quadratic)
+
+    def work(part: int) -> None:
+        rows = int(bounds[part]), int(bounds[part + 1])
+        _sum_documents(doc_topic, lengths, linear, quadratic, *rows, precision[part], sums[part])
+
+    map_tasks(work, n_parts, n_threads)
+    upper = np.moveaxis(precision.sum(axis=0), 2, 0)
+    full = upper + np.triu(upper, 1).transpose(0, 2, 1)
+    return WeightStatistics(full, np.ascontiguousarray(sums.sum(axis=0).T))
+
+
+@compiled
+def _infer_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: float,
+    max_sweeps: int,
+    tol: float,
+    out: Floats,
+    first: int,
+    last: int,
+) -> int:
+    """Infer some documents; see ``reference.infer_proportions``."""
+    n_topics, n_columns = out.shape[1], topics.shape[1]
+    alpha = np.float32(doc_prior)
+    current, found = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
+    slowest = 0
+    for document in range(first, last):
+        length = _ZERO
+        for i in range(starts[document], starts[document + 1]):
+            length += numbers[i]
+        for k in range(n_columns):
+            current[k] = length / np.float32(n_topics) + alpha
+        for sweep in range(max_sweeps if length > 0 else 0):
+            for k in range(n_columns):
+                found[k] = _ZERO
+            for i in range(starts[document], starts[document + 1]):
+                row = topics[words[i]]
+                total = _ZERO
+                for k in range(n_columns):
+                    total += current[k] * row[k]
+                factor = numbers[i] / total
+                for k in range(n_columns):
+                    found[k] += row[k] * factor
+            change = _ZERO
+            for k in range(n_columns):
+                value = found[k] * current[k] + alpha
+                change += abs(value - current[k])
+                current[k] = value
+            slowest = max(slowest, sweep + 1)
+            if change <= tol * length:
+                break
+        for k in range(n_topics):
+            out[document, k] = current[k] - alpha
+    return slowest
+
+
+def infer_proportions(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    word_given_topic: Singles,
+    doc_prior: float,
+    max_sweeps: int,
+    tol: float,
+    out: Floats,
+    n_threads: int = 1,
+) -> int:
+    """Compiled twin of ``reference.infer_proportions``, in single precision."""
+    words, numbers, starts, topics = (
+        read_only(words),
+        read_only(numbers),
+        read_only(starts),
+        read_only(word_given_topic),
+    )
+
+    def work(_chunk: int, first: int, last: int) -> int:
+        return _infer_documents(
+            words, numbers, starts, topics, float(doc_prior), max_sweeps, float(tol), out, first, last
+        )
+
+    return max(map_chunks(work, len(starts) - 1, n_threads), default=0)
