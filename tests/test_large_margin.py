@@ -7,6 +7,20 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC, LinearSVR
 
+from large_margin_tools import (
+    BINARY,
+    LIBLINEAR,
+    MULTI_CLASS,
+    REGRESSION,
+    TIGHT,
+    binary_data,
+    hinge_form,
+    multi_class_data,
+    multi_class_primal,
+    squared_hinge_form,
+    squared_tube_form,
+    tube_form,
+)
 from regbayes.engine.result import Status
 from regbayes.framework import margin_problems
 from regbayes.framework.dual_forms import BoxDual
@@ -21,56 +35,10 @@ from regbayes.framework.posteriors import Gaussian
 from regbayes.framework.regularize import regularize
 from regbayes.framework.regularizers import Hinge, Reflected
 
-TIGHT = 1e-12
-LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
-
-
-def hinge_form(n, C):
-    return BoxDual(-np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n), np.full(n, C))
-
-
-def squared_hinge_form(n, C):
-    return BoxDual(-np.ones(n), np.zeros(n), np.full(n, 0.5 / C), np.zeros(n), np.full(n, np.inf))
-
-
-def tube_form(targets, epsilon, C):
-    n = targets.size
-    return BoxDual(-targets, np.full(n, epsilon), np.zeros(n), np.full(n, -C), np.full(n, C))
-
-
-def squared_tube_form(targets, epsilon, C):
-    n = targets.size
-    bound = np.full(n, np.inf)
-    return BoxDual(-targets, np.full(n, epsilon), np.full(n, 0.5 / C), -bound, bound)
-
-
-BINARY = {"hinge": hinge_form, "squared_hinge": squared_hinge_form}
-REGRESSION = {"epsilon_insensitive": tube_form, "squared_epsilon_insensitive": squared_tube_form}
-MULTI_CLASS = {"hinge": MultiClassDual.hinge, "squared_hinge": MultiClassDual.squared_hinge}
-
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-def binary_data(rng, n=120, d=6):
-    X = rng.normal(size=(n, d)) + 0.5
-    signs = np.where(X @ rng.normal(size=d) + rng.normal(size=n) > 0, 1.0, -1.0)
-    return X, signs
-
-
-def multi_class_data(rng, n=90, d=5, n_answers=4, spread=1.0):
-    centres = rng.normal(size=(n_answers, d))
-    labels = rng.integers(n_answers, size=n)
-    return centres[labels] + spread * rng.normal(size=(n, d)), labels
-
-
-def multi_class_primal(X, labels, cost, C, weights, squared=False):
-    scores = X @ weights.T
-    rows = np.arange(len(labels))
-    slack = np.max(cost[labels] + scores - scores[rows, labels][:, None], axis=1)
-    return 0.5 * np.sum(weights**2) + np.sum(C * (slack**2 if squared else slack))
 
 
 # --- liblinear ------------------------------------------------------------------------------------------------------
@@ -351,196 +319,3 @@ def test_one_newton_step_solves_least_squares(rng):
     expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
     np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
     assert solution.n_epochs <= margin_problems.MIN_PATIENCE + 2.0
-
-
-# --- starts, limits, inputs -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_a_warm_start_from_the_solution_ends_at_once(rng, loss):
-    X, labels = multi_class_data(rng)
-    dual = MULTI_CLASS[loss](labels, zero_one_cost(4), 0.3)
-    solution = solve_simplex(X, dual, tol=1e-7, max_epochs=1e5)
-    again = solve_simplex(X, dual, tol=1e-7, warm_start=solution.dual, seed=9)
-    assert again.n_epochs <= 2.0
-    assert again.dual_value >= solution.dual_value - 1e-12
-    assert solution.n_epochs > 5.0
-    box = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7)
-    again = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7, warm_start=box.dual, seed=9)
-    assert again.n_epochs <= 2.0
-
-
-@pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_a_warm_start_from_another_C_is_made_feasible(rng, loss):
-    X, labels = multi_class_data(rng)
-    cost = zero_one_cost(4)
-    weight = np.where(np.arange(len(X)) % 5 == 0, 0.0, 0.5)  # some rows are taken out
-    start = solve_simplex(X, MULTI_CLASS[loss](labels, cost, 0.1), tol=1e-3).dual
-    warm = solve_simplex(X, MULTI_CLASS[loss](labels, cost, weight), tol=1e-9, warm_start=start, max_epochs=1e5)
-    kept = weight > 0
-    cold = solve_simplex(X[kept], MULTI_CLASS[loss](labels[kept], cost, 0.5), tol=1e-9, max_epochs=1e5)
-    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-3)
-    assert warm.primal == pytest.approx(cold.primal, rel=1e-7)
-    np.testing.assert_array_equal(warm.dual[~kept], 0.0)
-
-
-def test_a_warm_start_beyond_the_box_is_clipped(rng):
-    X, signs = binary_data(rng)
-    start = solve_box(X * signs[:, None], hinge_form(len(X), 5.0)).dual
-    warm = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), warm_start=start, tol=TIGHT)
-    cold = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), tol=TIGHT)
-    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
-
-
-def test_zero_epochs_evaluate_the_start(rng):
-    X, labels = multi_class_data(rng)
-    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
-    solution = solve_simplex(X, dual, tol=1e-6)
-    looked_at = solve_simplex(X, dual, tol=1e-9, warm_start=solution.dual, max_epochs=0)
-    assert looked_at.status is Status.ITERATION_LIMIT
-    assert looked_at.n_epochs == 0.0
-    np.testing.assert_array_equal(looked_at.dual, solution.dual)
-    assert looked_at.primal == pytest.approx(solution.primal, rel=1e-12)
-    nothing = solve_box(X, hinge_form(len(X), 0.3), max_epochs=0)
-    assert nothing.primal == pytest.approx(0.3 * len(X))
-    assert nothing.dual_value == pytest.approx(0.0)
-
-
-def test_the_visit_limit_is_kept_and_reported(rng):
-    X, labels = multi_class_data(rng)
-    solution = solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), 10.0), tol=TIGHT, max_epochs=3)
-    assert solution.status is Status.ITERATION_LIMIT
-    assert 3.0 <= solution.n_epochs < 4.0
-    assert solution.gap > TIGHT * solution.primal
-
-
-def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
-    X, signs = binary_data(rng)
-    X[0] = 0.0  # no weights give this row a margin
-    solution = solve_box(X * signs[:, None], hinge_form(len(X), np.inf))
-    assert solution.status is Status.DIVERGED
-    overlapping = solve_box(np.array([[1.0], [-1.0]]), hinge_form(2, np.inf), max_epochs=50)
-    assert overlapping.status is Status.ITERATION_LIMIT
-
-
-def test_missing_values_do_not_pass_for_a_solution(rng):
-    X, labels = multi_class_data(rng)
-    X[7, 2] = np.nan
-    for make in MULTI_CLASS.values():
-        assert solve_simplex(X, make(labels, zero_one_cost(4), 0.3)).status is Status.DIVERGED
-    assert solve_box(X, hinge_form(len(X), 0.3)).status is Status.DIVERGED
-
-
-def test_the_same_seed_gives_the_same_numbers(rng):
-    X, labels = multi_class_data(rng)
-    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
-    first, second, other = (solve_simplex(X, dual, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.dual, second.dual)
-    np.testing.assert_array_equal(first.weights, second.weights)
-    assert not np.array_equal(first.dual, other.dual)
-
-
-def test_the_reference_backend_gives_the_same_solution(rng):
-    X, labels = multi_class_data(rng, n=30)
-    dual = MultiClassDual.squared_hinge(labels, zero_one_cost(4), 0.3)
-    compiled, plain = (solve_simplex(X, dual, backend=backend) for backend in ("cpu", "reference"))
-    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
-    layout = TaskLayout(np.arange(30), labels, np.array([0, 0, 1, 1]), 0.5)
-    form = tube_form(X[:, 0], 0.1, 0.5)
-    compiled, plain = (solve_box(X, form, layout, backend=backend) for backend in ("cpu", "reference"))
-    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
-
-
-def test_the_data_are_not_written(rng):
-    X, labels = multi_class_data(rng)
-    start = np.full((len(X), 4), 0.1)
-    frozen = [X, labels, start]
-    copies = [array.copy() for array in frozen]
-    for array in frozen:
-        array.flags.writeable = False
-    solve_simplex(X, MultiClassDual.hinge(labels, zero_one_cost(4), 0.4), warm_start=start)
-    solve_box(X, hinge_form(len(X), 0.4), warm_start=start[:, 0])
-    for array, copy in zip(frozen, copies, strict=True):
-        np.testing.assert_array_equal(array, copy)
-
-
-@pytest.mark.parametrize("convert", [np.float32, np.asfortranarray, lambda X: X[:, ::-1][:, ::-1]])
-def test_storage_does_not_matter(rng, convert):
-    X, labels = multi_class_data(rng)
-    dual = MultiClassDual.hinge(labels, zero_one_cost(4), 0.3)
-    expected, actual = solve_simplex(X, dual, tol=1e-9), solve_simplex(convert(X), dual, tol=1e-9)
-    np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-4)
-    assert actual.weights.dtype == np.float64
-    form = tube_form(X[:, 0] ** 2, 0.1, 0.3)
-    expected, actual = solve_box(X, form, tol=1e-9), solve_box(convert(X), form, tol=1e-9)
-    np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-4)
-
-
-@pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_degenerate_data_are_solved(rng, loss):
-    X, labels = multi_class_data(rng, n=20, d=40)  # fewer rows than columns
-    X[3] = 0.0
-    X[5], labels[5] = X[4], (labels[4] + 1) % 4  # the same features, another answer
-    X[7], labels[7] = X[6], labels[6]
-    X[:, 0] = 1.0  # a constant column
-    X[3, 0] = 0.0
-    cost = zero_one_cost(4)
-    solution = solve_simplex(X, MULTI_CLASS[loss](labels, cost, 0.3), tol=1e-8, max_epochs=1e5)
-    assert solution.status is Status.CONVERGED
-    slack = 1.0 if loss == "hinge" else 2.0 * 1.0  # row 3 loses 1 whatever the weights are: omega sums to loss'(1)
-    assert solution.dual[3].sum() == pytest.approx(0.3 * slack)
-    expected = multi_class_primal(X, labels, cost, 0.3, solution.weights, loss == "squared_hinge")
-    assert solution.primal == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_one_answer_leaves_nothing_to_learn(rng, loss):
-    X = rng.normal(size=(10, 3))
-    solution = solve_simplex(X, MULTI_CLASS[loss](np.zeros(10, dtype=int), zero_one_cost(1), 1.0))
-    assert solution.status is Status.CONVERGED
-    np.testing.assert_array_equal(solution.weights, 0.0)
-    assert solution.primal == 0.0
-
-
-def test_no_rows_are_no_problem():
-    empty = solve_simplex(np.zeros((0, 3)), MultiClassDual.hinge(np.zeros(0, dtype=int), zero_one_cost(2), 1.0))
-    assert empty.status is Status.CONVERGED
-    np.testing.assert_array_equal(empty.weights, np.zeros((2, 3)))
-    box = solve_box(np.zeros((0, 3)), hinge_form(0, 1.0))
-    assert box.status is Status.CONVERGED
-    assert box.primal == 0.0
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: MultiClassDual.hinge([0, 2], zero_one_cost(2), 1.0), r"labels must lie in 0 \.\. 1"),
-        (lambda: MultiClassDual.hinge([0, 1], np.ones((2, 2)), 1.0), "cost must be zero for the true answer"),
-        (lambda: MultiClassDual.hinge([0, 1], zero_one_cost(2), -1.0), "C must not be negative"),
-        (lambda: MultiClassDual.hinge([0, 1], zero_one_cost(2), 1.0, [0]), "cost_row must have shape"),
-        (lambda: solve_box(np.zeros((3, 2)), hinge_form(4, 1.0)), "features has 3 rows and form has 4"),
-        (lambda: solve_box(np.zeros(3), hinge_form(3, 1.0)), "features must be a matrix"),
-        (lambda: solve_box(np.zeros((3, 2)), hinge_form(3, 1.0), warm_start=np.zeros(2)), "warm_start must have"),
-        (
-            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 3], [0, 0], [0])),
-            r"feature_row must lie in 0 \.\. 2",
-        ),
-        (
-            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])),
-            r"task must lie in 0 \.\. 0",
-        ),
-        (
-            lambda: solve_simplex(np.zeros((3, 2)), MultiClassDual.hinge([0, 1], zero_one_cost(2), 1.0)),
-            "features has 3 rows and dual has 2",
-        ),
-        (
-            lambda: solve_simplex(
-                np.zeros((1, 2)), MultiClassDual.hinge([0], zero_one_cost(2), 1.0), warm_start=np.zeros((1, 3))
-            ),
-            r"warm_start must have shape \(1, 2\)",
-        ),
-    ],
-)
-def test_bad_arguments_are_named(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
