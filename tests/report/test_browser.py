@@ -193,12 +193,14 @@ def test_tables_are_sorted_by_their_heads(show):
 
 
 def test_terms_of_the_objective_can_be_hidden(show):
+    from playwright.sync_api import expect
+
     data = data_of("images")
     page = show(data)
     lines = page.locator("#course polyline")
-    assert lines.count() == len(data.course.term_names) + 1
+    expect(lines).to_have_count(len(data.course.term_names) + 1)
     page.locator("#course .legend button").first.click()
-    assert lines.count() == len(data.course.term_names)
+    expect(lines).to_have_count(len(data.course.term_names))  # it waits: the chart is drawn again at the next frame
 
 
 def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
