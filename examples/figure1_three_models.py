@@ -7,8 +7,8 @@ for which a constraint holds, and the closest of them. docs/index.md shows the p
 from __future__ import annotations
 
 import numpy as np
-from example_tools import figure_path
 
+from example_tools import figure_path
 from regbayes import E, Finite, regularize
 
 figure = figure_path(__doc__)

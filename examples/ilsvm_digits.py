@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from example_tools import figure_path
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import LinearSVC
 
+from example_tools import figure_path
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, TruncationWarning
 
 warnings.simplefilter("ignore", TruncationWarning)  # where ten features are asked for, ten are what is wanted

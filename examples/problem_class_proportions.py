@@ -6,10 +6,10 @@ The page docs/problems/class_proportions.md walks through it.
 from __future__ import annotations
 
 import numpy as np
-from example_tools import elliptical_slice, figure_path
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_wine
 
+from example_tools import elliptical_slice, figure_path
 from regbayes import E, Samples, regularize
 from regbayes.regularizers import KL
 

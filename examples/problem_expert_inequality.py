@@ -6,8 +6,8 @@ The page docs/problems/expert_inequality.md walks through it.
 from __future__ import annotations
 
 import numpy as np
-from example_tools import figure_path
 
+from example_tools import figure_path
 from regbayes import E, InfeasibleError, Samples, regularize
 
 figure = figure_path(__doc__)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import arviz as az
 import numpy as np
-from example_tools import figure_path
 
+from example_tools import figure_path
 from regbayes import E, InfeasibleError, Samples, regularize
 
 figure = figure_path(__doc__)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from example_tools import figure_path
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.datasets import load_diabetes
 
+from example_tools import figure_path
 from regbayes import E, Gaussian, Samples, regularize
 
 figure = figure_path(__doc__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from example_tools import elliptical_slice
 from scipy.special import expit, log_expit
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
@@ -16,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import LinearSVC
 
+from example_tools import elliptical_slice
 from regbayes import E, ILSVMClassifier, RegularizedPosterior, Samples, regularize
 
 DATA = load_breast_cancer()
