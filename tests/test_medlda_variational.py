@@ -12,7 +12,6 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.decomposition import LatentDirichletAllocation
 
 from medlda_tools import draw_documents
-from regbayes.framework.quasi_newton import backtrack, direction, remember
 from regbayes.kernels.types_meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior, variational
 from regbayes.models.medlda.init import class_logits, random_logits
@@ -53,6 +52,8 @@ def settings(**changes):
         "topic_word_prior": 0.1,
         "weight_variance": 0.1,
         "squared": True,
+        "response_variance": None,
+        "estimate_response": False,
         "margins": "consistent",
         "n_sweeps": 3,
         "max_iter": 30,
@@ -296,33 +297,6 @@ def test_a_fit_goes_on_from_an_earlier_one():
     first = variational.fit(documents_of(X), 40, SUPERVISION["classes"], settings(max_iter=8))
     again = variational.fit(documents_of(X), 40, SUPERVISION["classes"], settings(max_iter=1), start=first.state)
     assert again.trace.objective[0] == pytest.approx(first.trace.objective[-1], rel=1e-3)
-
-
-# --- descent
-
-
-def test_quasi_newton_directions_minimise_a_quadratic():
-    rng = np.random.default_rng(0)
-    root = rng.standard_normal((6, 6))
-    A, b = root @ root.T + 0.1 * np.eye(6), rng.standard_normal(6)
-
-    class Point:
-        def __init__(self, x):
-            self.x, self.objective, self.gradient = x, 0.5 * x @ A @ x - b @ x, A @ x - b
-
-    at, moves = Point(np.zeros(6)), ()
-    for _ in range(60):
-        way = direction(at.gradient, moves, 1.0)
-        found = backtrack(
-            lambda length, at=at, way=way: Point(at.x + length * way), at.objective, at.gradient @ way, 30
-        )
-        if found is None:
-            break
-        assert found[0].objective < at.objective
-        moves = remember(moves, found[0].x - at.x, found[0].gradient - at.gradient)
-        at = found[0]
-    np.testing.assert_allclose(at.x, np.linalg.solve(A, b), rtol=1e-4)
-    assert backtrack(lambda length: Point(at.x), at.objective, 1.0, 5) is None
 
 
 def test_kernels_see_documents_as_they_are():

@@ -11,12 +11,11 @@ from regbayes.estimators._topics import Counts, as_documents, iteration_limit, w
 from regbayes.models.medlda import variational
 from regbayes.models.medlda.margins import Supervision
 from regbayes.models.medlda.meanfield import MeanField
-from regbayes.models.medlda.state import Targets
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
 # reviews (numbers); docs/notes/medlda.md.
 DOC_TOPIC_PRIOR = {"consistent": 1.0, "posterior": 0.1}
-TOPIC_WORD_PRIOR = {"classes": 0.1, "numbers": 0.5}
+FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
 
 
 def run_variational(estimator: Any, counts: Counts, supervision: Supervision | None, data: dict[str, Any]) -> None:
@@ -63,14 +62,22 @@ def _settings(estimator: Any, supervision: Supervision | None) -> variational.Se
             'doc_topic_prior="estimate" needs margins="posterior": with consistent margins the prior is a part of how '
             "documents are inferred, and must be a number"
         )
-    kind = "numbers" if isinstance(supervision, Targets) else "classes"
+    variance = getattr(estimator, "response_variance", None)  # classes have none
+    if variance is not None and scheme == "consistent":
+        raise ValueError(
+            f'response_variance={variance!r} needs margins="posterior": with consistent margins documents are inferred '
+            'without their numbers, and a Gaussian response is no more than loss="squared_epsilon_insensitive" with '
+            "epsilon=0"
+        )
     return variational.Settings(
         n_components=int(estimator.n_components),
         doc_topic_prior=DOC_TOPIC_PRIOR[scheme] if alpha is None or estimate else float(alpha),
         estimate_doc_prior=estimate,
-        topic_word_prior=TOPIC_WORD_PRIOR[kind] if beta is None else float(beta),
+        topic_word_prior=estimator._default_word_prior if beta is None else float(beta),
         weight_variance=weight_variance(estimator),
         squared=scheme == "consistent" if estimator.loss is None else estimator.loss.startswith("squared"),
+        response_variance=FIRST_RESPONSE_VARIANCE if variance == "auto" else variance,
+        estimate_response=variance == "auto",
         margins=scheme,
         n_sweeps=int(estimator.n_sweeps),
         max_iter=iteration_limit(estimator),

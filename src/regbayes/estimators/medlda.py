@@ -147,6 +147,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         "class_weight": [dict, "array-like", str, None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
+    _default_word_prior: ClassVar[float] = 0.1  # of mean field
 
     def __init__(
         self,

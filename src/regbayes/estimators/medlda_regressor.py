@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
-from regbayes.estimators._common import NOT_NEGATIVE
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -58,6 +58,11 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     weight_variance : float or None, default=None
         Prior variance of the topics' weights, in squared standard deviations of the targets; None is 1, but 0.01 where
         margins are consistent.
+    response_variance : float, "auto" or None, default=None
+        Of ``inference="variational"`` with ``margins="posterior"``: variance of a Gaussian response in the likelihood,
+        as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
+        each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
+        model is supervised latent Dirichlet allocation with normal weights.
     n_sweeps, max_iter, tol, burn_in, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
@@ -69,6 +74,8 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
         The mean of the targets.
+    response_variance_ : float or array of shape (n_targets,)
+        Variance of the Gaussian response, in squared units of the targets, where there is one.
     trace_, n_iter_, n_features_in_, feature_names_in_
         As in `MedLDAClassifier`.
 
@@ -92,9 +99,11 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TOPIC_CONSTRAINTS,
         "epsilon": [NOT_NEGATIVE],
+        "response_variance": [POSITIVE, StrOptions({"auto"}), None],
         "loss": [StrOptions({"epsilon_insensitive", "squared_epsilon_insensitive"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.01, "posterior": 1.0}
+    _default_word_prior: ClassVar[float] = 0.5  # of mean field
 
     def __init__(
         self,
@@ -108,6 +117,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         doc_topic_prior: float | Literal["estimate"] | None = None,
         topic_word_prior: float | None = None,
         weight_variance: float | None = None,
+        response_variance: float | Literal["auto"] | None = None,
         n_sweeps: int = 5,
         max_iter: int | None = None,
         tol: float = 1e-4,
@@ -128,6 +138,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
+        self.response_variance = response_variance
         self.n_sweeps = n_sweeps
         self.max_iter = max_iter
         self.tol = tol
@@ -156,6 +167,8 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         """
         counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
         values = self._begin(y, counts)
+        if self.inference == "gibbs" and self.response_variance is not None:
+            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         run = run_gibbs if self.inference == "gibbs" else run_variational
         run(self, counts, self._targets(values), {"X": X, "y": y})
         return self
@@ -204,7 +217,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         return y[:, None] if y.ndim == 1 else y
 
     def _targets(self, values: Floats) -> Targets | None:
-        if self.C == 0:
+        if self.C == 0 and self.response_variance is None:
             return None
         scaled = (values - self._mean) / self._scale
         return Targets(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
@@ -213,9 +226,13 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
         K = fitted.word_topic.shape[1]
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else np.zeros((len(self._mean), K))
+        found = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+        if isinstance(fitted, MeanField) and fitted.response_variance is not None:
+            found["response_variance_"] = fitted.response_variance * self._scale**2
         if self._single:
-            return {"_fitted": fitted, "coef_": coef[0], "intercept_": float(self._mean[0])}
-        return {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+            found |= {name: value[0] for name, value in found.items() if name != "_fitted"}
+            found["intercept_"] = float(found["intercept_"])
+        return found
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""

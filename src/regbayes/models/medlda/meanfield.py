@@ -30,6 +30,7 @@ class MeanField:
     weights: Floats  # (L, K): with the intercept inside
     shares: Floats  # (K,): of the corpus, for documents without words
     n_sweeps: int  # that label-free inference makes, or UNTIL_SETTLED
+    response_variance: Floats | None = None  # (L,): of a Gaussian response
 
 
 def as_word_counts(documents: Documents) -> WordCounts:

@@ -3,7 +3,8 @@
 A round updates, in turn: topics of words and proportions of documents, which the multipliers tilt towards the margins;
 the topics' words; the prior of the proportions, if it is estimated; the multipliers and the weights, by the
 large-margin solver. At fixed multipliers no update lowers the bound; over rounds the regularized objective may rise,
-since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (59)-(65).
+since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (59)-(65). With a
+Gaussian response, eq. (105)-(110), words keep their topics and the weights a covariance.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from regbayes.engine import StepResult
 from regbayes.kernels.dispatch import Backend, get_backend
 from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
 from regbayes.kernels.types_topics import padded
+from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import Accuracy, Dual, Readout, solve_readout
-from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma
+from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, as_table, even_gamma
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
+from regbayes.models.medlda.response import Belief, Moments, Response, Reward
 from regbayes.models.medlda.updates import update_doc_prior
 
 Floats = NDArray[np.float64]
@@ -41,6 +44,7 @@ class Problem:
     word_prior: float  # zero: topics by maximum likelihood
     estimate_doc_prior: bool
     n_threads: int
+    response: Response | None = None  # None: margins are all that is known of the numbers
     backend: Backend = field(default_factory=get_backend)
 
 
@@ -56,6 +60,10 @@ class Factors:
     doc_prior: Floats  # (K,)
     entropy: float  # E[log theta - log q(z)], summed over tokens
     readout: Readout | None
+    # With a Gaussian response:
+    log_phi: Singles | None = None  # (entries, K): topics of words
+    overlap: Floats | None = None  # (K, K): sum over tokens of phi phi^T / length^2
+    belief: Belief | None = None
 
     @property
     def n_topics(self) -> int:
@@ -83,6 +91,11 @@ def start(problem: Problem, logits: Floats, doc_prior: Floats, n_rounds: int = 1
     factors = Factors(gamma, counts, counts, np.zeros_like(gamma), doc_prior, 0.0, None)
     for _ in range(n_rounds):
         factors = update_topics(update_documents(problem, replace(factors, gamma=gamma)))
+    if problem.response is not None:
+        log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
+        log_phi = gaussian.first_topics(problem.documents, log_topics, factors.gamma[:, :K].astype(np.float64))
+        factors = replace(factors, log_phi=log_phi, belief=gaussian.no_belief(problem.response, K))
+        factors = _update_coupled_documents(problem, factors, n_sweeps=0)
     return _concluded(problem, factors)
 
 
@@ -91,6 +104,8 @@ def step(problem: Problem, at: Round) -> StepResult[Round]:
     factors = update_topics(update_documents(problem, at.factors))
     if problem.estimate_doc_prior:
         factors = update_prior(factors)
+    if problem.response is not None and problem.response.estimate:
+        factors = update_response_variance(problem, factors)
     after = _concluded(problem, factors)
     gap = 0.0 if after.factors.readout is None else after.factors.readout.solution.gap
     return StepResult(after, after.terms, {"gap": gap})
@@ -98,6 +113,8 @@ def step(problem: Problem, at: Round) -> StepResult[Round]:
 
 def update_documents(problem: Problem, factors: Factors) -> Factors:
     """Update topics of words and proportions of documents, at fixed multipliers: docs/math.md eq. (61), (62)."""
+    if factors.belief is not None:
+        return _update_coupled_documents(problem, factors, gaussian.N_SWEEPS)
     K = factors.n_topics
     log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
     table = np.zeros_like(factors.topic_counts)
@@ -117,13 +134,42 @@ def update_documents(problem: Problem, factors: Factors) -> Factors:
     return replace(factors, gamma=gamma, doc_topic=doc_topic, word_topic=word_topic, entropy=entropy)
 
 
+def _update_coupled_documents(problem: Problem, factors: Factors, n_sweeps: int) -> Factors:
+    """Update topics of words and proportions where a Gaussian response couples the words: docs/math.md eq. (106)."""
+    assert factors.belief is not None
+    assert factors.log_phi is not None
+    K = factors.n_topics
+    found = gaussian.infer_words(
+        problem.documents,
+        expected_log_topics(factors.topic_counts[:, :K], problem.word_prior),
+        factors.doc_prior,
+        Reward(tilt_of(problem, factors)[:, :K].astype(np.float64), factors.belief.curvature),
+        factors.log_phi,
+        factors.gamma[:, :K].astype(np.float64),
+        n_sweeps,
+        problem.n_threads,
+    )
+    return replace(
+        factors,
+        gamma=as_table(found.gamma),
+        doc_topic=as_table(found.doc_topic),
+        word_topic=as_table(found.word_topic),
+        entropy=float(found.entropy.sum()),
+        log_phi=found.log_phi,
+        overlap=found.overlap,
+    )
+
+
 def tilt_of(problem: Problem, factors: Factors) -> Singles:
-    """Return what the margins add to the log-weights of topics, for each token; no rows without margins."""
-    columns = factors.gamma.shape[1]
-    if factors.readout is None:
-        return np.empty((0, columns), np.float32)
-    tilt = np.zeros(factors.gamma.shape, np.float32)
-    tilt[:, : factors.n_topics] = -factors.readout.slopes() / problem.lengths[:, None]
+    """Return what margins and responses add to the log-weights of topics, for each token; no rows without both."""
+    shape, K = factors.gamma.shape, factors.n_topics
+    if factors.readout is None and factors.belief is None:
+        return np.empty((0, shape[1]), np.float32)
+    reward = np.zeros((shape[0], K)) if factors.readout is None else -factors.readout.slopes()
+    if problem.response is not None and factors.belief is not None:
+        reward += (problem.response.values / factors.belief.variance) @ factors.belief.mean
+    tilt = np.zeros(shape, np.float32)
+    tilt[:, :K] = reward / problem.lengths[:, None]
     return tilt
 
 
@@ -139,42 +185,80 @@ def update_prior(factors: Factors) -> Factors:
     return replace(factors, doc_prior=update_doc_prior(factors.doc_prior, expected.sum(axis=0), len(gamma)))
 
 
+def update_response_variance(problem: Problem, factors: Factors) -> Factors:
+    """Update the variance of the responses by empirical Bayes, docs/math.md eq. (109)."""
+    assert problem.response is not None
+    assert factors.belief is not None
+    seen = moments_of(problem, factors)
+    return replace(factors, belief=gaussian.update_variance(seen, problem.response, factors.belief))
+
+
+def update_weights(problem: Problem, factors: Factors) -> Factors:
+    """Update the distribution of the weights at fixed multipliers, docs/math.md eq. (107)."""
+    assert problem.response is not None
+    assert factors.belief is not None
+    assert factors.readout is not None
+    seen, readout = moments_of(problem, factors), factors.readout
+    belief = gaussian.update_weights(seen, problem.response, factors.belief, readout.pull)
+    return replace(factors, belief=belief, readout=replace(readout, weights=belief.mean))
+
+
 def shares_of(problem: Problem, factors: Factors) -> Floats:
     """Return the expected shares of topics in documents, shape (N, K)."""
-    return np.asarray(factors.doc_topic[:, : factors.n_topics] / problem.lengths[:, None])
+    return np.asarray(factors.doc_topic[:, : factors.n_topics] / problem.lengths[:, None], dtype=np.float64)
+
+
+def moments_of(problem: Problem, factors: Factors) -> Moments:
+    """Return the first two moments of the shares, where a Gaussian response asks for them."""
+    assert factors.overlap is not None
+    return gaussian.moments(shares_of(problem, factors), problem.lengths, factors.overlap)
 
 
 def bound_terms(problem: Problem, factors: Factors) -> dict[str, float]:
-    """Return the terms of the negative bound on the log-probability of the words, docs/math.md eq. (60)."""
+    """Return the terms of the negative bound on the log-probability of words and responses, eq. (60) and (110)."""
     K = factors.n_topics
     counts = factors.word_topic[:, :K].astype(np.float64)
     log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
     gamma = factors.gamma[:, :K].astype(np.float64)
-    return {
+    terms = {
         "words": -float(np.vdot(counts, log_topics)) - factors.entropy,
         "proportions": proportion_divergence(gamma, factors.doc_prior),
         "topics": topic_divergence(factors.topic_counts[:, :K], problem.word_prior),
     }
+    if problem.response is not None and factors.belief is not None:
+        terms |= gaussian.terms(moments_of(problem, factors), problem.response, factors.belief)
+    return terms
 
 
 def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
-    """Return the bound plus what fixed multipliers and weights reward in it: no update of `factors` lowers it."""
+    """Return the bound plus what fixed multipliers reward in it: no update of `factors` lowers it.
+
+    Weights are those of ``readout`` too, unless a Gaussian response gives them a distribution.
+    """
     found = -sum(bound_terms(problem, factors).values())
     if readout is not None:
-        found -= float(np.vdot(readout.slopes(), shares_of(problem, factors)))
+        weights = readout.weights if factors.belief is None else factors.belief.mean
+        found += float(np.vdot(readout.pull, shares_of(problem, factors) @ weights.T))
     return found
 
 
 def _concluded(problem: Problem, factors: Factors) -> Round:
     """Solve for multipliers and weights, and evaluate the regularized objective."""
-    terms = bound_terms(problem, factors)
     if problem.dual is None:
-        return Round(factors, terms)
+        return Round(factors, bound_terms(problem, factors))
     before = None if factors.readout is None else factors.readout.solution.dual
-    readout = solve_readout(shares_of(problem, factors), problem.dual, before, ACCURACY)
+    if problem.response is not None and factors.belief is not None:
+        belief, readout = gaussian.solve_weights(
+            moments_of(problem, factors), problem.response, problem.dual, factors.belief.variance, before, ACCURACY
+        )
+        factors = replace(factors, belief=belief, readout=readout)
+    else:
+        readout = solve_readout(shares_of(problem, factors), problem.dual, before, ACCURACY)
+        factors = replace(factors, readout=readout)
     squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
-    terms |= {"weights": squares, "margin": readout.solution.primal - squares}
-    return Round(replace(factors, readout=readout), terms)
+    terms = bound_terms(problem, factors)
+    terms.setdefault("weights", squares)
+    return Round(factors, terms | {"margin": readout.solution.primal - squares})
 
 
 def terms_of(at: Round) -> dict[str, float]:
@@ -190,4 +274,5 @@ def finished(problem: Problem, at: Round) -> MeanField:
     weights = np.zeros((0, K)) if factors.readout is None else factors.readout.folded
     total = factors.doc_topic[:, :K].sum(axis=0, dtype=np.float64)
     pseudo = (counts + np.float32(problem.word_prior)).astype(np.float32)
-    return MeanField(table, pseudo, factors.doc_prior, weights, total / total.sum(), UNTIL_SETTLED)
+    variance = None if factors.belief is None else factors.belief.variance
+    return MeanField(table, pseudo, factors.doc_prior, weights, total / total.sum(), UNTIL_SETTLED, variance)

@@ -17,6 +17,7 @@ from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, Supervision, build_dual
 from regbayes.models.medlda.meanfield import MeanField, as_word_counts, lengths_of
 from regbayes.models.medlda.predict import Documents
+from regbayes.models.medlda.response import Response
 from regbayes.models.medlda.state import Margins, Targets
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,8 @@ class Settings:
     topic_word_prior: float  # with margins on the posterior zero makes topics parameters
     weight_variance: float  # v^2
     squared: bool  # whether losses are squared
+    response_variance: float | None  # of Gaussian responses, with margins on the posterior; None: there are none
+    estimate_response: bool  # whether that is only where its estimate begins
     margins: MarginKind
     n_sweeps: int  # of label-free inference, where margins are consistent
     max_iter: int
@@ -98,7 +101,13 @@ def fit(
     else:
         scheme = posterior
         problem = posterior.Problem(
-            documents_kept, lengths, dual, settings.topic_word_prior, settings.estimate_doc_prior, settings.n_threads
+            documents_kept,
+            lengths,
+            dual,
+            settings.topic_word_prior,
+            settings.estimate_doc_prior,
+            settings.n_threads,
+            _response(kept, settings),
         )
         vague = start is None and (kept is None or isinstance(kept, Targets))
         n_rounds = posterior.START_ROUNDS if vague else 1
@@ -129,6 +138,16 @@ def _first_logits(documents: WordCounts, n_words: int, supervision: Supervision 
         membership = np.hstack([positive, 1.0 - positive]) if positive.shape[1] == 1 else positive
         return class_logits(documents, n_words, K, membership, rng)
     return random_logits(documents, n_words, K, rng)
+
+
+def _response(supervision: Supervision | None, settings: Settings) -> Response | None:
+    if settings.response_variance is None:
+        return None
+    if not isinstance(supervision, Targets):
+        raise ValueError("a Gaussian response needs numbers to respond with")
+    return Response(
+        supervision.values, settings.weight_variance, settings.response_variance, settings.estimate_response
+    )
 
 
 def _without_empty(documents: WordCounts) -> tuple[WordCounts, Integers]:

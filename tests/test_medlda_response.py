@@ -1,0 +1,274 @@
+"""The Gaussian response of MedLDA's regression: moments by enumeration, updates that never lower the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.sparse import csr_array
+from scipy.special import digamma
+from sklearn.feature_extraction.text import TfidfTransformer
+
+from medlda_tools import draw_documents
+from regbayes import MedLDARegressor, load
+from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.models.medlda import posterior, response
+from regbayes.models.medlda.init import random_logits
+from regbayes.models.medlda.margins import Accuracy, build_dual
+from regbayes.models.medlda.meanfield import as_table, lengths_of
+from regbayes.models.medlda.state import Targets
+
+X, PROPORTIONS, TOPICS = draw_documents(100, n_words=40, length=30)
+NUMBERS = PROPORTIONS @ np.array([[2.0, 0.0], [-1.0, 1.0], [0.5, -1.0], [0.0, 0.0]])
+NUMBERS = NUMBERS + 0.1 * np.random.default_rng(1).standard_normal(NUMBERS.shape)
+NUMBERS = (NUMBERS - NUMBERS.mean(axis=0)) / NUMBERS.std(axis=0)
+EXACT = Accuracy(gap=1e-10, max_epochs=3000.0)
+K = 4
+
+
+def documents_of(X):
+    X = csr_array(X)
+    return WordCounts(X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64))
+
+
+def problem_of(X=X, price=20.0, word_prior=0.1, variance=0.5, estimate=True):
+    documents = documents_of(X)
+    targets = Targets(NUMBERS, np.full(NUMBERS.shape, price), 0.1)
+    observed = response.Response(NUMBERS, 0.8, variance, estimate)
+    dual = build_dual(targets, 0.8, False, False)
+    return posterior.Problem(documents, lengths_of(documents), dual, word_prior, True, 1, observed)
+
+
+def started(problem):
+    return posterior.start(problem, random_logits(problem.documents, 40, K, np.random.default_rng(0)), np.full(K, 0.3))
+
+
+def topics_of(phi, numbers):
+    """Topics of one document's words: log phi, its one row of gamma, and what `infer_words` sums."""
+    n = len(numbers)
+    words = WordCounts(np.arange(n, dtype=np.int32), np.asarray(numbers, np.float32), np.array([0, n]))
+    nothing = response.Reward(np.zeros((1, phi.shape[1])), np.zeros((phi.shape[1],) * 2))
+    log_topics, gamma = np.zeros((n, phi.shape[1])), np.ones((1, phi.shape[1]))
+    start = np.log(phi).astype(np.float32)
+    return response.infer_words(words, log_topics, np.ones(phi.shape[1]), nothing, start, gamma, 0, 1)
+
+
+# --- moments
+
+
+def test_second_moment_is_that_of_all_assignments_enumerated():
+    rng = np.random.default_rng(0)
+    numbers, phi = [1, 3, 2], rng.dirichlet(np.ones(3), 3)
+    tokens = np.repeat(phi, numbers, axis=0)
+    expected = np.zeros((3, 3))
+    for z in product(range(3), repeat=6):
+        share = np.bincount(z, minlength=3) / 6
+        expected += np.prod(tokens[np.arange(6), z]) * np.outer(share, share)
+    found = topics_of(phi, numbers)
+    second = response.moments(found.doc_topic / 6, np.array([6.0]), found.overlap).second
+    np.testing.assert_allclose(second, expected, rtol=1e-5)
+    # The weights' side of the same: E[(eta zbar)^2] by drawing nothing.
+    curvature = rng.standard_normal((3, 5)) @ rng.standard_normal((5, 3))
+    curvature = curvature @ curvature.T
+    reward = response.Reward(np.zeros((1, 3)), curvature)
+    words = WordCounts(np.arange(3, dtype=np.int32), np.asarray(numbers, np.float32), np.array([0, 3]))
+    log_phi = np.log(phi).astype(np.float32)
+    at = response.infer_words(words, np.zeros((3, 3)), np.ones(3), reward, log_phi, np.ones((1, 3)), 0, 1)
+    cost = response.quadratic_costs(at.own, at.doc_topic, np.array([6.0]), curvature)
+    assert cost[0] == pytest.approx(0.5 * np.trace(curvature @ expected), rel=1e-5)
+
+
+def test_weights_of_words_that_are_not_whole_have_a_proper_covariance():
+    rng = np.random.default_rng(0)
+    numbers, phi = np.array([0.3, 1.7, 2.4]), rng.dirichlet(np.ones(3), 3)
+    found, n = topics_of(phi, numbers), numbers.sum()
+    at = response.moments(found.doc_topic / n, np.array([n]), found.overlap)
+    covariance = at.second - np.outer(at.shares[0], at.shares[0])
+    assert np.linalg.eigvalsh(covariance).min() > -1e-7
+    np.testing.assert_allclose(covariance.sum(axis=0), 0, atol=1e-6)  # shares sum to one
+
+
+# --- weights
+
+
+def test_without_margins_weights_are_a_bayesian_linear_regression():
+    problem = problem_of(price=0.0)
+    at = started(problem).factors
+    seen = posterior.moments_of(problem, at)
+    for i in range(2):
+        precision = np.eye(K) / 0.8 + seen.second / 0.5
+        np.testing.assert_allclose(np.linalg.inv(at.belief.covariance[i]), precision, rtol=1e-6)
+        mean = np.linalg.solve(precision, seen.shares.T @ NUMBERS[:, i] / 0.5)
+        np.testing.assert_allclose(at.belief.mean[i], mean, rtol=1e-6)
+    assert not np.any(at.readout.pull)
+
+
+def test_certain_shares_are_ordinary_bayesian_regression():
+    """Documents of one endlessly repeated word of a known topic: scikit-learn's ridge is the mean."""
+    from sklearn.linear_model import Ridge
+
+    shares = np.eye(K)[np.arange(100) % K]
+    seen = response.Moments(shares, shares.T @ shares)
+    observed = response.Response(NUMBERS, 0.8, 0.5, False)
+    dual = build_dual(Targets(NUMBERS, np.zeros(NUMBERS.shape), 0.1), 0.8, False, False)
+    belief, _ = response.solve_weights(seen, observed, dual, np.full(2, 0.5), None, EXACT)
+    np.testing.assert_allclose(belief.mean, Ridge(alpha=0.5 / 0.8, fit_intercept=False).fit(shares, NUMBERS).coef_)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_weights_with_margins_minimise_divergence_and_loss(squared):
+    problem = problem_of()
+    at = started(problem).factors
+    seen = posterior.moments_of(problem, at)
+    dual = build_dual(Targets(NUMBERS, np.full(NUMBERS.shape, 20.0), 0.1), 0.8, squared, False)
+    belief, readout = response.solve_weights(seen, problem.response, dual, np.array([0.5, 0.2]), None, EXACT)
+
+    def value(mean, covariance):
+        q = replace(belief, mean=mean, covariance=covariance)
+        loss = np.maximum(0, np.abs(NUMBERS - seen.shares @ mean.T) - 0.1)
+        return sum(response.terms(seen, problem.response, q).values()) + 20 * np.sum(loss**2 if squared else loss)
+
+    best = value(belief.mean, belief.covariance)
+    assert np.any(readout.pull)
+    rng = np.random.default_rng(0)
+    for size in (1e-4, 1e-2, 0.1):
+        for _ in range(20):
+            assert value(belief.mean + size * rng.standard_normal((2, K)), belief.covariance) > best - 1e-6
+            root = np.eye(K) + size * rng.standard_normal((2, K, K))
+            moved = root @ belief.covariance @ root.swapaxes(1, 2)
+            assert value(belief.mean, moved) > best - 1e-6
+    # The multipliers give the same weights by their closed form.
+    again = response.update_weights(seen, problem.response, belief, readout.pull)
+    np.testing.assert_allclose(again.mean, belief.mean, rtol=1e-8)
+    np.testing.assert_allclose(again.covariance, belief.covariance, rtol=1e-8)
+
+
+def test_estimated_variance_fits_best():
+    problem = problem_of()
+    at = started(problem).factors
+    seen, found = posterior.moments_of(problem, at), posterior.update_response_variance(problem, at).belief.variance
+    for i in range(2):
+
+        def cost(log_variance, i=i):
+            variance = at.belief.variance.copy()
+            variance[i] = np.exp(log_variance)
+            return response.terms(seen, problem.response, replace(at.belief, variance=variance))["responses"]
+
+        best = minimize_scalar(cost, bounds=(-8, 3), method="bounded", options={"xatol": 1e-8})
+        assert found[i] == pytest.approx(np.exp(best.x), rel=1e-4)
+
+
+# --- topics of words
+
+
+@pytest.mark.parametrize("word_prior", [0.1, 0.0])
+@pytest.mark.parametrize("weights", ["whole", "tf-idf"])
+@pytest.mark.parametrize("variance", [0.5, 0.01])
+def test_no_update_lowers_the_bound_at_fixed_multipliers(word_prior, weights, variance):
+    counts = X if weights == "whole" else csr_array(TfidfTransformer().fit_transform(X) * 3)
+    problem = problem_of(counts, word_prior=word_prior, variance=variance)
+    at = started(problem).factors
+    for _ in range(4):
+        multipliers = at.readout
+        values = [posterior.lagrangian(problem, at, multipliers)]
+        updates = [
+            partial(posterior.update_documents, problem),
+            posterior.update_topics,
+            posterior.update_prior,
+            partial(posterior.update_response_variance, problem),
+            partial(posterior.update_weights, problem),
+        ]
+        for update in updates:
+            at = update(at)
+            values.append(posterior.lagrangian(problem, at, multipliers))
+        assert np.all(np.diff(values) > -2e-6 * np.abs(values[:-1]))
+        assert values[-1] > values[0]
+        at = posterior.step(problem, posterior.Round(at, {})).state.factors
+
+
+def test_perturbed_topics_of_words_are_worse():
+    problem = problem_of(variance=0.05)
+    at = started(problem).factors
+    for _ in range(200):
+        at = posterior.update_documents(problem, at)
+    best = posterior.lagrangian(problem, at, at.readout)
+    rng = np.random.default_rng(0)
+    for size in (0.05, 0.5):
+        moved = at.log_phi + size * rng.standard_normal(at.log_phi.shape).astype(np.float32)
+        moved -= np.log(np.exp(moved).sum(axis=1, keepdims=True))
+        shifted = posterior._update_coupled_documents(problem, replace(at, log_phi=moved), n_sweeps=0)
+        assert posterior.lagrangian(problem, shifted, at.readout) < best
+        gamma = at.gamma[:, :K] * np.exp(size * rng.standard_normal((100, K)))
+        shifted = posterior._update_coupled_documents(problem, replace(at, gamma=as_table(gamma)), n_sweeps=0)
+        assert posterior.lagrangian(problem, shifted, at.readout) < best
+
+
+def test_settled_topics_of_words_are_supervised_ldas_fixed_point():
+    """Blei and McAuliffe (NIPS 2007), eq. 7, token by token, with the weights' second moments."""
+    problem = problem_of(price=0.0, variance=0.2)
+    at = started(problem).factors
+    for _ in range(200):
+        at = posterior.update_documents(problem, at)
+    log_topics = posterior.expected_log_topics(at.topic_counts[:, :K], 0.1)
+    phi, starts, numbers, words = np.exp(at.log_phi), X.indptr, X.data, X.indices
+    second = response.second_moments(at.belief)
+    for d in range(10):
+        each = slice(starts[d], starts[d + 1])
+        n, total = numbers[each].sum(), numbers[each] @ phi[each]
+        for f, w in zip(phi[each], words[each], strict=True):
+            exponent = digamma(at.gamma[d, :K].astype(float)) + log_topics[w]
+            for i in range(2):
+                others = second[i] @ (total - f)
+                exponent += NUMBERS[d, i] * at.belief.mean[i] / (n * 0.2)
+                exponent -= (2 * others + np.diag(second[i])) / (2 * n**2 * 0.2)
+            expected = np.exp(exponent - exponent.max())
+            np.testing.assert_allclose(f, expected / expected.sum(), atol=2e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped at max_iter")
+def test_an_endless_variance_leaves_plain_latent_dirichlet_allocation():
+    model = {"inference": "variational", "margins": "posterior", "max_iter": 60, "C": 0.0, "random_state": 0}
+    plain = MedLDARegressor(K, **model).fit(X, NUMBERS[:, 0])
+    vague = MedLDARegressor(K, **model, response_variance=1e8).fit(X, NUMBERS[:, 0])
+    assert vague.perplexity(X) == pytest.approx(plain.perplexity(X), rel=2e-3)
+    assert np.abs(vague.coef_).max() < 1e-3
+
+
+# --- the estimator
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped at max_iter")
+def test_numbers_are_learned_and_their_variance_is_estimated(tmp_path):
+    X, proportions, _ = draw_documents(500, length=80)
+    noise = 0.5 * np.random.default_rng(0).standard_normal(500)
+    y = 3 + 4 * proportions @ np.array([2.0, -1.0, 0.5, 0.0]) + noise
+    train, test = slice(0, 300), slice(300, 500)
+    options = {"inference": "variational", "margins": "posterior", "random_state": 0, "max_iter": 40}
+    fitted = MedLDARegressor(4, C=0, response_variance="auto", **options).fit(X[train], y[train])
+    assert fitted.score(X[test], y[test]) > 0.8
+    assert 0.1 < fitted.response_variance_ < 1.5
+    fitted.save(tmp_path / "model")
+    assert load(tmp_path / "model").response_variance_ == fitted.response_variance_
+    two = MedLDARegressor(4, C=0.1, response_variance=0.3, **options).fit(X[train], np.c_[y, -y][train])
+    np.testing.assert_allclose(two.response_variance_, 0.3 * y[train].var())
+    assert two.coef_.shape == (2, 4)
+    threads = MedLDARegressor(4, C=0, response_variance="auto", n_jobs=2, **options).fit(X[train], y[train])
+    np.testing.assert_array_equal(threads.coef_, fitted.coef_)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"response_variance": 1.0}, 'needs margins="posterior"'),
+        ({"response_variance": "auto", "inference": "gibbs"}, 'needs inference="variational"'),
+        ({"response_variance": 0.0, "margins": "posterior"}, "response_variance"),
+        ({"response_variance": "estimate", "margins": "posterior"}, "response_variance"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        MedLDARegressor(3, **{"inference": "variational"} | parameters).fit(X, NUMBERS)
