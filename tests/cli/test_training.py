@@ -21,7 +21,7 @@ from regbayes.cli.tables import Table, read_table
 from regbayes.cli.training import Wishes, baseline_score, train
 from regbayes.datasets import make_ibp_multitask
 
-QUICK = {"n_components": 4, "max_iter": 5, "folds": 2}
+QUICK = {"n_components": (4,), "max_iter": 5, "folds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -134,16 +134,16 @@ def test_tasks_and_holes(capsys):
 
 def test_folds_follow_the_rarest_class(problem, capsys):
     y = np.array([0] * 57 + [1] * 3)
-    rare = Problem(problem.X, y, "classifier", None, FitSettings(C=(1.0,), n_components=3, max_iter=3))
+    rare = Problem(problem.X, y, "classifier", None, FitSettings(C=(1.0,), n_components=(3,), max_iter=3))
     assert rare.possible_folds() == 3
-    alone = Problem(problem.X[:3], y[-4:-1], "classifier", None, FitSettings(n_components=3, max_iter=3))
+    alone = Problem(problem.X[:3], y[-4:-1], "classifier", None, FitSettings(n_components=(3,), max_iter=3))
     fitted = fit_model(alone, Output())
     assert fitted.search is None
     assert "too few rows of some class for cross-validation" in capsys.readouterr().err
 
 
 def test_fewer_rows_than_folds_of_a_regressor(problem, capsys):
-    settings = FitSettings(C=(0.01,), temperature=(0.1,), include_inputs=True, n_components=2, max_iter=2)
+    settings = FitSettings(C=(0.01,), temperature=(0.1,), include_inputs=True, n_components=(2,), max_iter=2)
     fitted = fit_model(Problem(problem.X[:4], np.array([0.5, 1.0, 1.5, 2.0]), "regressor", None, settings), Output())
     assert fitted.search.n_folds == 4
     assert "4 folds instead of 5: there are 4 rows" in capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_a_page_that_fails_does_not_cost_the_fit(table, monkeypatch, capsys):
         raise RuntimeError("no page today")
 
     monkeypatch.setattr("regbayes.report.collect", broken)
-    settings = FitSettings(cross_validate=False, n_components=3, max_iter=3)
+    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
     model = train(table, Wishes(targets=("kind",)), settings, quiet())
     assert model.report is None
     assert "no page today" in capsys.readouterr().err
@@ -177,14 +177,14 @@ def test_rows_without_a_target_are_left_out(table, capsys):
     columns = tuple(
         holes if name == "kind" else column for name, column in zip(table.names, table.columns, strict=True)
     )
-    settings = FitSettings(cross_validate=False, n_components=3, max_iter=3)
+    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
     model = train(Table(table.names, columns, "holes"), Wishes(targets=("kind",)), settings, Output())
     assert model.facts["rows"] == 80
     assert "10 of 90 rows have no target and are left out" in capsys.readouterr().err
 
 
 def test_rows_are_called_by_their_place_or_name(table):
-    settings = FitSettings(cross_validate=False, n_components=3, max_iter=3)
+    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
     kind = table.column("kind").copy()
     kind[:40] = None
     names = np.array([f"flower {i}" for i in range(90)], dtype=object)
@@ -223,7 +223,7 @@ def test_rare_classes_may_count_as_much(problem):
     X = rng.standard_normal((300, 3)) + y[:, None]
     recalls = []
     for balanced in (False, True):
-        settings = FitSettings(n_components=4, C=(1.0,), balanced=balanced, folds=2)
+        settings = FitSettings(n_components=(4,), C=(1.0,), balanced=balanced, folds=2)
         fitted = fit_model(Problem(X, y, "classifier", None, settings), quiet())
         assert fitted.estimator.class_weight == ("balanced" if balanced else None)
         recalls.append(np.mean(fitted.predictions[y == 1]))

@@ -71,7 +71,7 @@ def run_demo(folder: Path, out: Output) -> dict[str, Any]:
     out.say(f"fitting ten features to {paths['train']}")
     wishes = Wishes(targets=("digit",), image_shape=(SIDE, SIDE))
     table = read_table(str(paths["train"]))
-    model = train(table, wishes, FitSettings(n_components=10, cross_validate=False), out)
+    model = train(table, wishes, FitSettings(n_components=(10,), cross_validate=False), out)
     test = read_table(str(paths["test"]))
     model = replace(model, report=_report(model, test, out))
     model_path, page = folder / "digits.model", folder / "digits.html"

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from regbayes.cli.options import Delimiter, Format, Header, Json, Missing, ModelPath, Quiet, read_options
+from regbayes.cli.options import (
+    Delimiter,
+    Encoding,
+    Format,
+    Header,
+    Json,
+    Missing,
+    ModelPath,
+    OtherText,
+    Quiet,
+    read_options,
+)
 from regbayes.cli.output import Output
 
 __all__ = ["evaluate"]
@@ -27,17 +38,18 @@ def evaluate(
     delimiter: Delimiter = None,
     header: Header = True,
     missing: Missing = None,
+    encoding: Encoding = "utf-8",
+    text: OtherText = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
     from regbayes.cli.modelfile import load_model
     from regbayes.cli.scores import evaluate as judge
-    from regbayes.cli.tables import read_table
 
     out = Output(json=json, quiet=quiet)
-    fitted = load_model(model)
-    table = read_table(data, read_options(format, delimiter, header, missing))
+    reading = read_options(format, delimiter, header, missing, encoding)
+    fitted, table = load_model(model).read(data, reading, tuple(text or ()))
     found = judge(fitted, table, out.warn)
     out.table(f"{found['rows']} rows of {table.source}", ["", "score"], _rows(found["scores"]))
     details = found["details"]

@@ -1,20 +1,25 @@
-"""``regbayes fit``: a model from a file."""
+"""``regbayes fit``: a model from a file, or from documents."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regbayes.cli.errors import ExitCode, UserError, counted
-from regbayes.cli.options import Delimiter, Format, Header, Json, Missing, Quiet, read_options
+from regbayes.cli.errors import ExitCode, UserError
+from regbayes.cli.options import Delimiter, Encoding, Format, Header, Json, Missing, Quiet, read_options
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
+    from regbayes.cli.search import FitSettings
+    from regbayes.cli.tables import ReadOptions
+    from regbayes.cli.training import Wishes
+    from regbayes.cli.words import WordWishes
 
-__all__ = ["fit", "show_model", "summary"]
+__all__ = ["check_writable", "fit", "image_shape"]
 
 EPILOG = """**Examples**
 
@@ -26,9 +31,15 @@ EPILOG = """**Examples**
 
 `regbayes fit yeast.arff --output yeast.model` (Mulan's XML file beside it says what the labels are)
 
+`regbayes fit reviews.csv --text review --target stars --kind regressor --output reviews.model` (topics of documents)
+
+`regbayes fit mails/ --output mails.model` (a folder of text files for each class)
+
+`regbayes fit 20newsgroups:train --output news.model` (also `movie-reviews`)
+
 Ctrl-C ends the search; the best settings so far are fitted and saved, and the exit code is 130."""
 
-TARGET, SEARCH = "Target and inputs", "Settings and search"
+TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and search"
 
 
 class KindName(StrEnum):
@@ -39,9 +50,27 @@ class KindName(StrEnum):
     regressor = "regressor"
 
 
+class ModelName(StrEnum):
+    """The models that can be fitted."""
+
+    ilsvm = "ilsvm"
+    medlda = "medlda"
+
+
+class InferenceName(StrEnum):
+    """How MedLDA infers topics."""
+
+    gibbs = "gibbs"
+    variational = "variational"
+
+
 def fit(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="CSV, Parquet, NPZ, ARFF or LIBSVM file; - is CSV from stdin.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="CSV, Parquet, NPZ, ARFF or LIBSVM file, - for CSV from stdin, a folder of documents, or a text set.",
+        ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="The model file to write.", show_default=False)],
     target: Annotated[
@@ -51,6 +80,14 @@ def fit(
     kind: Annotated[
         KindName | None,
         typer.Option("--kind", help="What to fit, if not what the target looks like.", rich_help_panel=TARGET),
+    ] = None,
+    model: Annotated[
+        ModelName | None,
+        typer.Option(
+            "--model",
+            help="ilsvm: features of rows; medlda: topics of documents, the default for text.",
+            rich_help_panel=TARGET,
+        ),
     ] = None,
     task: Annotated[
         str | None,
@@ -88,13 +125,39 @@ def fit(
             rich_help_panel=TARGET,
         ),
     ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option("--text", help="Column with the text; again for several.", rich_help_panel=DOCUMENTS),
+    ] = None,
+    min_df: Annotated[
+        int | None,
+        typer.Option("--min-df", min=1, help="Documents that a word must occur in.", rich_help_panel=DOCUMENTS),
+    ] = None,
+    max_words: Annotated[
+        int | None,
+        typer.Option("--max-words", min=2, help="Most words, the frequent ones.", rich_help_panel=DOCUMENTS),
+    ] = None,
+    stop_words: Annotated[
+        str | None,
+        typer.Option("--stop-words", help="auto, english, none, or a file of words.", rich_help_panel=DOCUMENTS),
+    ] = None,
+    inference: Annotated[
+        InferenceName | None,
+        typer.Option("--inference", help="How topics are inferred.", rich_help_panel=DOCUMENTS),
+    ] = None,
     cv: Annotated[
         bool,
         typer.Option("--cv/--no-cv", help="Whether to choose settings by cross-validation.", rich_help_panel=SEARCH),
     ] = True,
     folds: Annotated[int, typer.Option("--folds", min=2, help="Parts of the rows.", rich_help_panel=SEARCH)] = 5,
     n_components: Annotated[
-        int | None, typer.Option("--n-components", min=1, help="Most features.", rich_help_panel=SEARCH)
+        list[int] | None,
+        typer.Option(
+            "--n-components",
+            min=1,
+            help="Most features; of documents the number of topics, again for values to try.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     C: Annotated[
         list[float] | None,
@@ -129,17 +192,20 @@ def fit(
     delimiter: Delimiter = None,
     header: Header = True,
     missing: Missing = None,
+    encoding: Encoding = "utf-8",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a model to a file, and save it.
 
     The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
-    cross-validation. Missing values, text columns and columns that say nothing are taken care of.
+    cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text, a folder
+    or a text set the rows are documents, and the model finds topics in them.
     """
     from regbayes.cli.search import FitSettings
-    from regbayes.cli.tables import read_table
-    from regbayes.cli.training import Wishes, train
+    from regbayes.cli.summaries import show_model, summary
+    from regbayes.cli.training import Wishes
+    from regbayes.cli.words import WordWishes
 
     out = Output(json=json, quiet=quiet)
     check_writable(output)
@@ -157,10 +223,11 @@ def fit(
         image_shape=None if image is None else image_shape(image),
     )
     settings = FitSettings(
-        n_components=n_components,
+        n_components=tuple(sorted(set(n_components or ()))),
         C=tuple(sorted(set(C or ()))),
         temperature=tuple(temperature or ()),
         include_inputs=include_inputs,
+        inference=None if inference is None else inference.value,
         max_iter=max_iter,
         folds=folds,
         cross_validate=cv,
@@ -168,13 +235,69 @@ def fit(
         seed=seed,
         jobs=jobs or 1,
     )
-    table = read_table(data, read_options(format, delimiter, header, missing))
-    model = train(table, wishes, settings, out)
-    model.save(output)
-    show_model(model, output, out)
-    out.result({"command": "fit", "model": output, **summary(model)})
-    if model.facts["interrupted"]:
+    words = WordWishes(tuple(text or ()), min_df, max_words, stop_words or "auto")
+    reading = read_options(format, delimiter, header, missing, encoding)
+    if _wants_topics(model, data, words):
+        fitted = _fit_documents(data, reading, wishes, words, settings, out)
+    else:
+        fitted = _fit_table(data, reading, wishes, words, settings, out)
+    fitted.save(output)
+    show_model(fitted, output, out)
+    out.result({"command": "fit", "model": output, **summary(fitted)})
+    if fitted.facts["interrupted"]:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _wants_topics(model: ModelName | None, data: str, words: WordWishes) -> bool:
+    from regbayes.cli.documents import is_documents
+
+    return model is ModelName.medlda if model is not None else bool(words.columns) or is_documents(data)
+
+
+def _fit_table(
+    data: str, reading: ReadOptions, wishes: Wishes, words: WordWishes, settings: FitSettings, out: Output
+) -> ModelFile:
+    from regbayes.cli.tables import read_table
+    from regbayes.cli.training import train
+    from regbayes.cli.words import WordWishes
+
+    _refuse(
+        "iLSVM; --model medlda finds topics of documents",
+        {
+            "--text": words.columns,
+            "--min-df, --max-words and --stop-words": replace(words, columns=()) != WordWishes(),
+            "--inference": settings.inference,
+            "several --n-components": len(settings.n_components) > 1,
+        },
+    )
+    return train(read_table(data, reading), wishes, settings, out)
+
+
+def _fit_documents(
+    data: str, reading: ReadOptions, wishes: Wishes, words: WordWishes, settings: FitSettings, out: Output
+) -> ModelFile:
+    from regbayes.cli.documents import read_documents
+    from regbayes.cli.topics import train_documents
+
+    _refuse(
+        "MedLDA, which sees words alone",
+        {
+            "--task": wishes.task,
+            "--categorical": wishes.categorical,
+            "--no-standardize": not wishes.standardize,
+            "--image": wishes.image_shape,
+            "--temperature": settings.temperature,
+            "--include-inputs and --features-only": settings.include_inputs is not None,
+        },
+    )
+    return train_documents(read_documents(data, reading), wishes, words, settings, out)
+
+
+def _refuse(model: str, given: dict[str, Any]) -> None:
+    """Refuse options that the model has no use for."""
+    for option, value in given.items():
+        if value:
+            raise UserError(f"{option}: nothing for {model}")
 
 
 def check_writable(path: str) -> None:
@@ -196,57 +319,3 @@ def image_shape(text: str) -> tuple[int, int]:
     if not (height.isdigit() and width.isdigit()) or 0 in (int(height), int(width)):
         raise UserError(f"--image must be HEIGHTxWIDTH, 8x8 for instance; got {text!r}")
     return int(height), int(width)
-
-
-def summary(model: ModelFile) -> dict[str, Any]:
-    """Return what a fitted model is, for JSON."""
-    estimator, search = model.estimator, model.search
-    found = {
-        "estimator": type(estimator).__name__,
-        "kind": model.target.kind,
-        "targets": list(model.target.names),
-        "task": model.target.task,
-        "rows": model.facts["rows"],
-        "inputs": model.facts["inputs"],
-        "settings": search.chosen if search is not None else {"C": getattr(estimator, "C_", estimator.C)},
-        "n_components": estimator.n_components,
-        "n_components_in_use": estimator.n_components_,
-        "seconds": model.facts["seconds"],
-        "interrupted": model.facts["interrupted"],
-        "baseline_score": model.facts["baseline"],
-        "cross_validation": None,
-    }
-    if search is not None:
-        found["cross_validation"] = {
-            "metric": model.facts["metric"],
-            "mean": search.mean[search.best],
-            "std": search.deviation[search.best],
-            "folds": search.n_folds,
-            "candidates": [
-                {**candidate, "mean": mean, "std": deviation}
-                for candidate, mean, deviation in zip(search.candidates, search.mean, search.deviation, strict=True)
-            ],
-        }
-    return found
-
-
-def show_model(model: ModelFile, path: str, out: Output) -> None:
-    """Print what was found, and what can be done next."""
-    found = summary(model)
-    settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
-    facts = {"model": f"{found['estimator']}, {settings}"}
-    nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
-    baseline = f"always {nothing}: {found['baseline_score']:.3f}"
-    if (cv := found["cross_validation"]) is not None:
-        score = f"{model.facts['metric']} {cv['mean']:.3f} ± {cv['std']:.3f}"
-        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
-    else:
-        facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
-    in_use = found["n_components_in_use"]
-    nobody = "" if in_use else ": predictions rest on the inputs alone, or are all alike"
-    facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
-    facts["time"] = f"{found['seconds']:.1f} s"
-    facts["saved"] = path
-    facts["next"] = f"regbayes report {path} --output report.html"
-    facts[""] = f"regbayes predict {path} NEW_DATA"
-    out.facts(facts)

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from regbayes.cli.targets import Kind, observed_rows
 
 __all__ = ["Journal", "JournalScorer", "score_of"]
 
-Floats = NDArray[np.float64]
 RECORDS = "?" * 32 + ".npz"
 
 
@@ -56,7 +56,7 @@ class JournalScorer:
     names: tuple[str, ...]  # of the settings to record
     balanced: bool = False
 
-    def __call__(self, estimator: Any, X: Floats, y: NDArray[Any]) -> float:
+    def __call__(self, estimator: Any, X: Any, y: NDArray[Any]) -> float:
         """Return the score."""
         predicted = np.asarray(estimator.predict(X))
         score = score_of(self.kind, y, predicted, balanced=self.balanced)
@@ -88,7 +88,7 @@ class Journal:
             found.setdefault(json.dumps(record["settings"], sort_keys=True), []).append(record["score"])
         return found
 
-    def predictions(self, settings: dict[str, Any], X: Floats, task: NDArray[Any] | None) -> NDArray[Any] | None:
+    def predictions(self, settings: dict[str, Any], X: Any, task: NDArray[Any] | None) -> NDArray[Any] | None:
         """Return the predictions of each row by the fit with these settings that had not seen it; None if some lack."""
         by_mark: dict[int, Any] = {}
         for record, rows, predicted in self._records():
@@ -105,9 +105,18 @@ class Journal:
                 yield json.loads(str(saved["record"])), saved["rows"], saved["predicted"]
 
 
-def _row_marks(X: Floats, task: NDArray[Any] | None) -> NDArray[np.uint64]:
+def _row_marks(X: Any, task: NDArray[Any] | None) -> NDArray[np.uint64]:
     """Return a number for each row that tells it from others."""
-    tasks = [b""] * len(X) if task is None else [str(name).encode() for name in task]
-    rows = zip(np.ascontiguousarray(X), tasks, strict=True)
-    digests = (hashlib.blake2b(row.tobytes() + name, digest_size=8).digest() for row, name in rows)
+    tasks = [b""] * X.shape[0] if task is None else [str(name).encode() for name in task]
+    digests = (
+        hashlib.blake2b(row + name, digest_size=8).digest() for row, name in zip(_row_bytes(X), tasks, strict=True)
+    )
     return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
+
+
+def _row_bytes(X: Any) -> Iterator[bytes]:
+    """Return the content of each row: its numbers, and where they are in a sparse matrix of rows."""
+    if not issparse(X):
+        return (row.tobytes() for row in np.ascontiguousarray(X))
+    parts = zip(X.indptr[:-1], X.indptr[1:], strict=True)
+    return (X.indices[start:end].astype(np.int64).tobytes() + X.data[start:end].tobytes() for start, end in parts)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
-from regbayes.cli.errors import BadDataError, BadModelError, counted
+from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.schema import Say, Schema
-from regbayes.cli.tables import Table
+from regbayes.cli.tables import ReadOptions, Table, read_table
 from regbayes.cli.targets import TargetSpec, task_values
+from regbayes.cli.words import WordSchema
 from regbayes.persistence import PersistenceError, load
 
 __all__ = ["ModelFile", "Search", "load_model"]
@@ -44,14 +45,35 @@ class ModelFile(Saveable):
     """What ``regbayes fit`` writes, and the other commands read."""
 
     estimator: Any
-    schema: Schema
+    schema: Schema | WordSchema
     target: TargetSpec
     search: Search | None
     report: Any  # regbayes.report.ReportData, or None
     facts: dict[str, Any]  # rows, seconds, baseline, whether it was interrupted
 
-    def inputs(self, table: Table, say: Say) -> tuple[Floats, dict[str, Any]]:
+    def read(self, path: str, options: ReadOptions, text: tuple[str, ...] = ()) -> tuple[ModelFile, Table]:
+        """Read a file as this model needs it; ``text`` are columns with text that have another name in training.
+
+        Returns
+        -------
+        model, table
+            The model, which now takes the text from these columns, and the table.
+        """
+        if not isinstance(self.schema, WordSchema):
+            if text:
+                raise UserError(f"--text {text[0]}: this model was not fitted to documents")
+            return self, read_table(path, options)
+        from regbayes.cli.documents import read_documents
+
+        table = read_documents(path, options)
+        columns = text or self.schema.columns
+        if not text and not any(name in table for name in columns):
+            columns = table.text or columns
+        return replace(self, schema=replace(self.schema, columns=columns)), table
+
+    def inputs(self, table: Table, say: Say) -> tuple[Any, dict[str, Any]]:
         """Return what the estimator's methods take: inputs, and the tasks of rows where there are tasks."""
+        self._compare_numbering(table, say)
         task = task_values(table, self.target)
         return self.schema.encode(table, say), {} if task is None else {"task": task}
 
@@ -73,7 +95,21 @@ class ModelFile(Saveable):
         """Return the latent features of rows, by the name of their column."""
         X, _ = self.inputs(table, say)
         found = _called(self.estimator.transform, X, {})
-        return {f"feature{k}": found[:, k] for k in range(found.shape[1])}
+        noun = "topic" if isinstance(self.schema, WordSchema) else "feature"
+        return {f"{noun}{k}": found[:, k] for k in range(found.shape[1])}
+
+    def _compare_numbering(self, table: Table, say: Say) -> None:
+        """Say so if the columns of a LIBSVM file begin elsewhere than in training."""
+        known = self.facts.get("first_column")
+        if None in (known, table.first) or known == table.first:
+            return
+        if known == 1:
+            say(f"{table.source} has a column 0, but columns were counted from 1 in training: are they the same?")
+        else:
+            say(
+                f"no row of {table.source} has a column 0, and in training some did: if this file counts columns from "
+                "1, they are not the model's"
+            )
 
     def _note_new_tasks(self, tasks: dict[str, Any], say: Say) -> None:
         if tasks and len(new := np.setdiff1d(tasks["task"], self.estimator.tasks_)):
@@ -97,7 +133,7 @@ def load_model(path: str) -> ModelFile:
     return found
 
 
-def _called(method: Any, X: Floats, tasks: dict[str, Any]) -> Any:
+def _called(method: Any, X: Any, tasks: dict[str, Any]) -> Any:
     try:
         return method(X, **tasks)
     except ValueError as error:

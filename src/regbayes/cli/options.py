@@ -10,7 +10,19 @@ import typer
 if TYPE_CHECKING:
     from regbayes.cli.tables import ReadOptions
 
-__all__ = ["Delimiter", "FileFormat", "Format", "Header", "Json", "Missing", "ModelPath", "Quiet", "read_options"]
+__all__ = [
+    "Delimiter",
+    "Encoding",
+    "FileFormat",
+    "Format",
+    "Header",
+    "Json",
+    "Missing",
+    "ModelPath",
+    "OtherText",
+    "Quiet",
+    "read_options",
+]
 
 
 class FileFormat(StrEnum):
@@ -49,6 +61,13 @@ Missing = Annotated[
         "--missing", help="A text that marks a missing value, beside NA, ? and the like.", rich_help_panel=READING
     ),
 ]
+Encoding = Annotated[
+    str, typer.Option("--encoding", help="Of a CSV file, or of files in a folder.", rich_help_panel=READING)
+]
+OtherText = Annotated[
+    list[str] | None,
+    typer.Option("--text", help="Column with the text of documents, if not that of training.", rich_help_panel=READING),
+]
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A file that 'regbayes fit' wrote.", show_default=False)
 ]
@@ -59,8 +78,11 @@ def read_options(
     delimiter: str | None,
     header: bool,
     missing: list[str] | None,
+    encoding: str,
 ) -> ReadOptions:
     """Put the options about reading together."""
+    import codecs
+
     from regbayes.cli.errors import UserError
     from regbayes.cli.tables import ReadOptions
 
@@ -68,4 +90,10 @@ def read_options(
         delimiter = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
         if len(delimiter) != 1:
             raise UserError(f"--delimiter must be one character, got {delimiter!r}")
-    return ReadOptions(None if format is None else format.value, delimiter, header, tuple(missing or ()))
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise UserError(
+            f"--encoding must be one that Python knows, utf-8 or latin-1 for instance; got {encoding!r}"
+        ) from None
+    return ReadOptions(None if format is None else format.value, delimiter, header, tuple(missing or ()), encoding)

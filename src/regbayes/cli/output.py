@@ -47,8 +47,8 @@ class Output:
         if not self.json:
             _stdout().print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table of the result, unless the result is JSON. All columns but the first are numbers."""
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
+        """Print a table of the result, unless the result is JSON. All columns but the first are numbers, or none is."""
         if self.json:
             return
         from rich import box
@@ -58,7 +58,7 @@ class Output:
         self.line(title)
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(columns):
-            shown.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
+            shown.add_column(Text(column), justify="left" if i == 0 or not numbers else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(str(cell)) for cell in row))
         _stdout().print(shown)

@@ -8,7 +8,18 @@ import typer
 
 from regbayes.cli.errors import UserError
 from regbayes.cli.fit import check_writable
-from regbayes.cli.options import Delimiter, Format, Header, Json, Missing, ModelPath, Quiet, read_options
+from regbayes.cli.options import (
+    Delimiter,
+    Encoding,
+    Format,
+    Header,
+    Json,
+    Missing,
+    ModelPath,
+    OtherText,
+    Quiet,
+    read_options,
+)
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
@@ -25,12 +36,16 @@ EPILOG = """**Examples**
 
 `regbayes predict iris.model new.csv --features --output features.parquet`
 
+`regbayes predict reviews.model new-reviews.csv --features` (topics, where the model is of documents)
+
 `cat new.csv | regbayes predict iris.model - --json`"""
 
 
 def predict(
     model: ModelPath,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows to predict; - is CSV from stdin.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Rows or documents to predict, as to fit; - is CSV from stdin.")
+    ],
     output: Annotated[
         str | None,
         typer.Option(
@@ -44,21 +59,23 @@ def predict(
     delimiter: Delimiter = None,
     header: Header = True,
     missing: Missing = None,
+    encoding: Encoding = "utf-8",
+    text: OtherText = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict the target of new rows, one line per row in their order."""
     from regbayes.cli.modelfile import load_model
-    from regbayes.cli.tables import read_table
     from regbayes.cli.writers import write_columns, writer_for
 
     out = Output(json=json, quiet=quiet)
     if output is not None:
         check_writable(output)
         writer_for(output)
-    fitted = load_model(model)
-    table = read_table(data, read_options(format, delimiter, header, missing))
-    columns = predicted_columns(fitted, table, out, keep or [], scores=scores, features=features)
+    reading = read_options(format, delimiter, header, missing, encoding)
+    fitted, table = load_model(model).read(data, reading, tuple(text or ()))
+    kept = [*(key for key in table.keys if key not in (keep or ())), *(keep or ())]  # an answer says whose it is
+    columns = predicted_columns(fitted, table, out, kept, scores=scores, features=features)
     if output is not None:
         write_columns(columns, output)
         out.say(f"{table.n_rows} predictions written to {output}")

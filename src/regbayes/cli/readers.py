@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,19 @@ from numpy.typing import NDArray
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.tables import ReadOptions, Table, check_size, need, read_bytes
 
-__all__ = ["BY_FORMAT", "read_arff_table", "read_csv", "read_libsvm", "read_npz_table", "read_parquet"]
+__all__ = ["BY_FORMAT", "decoded", "read_arff_table", "read_csv", "read_libsvm", "read_npz_table", "read_parquet"]
 
 MISSING = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "None", "?"})
 DELIMITERS = (",", ";", "\t", "|")
 PANDAS_INDEX = r"__index_level_\d+__"  # what pandas calls an index without a name, which says nothing of a row
+LONGEST_FIELD = 2**31 - 1  # characters; Python's own limit is short of a long document
 MOSTLY = 0.9  # share of numbers above which a text column was probably meant to be one of numbers
 
 
 def read_csv(path: str, options: ReadOptions) -> Table:
     """Read text with a delimiter, by default with a header; types are found by looking at all rows."""
     source = "stdin" if path == "-" else path
-    text = _decoded(read_bytes(path), source)
+    text = decoded(read_bytes(path), source, options.encoding)
     delimiter = options.delimiter or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
     header, rows = _split(text, delimiter, source, options.header)
     check_size(len(rows), len(header), source)
@@ -55,13 +57,17 @@ def _is_index(text: str, first: NDArray[Any], delimiter: str) -> bool:
     return any(np.array_equal(first, np.arange(len(first)) + begin) for begin in (0, 1))
 
 
-def _decoded(content: bytes, source: str) -> str:
+def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
+    """Return the text of a file; an error that names the line where it is not in its encoding."""
+    plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig" if plain else encoding)
     except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        wide = plain and content[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise BadDataError(
-            f"{source} is not text in UTF-8 (byte {error.start} is {content[error.start]:#04x}). Save it as UTF-8, or "
-            "say its format with --format if it is no CSV"
+            f"{source}, line {line}: not text in {encoding.upper()} (byte {content[error.start]:#04x}). Save it as "
+            f"UTF-8, or say what it is with --encoding, {'utf-16' if wide else 'latin-1 or cp1252'} for instance"
         ) from None
     if "\0" in text:
         raise BadDataError(f"{source} is not a text file: it has null characters")
@@ -80,6 +86,7 @@ def _split(text: str, delimiter: str, source: str, has_header: bool) -> tuple[li
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     header: list[str] | None = None
+    shortest = csv.field_size_limit(LONGEST_FIELD)
     try:
         for row in reader:
             if not row or (len(row) == 1 and not row[0].strip()):
@@ -96,6 +103,8 @@ def _split(text: str, delimiter: str, source: str, has_header: bool) -> tuple[li
             rows.append(row)
     except csv.Error as error:
         raise BadDataError(f"{source}, line {reader.line_num}: {error}") from None
+    finally:
+        csv.field_size_limit(shortest)
     if header is None:
         raise BadDataError(f"{source} is empty")
     return header, rows
@@ -170,11 +179,12 @@ def _from_arrow(column: Any) -> NDArray[Any]:
     return _text_column(column.to_pylist())
 
 
-def read_npz_table(path: str) -> Table:
+def read_npz_table(path: str, *, sparse: bool = False) -> Table:
     """Read an NPZ archive: inputs ``X``, targets ``y`` or ``Y``, ``task``, names; or one array per column.
 
     Where there is an ``X`` (or the parts of a sparse one), only its columns are inputs. ``Y`` stands for all of its
-    columns, whose names are ``label_names``.
+    columns, whose names are ``label_names``. With ``sparse``, X is the table's counts, and ``class_names`` name the
+    classes of y.
     """
     from regbayes.datasets._files import DataError, read_npz  # brings scikit-learn, which CSV files do without
 
@@ -182,48 +192,67 @@ def read_npz_table(path: str) -> Table:
         arrays = read_npz(Path(path))
     except DataError as error:
         raise BadDataError(str(error)) from None
+    X = _npz_inputs(arrays, path, sparse)
+    n_rows = X.shape[0] if X is not None else max((len(a) for a in arrays.values() if a.ndim == 1), default=0)
+    inputs = None if X is None else _npz_input_names(arrays, X.shape[1], path)
     names: list[str] = []
     columns: list[NDArray[Any]] = []
-    X = _npz_inputs(arrays, path)
-    n_rows = len(X) if X is not None else max((len(a) for a in arrays.values() if a.ndim == 1), default=0)
-    inputs: tuple[str, ...] | None = None
-    if X is not None:
-        given = arrays.get("feature_names", arrays.get("vocabulary"))
-        inputs = tuple(map(str, given)) if given is not None else tuple(f"x{i}" for i in range(X.shape[1]))
-        if len(inputs) != X.shape[1]:
-            raise BadDataError(f"{path}: X has {X.shape[1]} columns, but there are {len(inputs)} feature_names")
-        names, columns = list(inputs), [_natural(X[:, i]) for i in range(X.shape[1])]
+    if X is not None and not sparse:
+        names, columns = list(inputs or ()), [_natural(X[:, i]) for i in range(X.shape[1])]
     labels = _npz_labels(arrays, n_rows, path)
     names += list(labels)
     columns += list(labels.values())
     for name, array in arrays.items():
         if name not in ("X", "Y") and array.ndim == 1 and len(array) == n_rows and not name.endswith("_names"):
             names.append(name)
-            columns.append(_natural(array))
+            columns.append(_named_classes(arrays) if sparse and name == "y" else _natural(array))
     targets = ("y",) if "y" in names else tuple(labels)
     groups = {"Y": tuple(labels)} if labels else {}
-    return Table(tuple(names), tuple(columns), path, inputs, targets, groups)
+    found = Table(tuple(names), tuple(columns), path, inputs, targets, groups)
+    if X is None or not sparse:
+        return found
+    return replace(found, inputs=(), counts=X, words=inputs, keys=("doc_ids",) if "doc_ids" in names else ())
 
 
-def _npz_inputs(arrays: dict[str, NDArray[Any]], path: str) -> NDArray[Any] | None:
+def _npz_input_names(arrays: dict[str, NDArray[Any]], n_inputs: int, path: str) -> tuple[str, ...]:
+    given = arrays.get("feature_names", arrays.get("vocabulary"))
+    names = tuple(map(str, given)) if given is not None else tuple(f"x{i}" for i in range(n_inputs))
+    if len(names) != n_inputs:
+        raise BadDataError(f"{path}: X has {n_inputs} columns, but there are {len(names)} feature_names")
+    return names
+
+
+def _named_classes(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return y, as names where it holds numbers of classes that have names."""
+    y, names = arrays["y"], arrays.get("class_names")
+    if names is None or y.dtype.kind not in "iu" or len(y) == 0 or not (y.min() >= 0 and y.max() < len(names)):
+        return _natural(y)
+    return _text_column(names[y].tolist())
+
+
+def _npz_inputs(arrays: dict[str, NDArray[Any]], path: str, sparse: bool) -> Any:
+    """Return X, dense or sparse as it is wanted; None if there is none."""
+    from scipy.sparse import csr_array
+
     if "X_data" in arrays:
-        from scipy.sparse import csr_matrix
-
         try:
             shape = tuple(int(n) for n in arrays["X_shape"])
-            check_size(shape[0], shape[1], path)
-            matrix = csr_matrix((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
+            if not sparse:
+                check_size(shape[0], shape[1], path)
+            matrix = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
             matrix.check_format(full_check=True)
         except (KeyError, ValueError, IndexError) as error:
             raise BadDataError(f"{path}: X_data, X_indices, X_indptr, X_shape are no sparse matrix: {error}") from None
-        return np.asarray(matrix.toarray(), dtype=np.float64)
+        return matrix if sparse else np.asarray(matrix.toarray(), dtype=np.float64)
     if "X" not in arrays:
         return None
     X = arrays["X"]
     if X.ndim != 2:
         raise BadDataError(f"{path}: X should have rows and columns; its shape is {X.shape}")
     check_size(X.shape[0], X.shape[1], path)
-    return X
+    if sparse and X.dtype.kind not in "biuf":
+        raise BadDataError(f"{path}: X should hold counts; it holds {X.dtype}")
+    return csr_array(X) if sparse else X
 
 
 def _npz_labels(arrays: dict[str, NDArray[Any]], n_rows: int, path: str) -> dict[str, NDArray[Any]]:
@@ -251,10 +280,11 @@ def read_arff_table(path: str) -> Table:
     return Table(tuple(found.names), found.columns, path, targets=labels, groups=groups)
 
 
-def read_libsvm(path: str) -> Table:
+def read_libsvm(path: str, *, sparse: bool = False) -> Table:
     """Read a LIBSVM file: columns are called by their numbers in the file, the target is ``label``.
 
-    Several labels separated by commas become a column of zeros and ones for each, ``label=1`` and so on.
+    Several labels separated by commas become a column of zeros and ones for each, ``label=1`` and so on. The columns
+    begin at 0 or 1: at 1 if no row has a column 0. With ``sparse`` they are the table's counts.
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -264,10 +294,12 @@ def read_libsvm(path: str) -> Table:
         X, y = load_svmlight_file(io.BytesIO(content), zero_based=True, multilabel=several)
     except (ValueError, IndexError) as error:
         raise BadDataError(f"{path} cannot be read as LIBSVM: {error}") from None
-    check_size(X.shape[0], X.shape[1], path)
-    dense = np.asarray(X.toarray(), dtype=np.float64)
-    names = [str(i) for i in range(X.shape[1])]
-    columns: list[NDArray[Any]] = [dense[:, i] for i in range(X.shape[1])]
+    first = 0 if X.shape[1] == 0 or np.any(X.indices == 0) else 1
+    inputs = tuple(str(i) for i in range(first, X.shape[1]))
+    columns: list[NDArray[Any]] = []
+    if not sparse:
+        check_size(X.shape[0], X.shape[1], path)
+        columns = list(np.asarray(X.toarray(), dtype=np.float64).T[first:])
     if several:
         seen = sorted({label for labels in y for label in labels})
         targets = tuple(f"label={label:g}" for label in seen)
@@ -276,8 +308,9 @@ def read_libsvm(path: str) -> Table:
         targets = ("label",)
         columns.append(np.asarray(y, dtype=np.float64))
     groups = {"label": targets} if several else {}
-    inputs = tuple(names)
-    return Table((*inputs, *targets), tuple(columns), path, inputs, targets, groups, absent_is_zero=True)
+    names = targets if sparse else (*inputs, *targets)
+    found = Table(names, tuple(columns), path, inputs, targets, groups, absent_is_zero=True, first=first)
+    return replace(found, inputs=(), counts=X[:, first:], words=inputs) if sparse else found
 
 
 def _natural(column: NDArray[Any]) -> NDArray[Any]:

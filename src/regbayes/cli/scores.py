@@ -41,7 +41,7 @@ def evaluate(model: ModelFile, table: Table, say: Say) -> dict[str, Any]:
     if spec.kind == "classifier":
         scores, details = _of_classes(as_labels(y), predicted)
     elif spec.kind == "multilabel":
-        scores, details = _of_labels(y, predicted, spec, model.estimator.classes_)
+        scores, details = _of_labels(y, predicted, spec, _classes_by_target(model))
     else:
         scores, details = _of_numbers(y, predicted, spec, task_values(table, spec))
     return {"rows": len(y), "scores": scores, "details": details}
@@ -66,12 +66,19 @@ def _of_classes(y: NDArray[Any], predicted: NDArray[Any]) -> tuple[dict[str, flo
     return scores, details
 
 
+def _classes_by_target(model: ModelFile) -> list[Any]:
+    """Return the classes of each target; those of documents' labels are no and yes."""
+    n = len(model.target.names)
+    if not hasattr(model.estimator, "tasks_"):
+        return [(0, 1)] * n
+    classes = model.estimator.classes_
+    return classes if isinstance(classes, list) else [classes] * n
+
+
 def _of_labels(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, classes: Any
+    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any]
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import f1_score
-
-    by_target = classes if isinstance(classes, list) else [classes] * len(spec.names)
 
     details: Details = []
     hits: list[NDArray[np.bool_]] = []

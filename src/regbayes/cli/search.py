@@ -47,10 +47,11 @@ LISTS = {  # parameter of an estimator -> the list of its values in the one that
 class FitSettings:
     """What the user may set; None leaves it to the estimator, or to cross-validation."""
 
-    n_components: int | None = None
+    n_components: tuple[int, ...] = ()
     C: tuple[float, ...] = ()
     temperature: tuple[float, ...] = ()
     include_inputs: bool | None = None
+    inference: str | None = None  # of topics
     max_iter: int | None = None
     folds: int = 5
     cross_validate: bool = True
@@ -74,7 +75,7 @@ class Fitted:
 class Problem:
     """What is fitted to what."""
 
-    X: Floats
+    X: Any  # (n, inputs), dense; counts of words are sparse
     y: NDArray[Any]
     kind: Kind
     task: NDArray[Any] | None
@@ -96,7 +97,7 @@ class Problem:
 
         s = self.settings
         wanted = {
-            "n_components": s.n_components,
+            "n_components": s.n_components[0] if s.n_components else None,
             "max_iter": s.max_iter,
             "C": s.C[0] if s.C else None,
             "temperature": s.temperature[0] if s.temperature else None,
@@ -224,10 +225,11 @@ def _fit_plainly(
     output: Output,
     began: float,
 ) -> Fitted:
-    estimator.set_params(verbose=int(not output.quiet and sys.stderr.isatty()))
+    bar = int(not output.quiet and sys.stderr.isatty())
+    estimator.set_params(verbose=bar, n_jobs=problem.settings.jobs)  # one fit at a time has all the cores
     with _hearing(problem, output) as heard:
         estimator.fit(problem.X, problem.y, **problem.tasks)
-    estimator.set_params(verbose=0)
+    estimator.set_params(verbose=0, n_jobs=None)
     return Fitted(estimator, search, predictions, _was_interrupted(heard), time.perf_counter() - began)
 
 
@@ -237,7 +239,7 @@ def _hearing(problem: Problem, output: Output) -> Iterator[list[warnings.Warning
     from regbayes import TruncationWarning
 
     with output.hearing_warnings() as heard:
-        if problem.settings.n_components is not None:
+        if problem.settings.n_components:
             warnings.simplefilter("ignore", TruncationWarning)
         yield heard
 

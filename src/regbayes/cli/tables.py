@@ -43,6 +43,7 @@ class ReadOptions:
     delimiter: str | None = None
     header: bool = True
     missing: tuple[str, ...] = ()  # texts that mark a missing value, beside the usual ones
+    encoding: str = "utf-8"
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,17 @@ class Table:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names that stand for several columns
     absent_is_zero: bool = False  # whether a column that is not there is zero everywhere, as in sparse files
     notes: tuple[str, ...] = ()  # what the reader wants to tell
+    first: int | None = None  # the lowest number of a column, where columns are called by numbers
+    counts: Any = None  # of words in rows, a sparse matrix of shape (rows, words); None: there are columns alone
+    words: tuple[str, ...] = ()  # what the columns of `counts` are called
+    text: tuple[str, ...] = ()  # columns that hold the text of documents, where the source says so
+    keys: tuple[str, ...] = ()  # columns that name rows
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
+        if self.counts is not None:
+            return int(self.counts.shape[0])
         return len(self.columns[0]) if self.columns else 0
 
     @cached_property
@@ -80,7 +88,8 @@ class Table:
 
     def take(self, rows: NDArray[Any]) -> Table:
         """Return some of the rows."""
-        return replace(self, columns=tuple(column[rows] for column in self.columns))
+        counts = None if self.counts is None else self.counts[rows]
+        return replace(self, columns=tuple(column[rows] for column in self.columns), counts=counts)
 
 
 def format_of(path: str) -> Format:
@@ -114,7 +123,7 @@ def read_table(path: str, options: ReadOptions | None = None) -> Table:
         if not os.path.exists(path):
             raise BadDataError(f"there is no file {path!r}")
         if os.path.isdir(path):
-            raise BadDataError(f"{path!r} is a folder, not a file")
+            raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")
     found = options.format or format_of(path)
     if path == "-" and found != "csv":
         raise BadDataError(f"only CSV is read from stdin; put the {found} into a file")
@@ -124,11 +133,12 @@ def read_table(path: str, options: ReadOptions | None = None) -> Table:
         raise BadDataError(f"cannot read {path!r}: {error.strerror or error}") from None
     except MemoryError:
         raise BadDataError(f"{path!r} is too large for this machine's memory") from None
-    return _checked(table)
+    return checked(table)
 
 
-def _checked(table: Table) -> Table:
-    if not table.names:
+def checked(table: Table) -> Table:
+    """Return a table that has rows, and columns of different names; raise an error otherwise."""
+    if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
     if table.n_rows == 0:
         raise BadDataError(f"{table.source} has no rows, only names of columns")
@@ -143,7 +153,8 @@ def check_size(n_rows: int, n_columns: int, source: str) -> None:
     if n_rows * n_columns > MAX_CELLS:
         raise BadDataError(
             f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "
-            f"{8 * n_rows * n_columns / 1e9:.0f} GB. Choose fewer columns (the most frequent words, a projection) first"
+            f"{8 * n_rows * n_columns / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
+            "Otherwise choose fewer columns first"
         )
 
 

@@ -27,7 +27,16 @@ from regbayes.cli.targets import (
     task_values,
 )
 
-__all__ = ["Wishes", "baseline_score", "metric_name", "train"]
+__all__ = [
+    "Wishes",
+    "baseline_score",
+    "collect_report",
+    "column_of",
+    "facts_of",
+    "metric_name",
+    "rows_with_target",
+    "train",
+]
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,9 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     output.say(why)
     if settings.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
-    table, y, row_names = _rows_with_target(table, spec, wishes, output)
+    table, y, row_names = rows_with_target(table, spec, wishes, output)
+    if table.first is not None:
+        output.say(f"the columns of {table.source} are counted from {table.first}")
     task = task_values(table, spec)
     inputs = _input_columns(table, spec, wishes)
     plain = wishes.image_shape is not None
@@ -74,30 +85,49 @@ def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     problem = Problem(X, y, spec.kind, task, settings)
     fitted = fit_model(problem, output)
-    report = _collect(fitted, problem, spec, (schema.encoded_names, row_names), wishes, output)
-    facts = {
-        "rows": len(X),
-        "inputs": X.shape[1],
-        "why": why,
-        "seconds": fitted.seconds,
-        "interrupted": fitted.interrupted,
-        "baseline": baseline_score(y, spec.kind, balanced=settings.balanced),
-        "metric": metric_name(spec, balanced=settings.balanced),
-        "source": table.source,
+    scaled = wishes.standardize and not plain
+    shown = {
+        "task": task,
+        "feature_names": schema.encoded_names,
+        "row_names": row_names,
+        "image_shape": wishes.image_shape,
+        "data_name": "training rows" + (", numbers in standard deviations" if scaled else ""),
     }
+    report = collect_report(fitted, problem, spec, shown, output)
+    facts = facts_of(problem, fitted, spec, why, table)
     return ModelFile(fitted.estimator, schema, spec, fitted.search, report, facts)
 
 
-def _rows_with_target(
-    table: Table, spec: TargetSpec, wishes: Wishes, output: Output
+def facts_of(problem: Problem, fitted: Fitted, spec: TargetSpec, why: str, table: Table) -> dict[str, Any]:
+    """Return what the model's file says of the fit."""
+    balanced = problem.settings.balanced
+    return {
+        "rows": problem.X.shape[0],
+        "inputs": problem.X.shape[1],
+        "why": why,
+        "seconds": fitted.seconds,
+        "interrupted": fitted.interrupted,
+        "baseline": baseline_score(problem.y, spec.kind, balanced=balanced),
+        "metric": metric_name(spec, balanced=balanced),
+        "source": table.source,
+        "first_column": table.first,
+    }
+
+
+def rows_with_target(
+    table: Table, spec: TargetSpec, wishes: Wishes, output: Output, *, needs_all: bool = False
 ) -> tuple[Table, NDArray[Any], list[str]]:
-    """Leave out rows without any target (several targets may have holes); return what to call the others, too."""
+    """Leave out rows without any target, or with a hole in one of several; return what to call the others, too."""
     y = target_values(table, spec)
     kept = observed_rows(y)
-    called = [None] * len(kept) if wishes.names is None else text_of(_column_of(table, "--names", wishes.names))
+    if needs_all and y.ndim == 2:
+        kept = np.all([observed_rows(y[:, j]) for j in range(y.shape[1])], axis=0)
+    given = wishes.names or next(iter(table.keys), None)
+    called = [None] * len(kept) if given is None else text_of(column_of(table, "--names", given))
     row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
     if not kept.all():
-        output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+        lack = "lack a target" if needs_all and y.ndim == 2 else "have no target"
+        output.say(f"{int((~kept).sum())} of {len(kept)} rows {lack} and are left out")
         table, y = table.take(kept), y[kept]
     if len(y) < 2:
         raise BadDataError(
@@ -109,7 +139,7 @@ def _rows_with_target(
 def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
     for option, names in (("--ignore", wishes.ignore), ("--categorical", wishes.categorical)):
         for name in names:
-            _column_of(table, option, name)
+            column_of(table, option, name)
     if spec.task is not None and spec.task in spec.names:
         raise UserError(f"--task and --target name the same column, {spec.task!r}")
     used = {*spec.names, *table.targets, *wishes.ignore, spec.task, wishes.names}
@@ -117,7 +147,8 @@ def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
     return [name for name in possible if name not in used]
 
 
-def _column_of(table: Table, option: str, name: str) -> NDArray[Any]:
+def column_of(table: Table, option: str, name: str) -> NDArray[Any]:
+    """Return the column that an option names; an error that says so if there is none."""
     if name not in table:
         raise BadDataError(f"{option}: {table.source} has no column {name!r}; it has {listed(table.names)}")
     return table.column(name)
@@ -155,18 +186,10 @@ def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
     return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
 
 
-def _collect(
-    fitted: Fitted,
-    problem: Problem,
-    spec: TargetSpec,
-    names: tuple[list[str], list[str]],
-    wishes: Wishes,
-    output: Output,
-) -> Any:
-    """Gather what the page shows, with names of inputs and of rows; a failure must not cost the user the fit."""
+def collect_report(fitted: Fitted, problem: Problem, spec: TargetSpec, shown: dict[str, Any], output: Output) -> Any:
+    """Gather what the page shows, with options of `collect`; a failure must not cost the user the fit."""
     from regbayes.report import collect
 
-    scaled = wishes.standardize and wishes.image_shape is None
     honest = fitted.predictions is not None
     note = (
         "Predictions are those of cross-validation: each row was predicted by a fit that had not seen it."
@@ -183,16 +206,12 @@ def _collect(
                 fitted.estimator,
                 problem.X,
                 problem.y,
-                task=problem.task,
-                feature_names=names[0],
-                row_names=names[1],
                 target_names=list(spec.names) if len(spec.names) > 1 else None,
-                image_shape=wishes.image_shape,
-                data_name="training rows" + (", numbers in standard deviations" if scaled else ""),
                 predictions=fitted.predictions,
                 prediction_note=note,
                 scores=scores,
                 title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
+                **shown,
             )
     except Exception as error:
         output.warn(f"the page about the model could not be prepared, and the model is saved without ({error})")

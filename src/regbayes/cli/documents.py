@@ -1,0 +1,149 @@
+"""Documents: a text column of a table, a folder of text files, counts of words, or a text set that has a loader.
+
+Every reader gives a `Table`. Raw text is a column of it, counts are its sparse `counts`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.cli.errors import BadDataError, MissingPieceError
+from regbayes.cli.readers import decoded, read_libsvm, read_npz_table
+from regbayes.cli.tables import ReadOptions, Table, checked, format_of, read_table
+
+__all__ = ["BUILT_IN", "is_documents", "read_documents"]
+
+TEXT, CLASS, FILE = "text", "class", "file"  # columns of a folder
+PARTS = ("train", "test")
+
+
+def is_documents(path: str) -> bool:
+    """Whether a name stands for documents by itself: a folder, or a text set that has a loader."""
+    return os.path.isdir(path) or (not os.path.exists(path) and path.partition(":")[0] in BUILT_IN)
+
+
+def read_documents(path: str, options: ReadOptions | None = None) -> Table:
+    """Read documents: a folder, a set by its name, LIBSVM or NPZ with counts, or any table.
+
+    Raises
+    ------
+    BadDataError
+        If it cannot be read, or there is nothing in it; the message says what to do.
+    """
+    options = options or ReadOptions()
+    if os.path.isdir(path):
+        return checked(_read_folder(Path(path), options.encoding))
+    if is_documents(path):
+        return checked(_read_built_in(path))
+    if not os.path.exists(path) or path == "-":
+        return read_table(path, options)
+    sparse = {"libsvm": read_libsvm, "npz": read_npz_table}.get(options.format or format_of(path))
+    if sparse is None:
+        return read_table(path, options)
+    try:
+        return checked(sparse(path, sparse=True))
+    except OSError as error:
+        raise BadDataError(f"cannot read {path!r}: {error.strerror or error}") from None
+
+
+def _read_folder(folder: Path, encoding: str) -> Table:
+    """Read a folder with a sub-folder of text files for each class, or text files alone, whose class is not known."""
+    groups = [place for place in _listed(folder) if place.is_dir()]
+    files = [(place, group.name) for group in groups for place in _listed(group) if place.is_file()]
+    loose = [place for place in _listed(folder) if place.is_file()]
+    if loose and files:
+        raise BadDataError(
+            f"{str(folder)!r} has files ({loose[0].name!r}) beside folders; it should hold a folder of text files for "
+            "each class, or text files alone"
+        )
+    if not loose and not files:
+        raise BadDataError(f"{str(folder)!r} has no text files; it should hold a folder of them for each class")
+    paths = loose or [path for path, _ in files]
+    try:
+        texts = [decoded(path.read_bytes(), str(path), encoding) for path in paths]
+    except OSError as error:
+        raise BadDataError(f"cannot read {error.filename!r}: {error.strerror or error}") from None
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    columns = {FILE: _objects(names), TEXT: _objects([text if text.strip() else None for text in texts])}
+    targets: tuple[str, ...] = ()
+    if files:
+        columns[CLASS] = _objects([group for _, group in files])
+        targets = (CLASS,)
+    return Table(tuple(columns), tuple(columns.values()), str(folder), (), targets, text=(TEXT,), keys=(FILE,))
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(place for place in folder.iterdir() if not place.name.startswith("."))
+
+
+def _read_built_in(path: str) -> Table:
+    from regbayes.datasets import DataError, DataNotFoundError
+
+    name, _, part = path.partition(":")
+    try:
+        table, rows = BUILT_IN[name]()
+    except DataNotFoundError as error:
+        raise MissingPieceError(str(error)) from None
+    except DataError as error:
+        raise BadDataError(str(error)) from None
+    if not part:
+        return replace(table, source=path)
+    if part not in PARTS or part not in rows:
+        parts = " and ".join(f"{name}:{known}" for known in rows) or "none"
+        raise BadDataError(f"{path!r}: {name} has no part {part!r}; its parts: {parts}")
+    return replace(table.take(rows[part]), source=path)
+
+
+def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
+    from regbayes.datasets import load_20newsgroups
+
+    found = load_20newsgroups()
+    columns = {"group": _objects(found.target_names[found.target].tolist())}
+    return _counted(found, columns, ("group",)), {part: found[part] for part in PARTS if part in found}
+
+
+def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
+    from regbayes.datasets import load_movie_reviews
+
+    found = load_movie_reviews()
+    columns: dict[str, NDArray[Any]] = {"rating": np.asarray(found.target, dtype=np.float64)}
+    for name in ("class3", "class4"):
+        columns[name] = np.asarray(load_movie_reviews(target=name, return_X_y=True)[1], dtype=np.float64)
+    if "author_names" in found:
+        columns["author"] = _objects(found.author_names[found.author].tolist())
+    return _counted(found, columns, ("rating",)), {}
+
+
+def _counted(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, ...]) -> Table:
+    """Put a table together from a set of counts."""
+    if "doc_ids" in found:
+        columns["document"] = _objects(found.doc_ids.tolist())
+    return Table(
+        names=tuple(columns),
+        columns=tuple(columns.values()),
+        source="",
+        inputs=(),
+        targets=targets,
+        counts=found.data,
+        words=tuple(map(str, found.feature_names)),
+        keys=("document",) if "document" in columns else (),
+    )
+
+
+def _objects(values: list[Any]) -> NDArray[Any]:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+BUILT_IN: dict[str, Callable[[], tuple[Table, dict[str, NDArray[Any]]]]] = {
+    "20newsgroups": _newsgroups,
+    "movie-reviews": _reviews,
+}

@@ -1,0 +1,134 @@
+"""A fitted model in a few lines, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from regbayes.cli.errors import counted
+from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.output import Output
+from regbayes.cli.words import WordSchema
+
+__all__ = ["show_model", "summary", "topics_of"]
+
+SHOWN_TOPICS = 12
+SHOWN_WORDS = 7
+
+
+def summary(model: ModelFile) -> dict[str, Any]:
+    """Return what a fitted model is, for JSON."""
+    estimator, search = model.estimator, model.search
+    found = {
+        "estimator": type(estimator).__name__,
+        "kind": model.target.kind,
+        "targets": list(model.target.names),
+        "task": model.target.task,
+        "rows": model.facts["rows"],
+        "inputs": model.facts["inputs"],
+        "settings": search.chosen if search is not None else _own_settings(estimator),
+        "n_components": estimator.n_components,
+        "n_components_in_use": getattr(estimator, "n_components_", estimator.n_components),
+        "seconds": model.facts["seconds"],
+        "interrupted": model.facts["interrupted"],
+        "baseline_score": model.facts["baseline"],
+        "cross_validation": None,
+    }
+    if isinstance(model.schema, WordSchema):
+        found["topics"] = topics_of(model)
+    if search is not None:
+        found["cross_validation"] = {
+            "metric": model.facts["metric"],
+            "mean": search.mean[search.best],
+            "std": search.deviation[search.best],
+            "folds": search.n_folds,
+            "candidates": [
+                {**candidate, "mean": mean, "std": deviation}
+                for candidate, mean, deviation in zip(search.candidates, search.mean, search.deviation, strict=True)
+            ],
+        }
+    return found
+
+
+def _own_settings(estimator: Any) -> dict[str, Any]:
+    """Return the settings of a fit without a search; where the estimator chose the price, what it chose."""
+    if estimator.C != "auto":
+        return {"C": estimator.C}
+    from regbayes.estimators._latent import supervision_of
+
+    return {"C": supervision_of(estimator, len(estimator.classes_), 1.0).C}
+
+
+def topics_of(model: ModelFile) -> list[dict[str, Any]]:
+    """Return the topics with their top words and what they speak for, those that matter most first.
+
+    Topics of one number go from the highest weight to the lowest; others by how much they move the scores.
+    """
+    if model.report is None:
+        return []
+    features = model.report.features
+    weights = np.asarray(features.weights)
+    influence = np.asarray(features.deviation) * np.sqrt(np.mean(weights**2, axis=1))
+    order = np.argsort(-influence, kind="stable")
+    if model.target.kind == "regressor" and weights.shape[1] == 1:
+        order = np.argsort(-weights[:, 0], kind="stable")
+    return [
+        {
+            "topic": int(features.number[place]),
+            "share": float(features.mean[place]),
+            "weights": dict(zip(features.output_names, weights[place].tolist(), strict=True)),
+            "words": list(features.loading_names[place]),
+        }
+        for place in order.tolist()
+    ]
+
+
+def show_model(model: ModelFile, path: str, out: Output) -> None:
+    """Print what was found, and what can be done next."""
+    found = summary(model)
+    settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
+    facts = {"model": f"{found['estimator']}, {settings}"}
+    nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
+    baseline = f"always {nothing}: {found['baseline_score']:.3f}"
+    if (cv := found["cross_validation"]) is not None:
+        score = f"{model.facts['metric']} {cv['mean']:.3f} ± {cv['std']:.3f}"
+        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
+    else:
+        facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
+    if isinstance(model.schema, WordSchema):
+        facts["topics"] = f"{found['n_components']}, of {counted(found['inputs'], 'word')}"
+        _show_topics(model, out)
+    else:
+        in_use = found["n_components_in_use"]
+        nobody = "" if in_use else ": predictions rest on the inputs alone, or are all alike"
+        facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
+    facts["time"] = f"{found['seconds']:.1f} s"
+    facts["saved"] = path
+    facts["next"] = f"regbayes report {path} --output report.html"
+    facts[""] = f"regbayes predict {path} NEW_DATA"
+    out.facts(facts)
+
+
+def _show_topics(model: ModelFile, out: Output) -> None:
+    """Print the topics that matter most: their words, and what they speak for."""
+    topics = topics_of(model)
+    if not topics:
+        return
+    number = model.target.kind == "regressor" and len(model.target.names) == 1
+    shown = topics[:SHOWN_TOPICS]
+    if number and len(topics) > SHOWN_TOPICS:  # both ends: what raises the number, and what lowers it
+        shown = topics[: SHOWN_TOPICS // 2] + topics[-SHOWN_TOPICS // 2 :]
+    rows = [[_speaks_for(topic["weights"], number), ", ".join(topic["words"][:SHOWN_WORDS])] for topic in shown]
+    what = f"weight for {model.target.names[0]}" if number else "speaks for"
+    some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
+    out.table(f"topics{some}", [what, "top words"], rows, numbers=False)
+
+
+def _speaks_for(weights: dict[str, float], number: bool) -> str:
+    if number:
+        return f"{next(iter(weights.values())):+.3g}"
+    if len(weights) == 1:  # two classes: the weight is that of the second
+        name, weight = next(iter(weights.items()))
+        return name if weight > 0 else f"not {name}"
+    return max(weights, key=lambda name: weights[name])

@@ -1,0 +1,265 @@
+"""From documents to counts of words, and the same again for new documents.
+
+scikit-learn's ``CountVectorizer`` does the counting. What is learned is a list of words, which the model's file keeps
+as plain text: nothing in the file is ever run, and raw text can be predicted.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._registry import persistable
+from regbayes.cli.errors import BadDataError, UserError, counted, listed
+from regbayes.cli.schema import Say
+from regbayes.cli.tables import Table
+
+__all__ = ["WordSchema", "WordWishes", "learn_words", "shown_documents", "texts_of"]
+
+# A word begins with a letter and has at least two characters. The pattern is no part of a model's file: a regular
+# expression from a stranger can keep a machine busy for ever.
+TOKEN = r"(?u)\b[^\W\d_]\w+\b"
+LONGEST_WORD = 40  # characters; longer ones are addresses and data
+MAX_WORDS = 50_000
+MIN_DOCUMENTS = 3  # that a word must occur in
+FEW_DOCUMENTS = 100  # below which one is enough
+ENGLISH_SHARE = 0.2  # of English stop words among all words, above which a text is English
+COMMON = 0.5  # share of documents above which a word of another language counts as a stop word
+STOP_WORDS = ("auto", "english", "none")
+SHOWN_WORDS = 25  # of a document that is known by its counts
+
+
+@dataclass(frozen=True)
+class WordWishes:
+    """How words are to be chosen; None leaves it to the data."""
+
+    columns: tuple[str, ...] = ()  # that hold the text
+    min_df: int | None = None  # documents that a word must occur in
+    max_words: int | None = None  # the most frequent ones
+    stop_words: str = "auto"  # or "english", "none", or a file with a word per line
+
+
+@persistable(name="regbayes.cli.WordSchema")
+@dataclass(frozen=True)
+class WordSchema:
+    """The words that a model knows, and the columns that hold text."""
+
+    columns: tuple[str, ...]  # empty where the model was fitted to counts
+    words: tuple[str, ...]
+    numbered: bool = False  # whether words are known by the numbers of their columns alone
+
+    @property
+    def encoded_names(self) -> list[str]:
+        """Names of the model's inputs."""
+        return list(self.words)
+
+    def encode(self, table: Table, say: Say) -> Any:
+        """Return the counts of the model's words in documents, sparse; ``say`` hears of documents without any."""
+        counts = self._counts(table)
+        empty = int(np.sum(np.diff(counts.indptr) == 0))
+        if empty == table.n_rows:
+            raise BadDataError(
+                f"{table.source}: the model knows none of the words, so there is nothing to predict from (it knows "
+                f"{listed(self.words, 5)})"
+            )
+        if empty:
+            say(
+                f"{empty} of {table.n_rows} documents have no word that the model knows, and get what an average "
+                "document gets"
+            )
+        return counts
+
+    def _counts(self, table: Table) -> Any:
+        if table.counts is not None:
+            return _aligned(table, self.words)
+        if self.numbered:
+            raise BadDataError(
+                f"the model was fitted to numbered columns and does not know what the words are; {table.source} should "
+                "hold counts too (LIBSVM or NPZ)"
+            )
+        if not self.columns:
+            raise UserError(
+                f"the model was fitted to counts of words: say which column of {table.source} holds the text, with "
+                f"--text. It has {listed(table.names)}"
+            )
+        texts, _ = texts_of(table, self.columns)
+        return _counter(vocabulary=list(self.words)).transform(texts)
+
+
+def learn_words(table: Table, wishes: WordWishes, say: Say) -> tuple[WordSchema, Any]:
+    """Choose the words, and return them with their counts in the documents of a table.
+
+    Raises
+    ------
+    BadDataError
+        If there is no text, or no word is left.
+    UserError
+        If it is not known which column holds the text.
+    """
+    if table.counts is not None:
+        if wishes.columns:
+            raise UserError(f"--text {wishes.columns[0]}: {table.source} holds counts of words, not text")
+        columns: tuple[str, ...] = ()
+        counts, words = _checked_counts(table), np.array(table.words, dtype=object)
+        minimum, stop = wishes.min_df or 1, "none" if wishes.stop_words == "auto" else wishes.stop_words
+    else:
+        texts, columns = texts_of(table, wishes.columns)
+        counter = _counter()
+        try:
+            counts = counter.fit_transform(texts)
+        except ValueError:
+            raise BadDataError(f"{table.source}: column {columns[0]!r} has no words (letters, two or more)") from None
+        words = counter.get_feature_names_out()
+        minimum = wishes.min_df or (MIN_DOCUMENTS if len(texts) >= FEW_DOCUMENTS else 1)
+        stop = wishes.stop_words
+    kept = _chosen(counts, words, minimum, stop, wishes.max_words or MAX_WORDS, say)
+    if not kept.any():
+        raise BadDataError(
+            f"{table.source}: no word is left of {len(words)} that occur: none is in {counted(minimum, 'document')} or "
+            "more and no stop word. Lower --min-df; text without spaces between words must be cut into words first"
+        )
+    return WordSchema(columns, tuple(words[kept].tolist()), table.first is not None), counts[:, kept]
+
+
+def texts_of(table: Table, columns: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the text of each row, empty where it is missing, and the columns that it comes from."""
+    columns = tuple(columns) or table.text
+    if not columns:
+        raise UserError(f"say which column holds the text, with --text. {_candidates(table)}")
+    parts = []
+    for name in columns:
+        if name not in table:
+            raise BadDataError(f"--text {name}: {table.source} has no such column; it has {listed(table.names)}")
+        column = table.column(name)
+        if column.dtype != object:
+            what = "is empty" if not np.isfinite(column).any() else "holds numbers, not text"
+            raise BadDataError(f"--text {name}: the column {what}")
+        parts.append([value or "" for value in column])
+    return ["\n".join(row) for row in zip(*parts, strict=True)], columns
+
+
+def _candidates(table: Table) -> str:
+    """Say which columns hold text, the longest texts first."""
+    lengths = {
+        name: sum(len(value) for value in column if value is not None)
+        for name, column in zip(table.names, table.columns, strict=True)
+        if column.dtype == object
+    }
+    found = sorted(lengths, key=lambda name: -lengths[name])
+    return f"Text is in {listed(found)}" if found else f"{table.source} has no column of text"
+
+
+def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, most: int, say: Say) -> NDArray[np.bool_]:
+    """Return which words to keep, and say what was left out."""
+    in_documents = np.bincount(counts.indices[counts.data != 0], minlength=len(words))
+    stop, name = _stop_words(counts, words, in_documents, stop_words)
+    short = np.array([len(word) <= LONGEST_WORD for word in words], dtype=bool)
+    kept = np.asarray((in_documents >= minimum) & ~stop & short)
+    parts = [f"{name} left out"] if stop.any() else []
+    if minimum > 1:
+        parts.append(f"those in fewer than {minimum} documents left out")
+    if kept.sum() > most:
+        places = np.flatnonzero(kept)
+        totals = np.asarray(counts.sum(axis=0)).ravel()[places]
+        kept[places[np.argsort(-totals, kind="stable")[most:]]] = False
+        parts.append(f"the {most} most frequent kept")
+    say(f"{int(kept.sum())} words of {len(words)}" + (f": {', '.join(parts)}" if parts else ""))
+    return kept
+
+
+def _stop_words(
+    counts: Any, words: NDArray[Any], in_documents: NDArray[Any], wanted: str
+) -> tuple[NDArray[np.bool_], str]:
+    """Return which words say nothing, and what to call them."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    if wanted == "none":
+        return np.zeros(len(words), dtype=bool), ""
+    if wanted not in STOP_WORDS:
+        return np.isin(words, list(_listed_words(wanted))), f"the words of {wanted}"
+    english = np.array([word in ENGLISH_STOP_WORDS for word in words], dtype=bool)
+    totals = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    if wanted == "english" or totals[english].sum() > ENGLISH_SHARE * totals.sum():
+        return english, "English stop words"
+    return np.asarray(in_documents > COMMON * counts.shape[0]), "words of more than half of the documents"
+
+
+def _listed_words(path: str) -> set[str]:
+    try:
+        return set(_cleaned(Path(path).read_text(encoding="utf-8")).split())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        choices = ", ".join(STOP_WORDS)
+        raise UserError(f"--stop-words must be {choices} or a file with a word per line; {path!r}: {reason}") from None
+
+
+def _counter(**options: Any) -> Any:
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return CountVectorizer(preprocessor=_cleaned, token_pattern=TOKEN, dtype=np.int32, **options)
+
+
+def _cleaned(text: str) -> str:
+    """Return text in lower case, each letter in one form."""
+    return unicodedata.normalize("NFKC", text).lower()
+
+
+def _checked_counts(table: Table) -> Any:
+    if len(set(table.words)) < len(table.words):
+        raise BadDataError(f"{table.source} has several columns of one name among its words")
+    data = table.counts.data
+    if not np.all(np.isfinite(data)):
+        raise BadDataError(f"{table.source} should hold counts of words; it has NaN or infinite values")
+    if len(data) and data.min() < 0:
+        raise BadDataError(f"{table.source} should hold counts of words; it has the value {data.min():g}")
+    return _whole(table.counts)
+
+
+def _aligned(table: Table, words: tuple[str, ...]) -> Any:
+    """Return the columns of a table's counts that belong to words; a word that is not there is nowhere."""
+    from scipy.sparse import csr_array
+
+    place = {word: i for i, word in enumerate(words)}
+    pairs = [(i, place[word]) for i, word in enumerate(table.words) if word in place]
+    rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    found = _checked_counts(table)
+    choose = csr_array((np.ones(len(rows), dtype=found.dtype), (rows, columns)), shape=(len(table.words), len(words)))
+    return csr_array(found @ choose)
+
+
+def _whole(counts: Any) -> Any:
+    """Return counts as whole numbers, if they are, without stored zeros."""
+    whole = counts.data.dtype.kind in "biu" or bool(np.all(counts.data == np.rint(counts.data)))
+    counts = counts.astype(np.int32 if whole else np.float64)
+    counts.eliminate_zeros()
+    return counts
+
+
+@dataclass(frozen=True)
+class CountedDocuments(Sequence[str]):
+    """Documents that are known by counts, shown by their most frequent words; made when they are asked for."""
+
+    counts: Any
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return int(self.counts.shape[0])
+
+    def __getitem__(self, row: Any) -> str:
+        start, end = self.counts.indptr[row], self.counts.indptr[row + 1]
+        numbers, places = self.counts.data[start:end], self.counts.indices[start:end]
+        order = np.argsort(-numbers, kind="stable")[:SHOWN_WORDS]
+        return ", ".join(
+            self.words[places[i]] + (f" ×{numbers[i]:g}" if numbers[i] != 1 else "") for i in order.tolist()
+        )
+
+
+def shown_documents(table: Table, schema: WordSchema, counts: Any) -> Sequence[str]:
+    """Return what the page shows of documents: their text, or the words that are known of them."""
+    return texts_of(table, schema.columns)[0] if schema.columns else CountedDocuments(counts, schema.words)
