@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from regbayes.framework.large_margin import zero_one_cost
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.ilsvm import descent, init
-from regbayes.models.ilsvm.margins import Accuracy, build_dual
+from regbayes.models.ilsvm.margins import build_dual
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Settings
 

@@ -24,8 +24,8 @@ from harmonium_tools import (
     some_weights,
 )
 from regbayes.engine import Status
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium import descent, fit, init, predict
-from regbayes.models.harmonium.margins import Accuracy
 from regbayes.models.harmonium.objective import (
     log_normaliser,
     normaliser_gradient,

@@ -174,6 +174,20 @@ def test_transductive_margins_separate_the_guessed_labels():
 # --- fits that are cut short ----------------------------------------------------------------------------------------
 
 
+def test_features_that_are_added_come_from_the_seed(monkeypatch):
+    problem = make_problem(20, {"temperature": 0.3, "n_components": 16, "max_iter": 3}, n=60)
+    start, draw = start_of(problem), startup.random_loadings
+
+    def added(seed):
+        found = []
+        monkeypatch.setattr(startup, "random_loadings", lambda *given: found.append(draw(*given)) or found[-1])
+        fit.fit(problem.data, problem.settings, start, seed=seed)
+        return found[0]
+
+    assert np.array_equal(added(3), added(3))
+    assert not np.any(added(3) == added(4))
+
+
 class Interrupting:
     """Inference of all rows that Ctrl-C meets at a given call."""
 

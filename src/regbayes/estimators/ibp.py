@@ -161,12 +161,13 @@ class IBPFactorAnalysis(
         reporter = FitReporter(self, stages, {"X": X}, lambda read: latent_attributes(read()), self.verbose)
         with one_blas_thread(), reporter:
             start: State | Globals | None = earlier_fit(self, settings, X.shape[1])
-            early_rows = None
+            early_rows, seed = None, 0
             if start is None:
                 rng = generator(self.random_state)
                 start = init.initial_globals(rows, settings, rng)
                 early_rows = init.draw_early_rows(labels, rng)
-            result = fit.fit(data, settings, start, early_rows=early_rows, callbacks=[reporter])
+                seed = init.draw_seed(rng)
+            result = fit.fit(data, settings, start, early_rows=early_rows, seed=seed, callbacks=[reporter])
             set_fitted(self, latent_attributes(result.state))
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)

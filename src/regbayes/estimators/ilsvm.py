@@ -269,13 +269,14 @@ class ILSVMClassifier(
     def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
         """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
         start: State | Globals | None = earlier_fit(self, settings, data.X.n_inputs)
-        early_rows = None
+        early_rows, seed = None, 0
         if start is None:
             rng = generator(self.random_state)
             start = self._start(data.X, settings, rng)
             early_rows = init.draw_early_rows(data.labels, rng)
+            seed = init.draw_seed(rng)
         run = fit.fit_transductive if self.transductive else fit.fit
-        return run(data, settings, start, margins=self.margins, early_rows=early_rows, callbacks=[reporter])
+        return run(data, settings, start, margins=self.margins, early_rows=early_rows, seed=seed, callbacks=[reporter])
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
         """Return where a new fit starts."""

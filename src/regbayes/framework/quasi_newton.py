@@ -42,7 +42,12 @@ def remember(moves: Moves, move: Reals, change: Reals, memory: int = MEMORY) -> 
     return (*moves, (move, change))[-memory:] if curved else moves
 
 
-def direction(gradient: Reals, moves: Sequence[tuple[Reals, Reals]], first_length: float) -> Reals:
+def direction(
+    gradient: Reals,
+    moves: Sequence[tuple[Reals, Reals]],
+    first_length: float | None = None,
+    precondition: Callable[[Reals], Reals] | None = None,
+) -> Reals:
     """Return minus the gradient times the inverse curvature that moves suggest (Nocedal and Wright, algorithm 7.4).
 
     Parameters
@@ -50,18 +55,24 @@ def direction(gradient: Reals, moves: Sequence[tuple[Reals, Reals]], first_lengt
     gradient : array
     moves : sequence of (move, change of the gradient)
         The oldest first, from `remember`.
-    first_length : float
-        Length of the direction where there are no moves.
+    first_length : float, default=None
+        Length of the direction where there are no moves. By default it is that of the preconditioned gradient.
+    precondition : callable, default=None
+        First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
+        and positive definite. With moves it is scaled to the curvature along the last of them. By default the identity.
     """
     q = gradient.copy()
     shares = []
     for move, change in reversed(moves):
         shares.append(dot(move, q) / dot(move, change))
         q -= q.dtype.type(shares[-1]) * change
+    if precondition is not None:
+        q = precondition(q)
     if moves:
         move, change = moves[-1]
-        q *= q.dtype.type(dot(move, change) / dot(change, change))
-    elif np.any(q):
+        guess = change if precondition is None else precondition(change)
+        q *= q.dtype.type(dot(move, change) / dot(change, guess))
+    elif first_length is not None and np.any(q):
         q *= q.dtype.type(first_length / float(np.linalg.norm(q)))
     for (move, change), share in zip(moves, reversed(shares), strict=True):
         q += q.dtype.type(share - dot(change, q) / dot(move, change)) * move

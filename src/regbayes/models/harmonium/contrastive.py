@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.engine import StepResult
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium.descent import Evaluation, Problem
-from regbayes.models.harmonium.margins import Accuracy, margin_gradient, solve_margins
+from regbayes.models.harmonium.margins import margin_gradient, solve_margins
 from regbayes.models.harmonium.objective import reconstruction_costs
 from regbayes.models.harmonium.state import Globals
 from regbayes.models.harmonium.updates import clip_weights, contrast

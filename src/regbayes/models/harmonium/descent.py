@@ -12,24 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.engine import Status, StepResult
+from regbayes.framework import quasi_newton
 from regbayes.framework.large_margin import MultiClassDual
-from regbayes.models.harmonium.margins import Accuracy, Margins, margin_gradient, solve_margins
+from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
+from regbayes.framework.quasi_newton import Moves
+from regbayes.models.harmonium.margins import Margins, margin_gradient, solve_margins
 from regbayes.models.harmonium.objective import log_normaliser, normaliser_gradient
 from regbayes.models.harmonium.state import Data, Globals, Settings
 from regbayes.models.harmonium.units import Visible
 
 Floats = NDArray[np.float64]
 
-MEMORY = 10  # pairs that L-BFGS keeps
-ARMIJO = 1e-4
 MAX_TRIALS = 12
 FLAT = 1e-10  # gradient per row, relative to the statistics, at which nothing is left to do
 FIRST = Accuracy(gap=1e-3, max_epochs=20.0)  # of the large-margin step
-GAP_SHARE = 0.1  # of what the last step gained: the duality gap that the next one is judged with
-GAP_RANGE = (1e-7, 1e-3)  # relative to the value
-EPOCH_RANGE = (5.0, 40.0)  # passes that are spent on it
-LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
-PATIENT_EPOCHS = 300.0
+RULE = AccuracyRule(gap_share=0.1, gap_range=(1e-7, 1e-3), epoch_range=(5.0, 40.0))
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Search:
 
     at: Evaluation
     gradient: Floats  # (D, K)
-    moves: tuple[tuple[Floats, Floats], ...] = ()  # (change of weights, change of gradient)
+    moves: Moves = ()  # (change of weights, change of gradient)
     accuracy: Accuracy = FIRST
 
 
@@ -118,9 +115,8 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     if moved is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
     slope = gradient(problem, moved)
-    change = (moved.globals.weights - search.at.globals.weights, slope - search.gradient)
-    curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
-    moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
+    change = moved.globals.weights - search.at.globals.weights
+    moves = quasi_newton.remember(search.moves, change, slope - search.gradient)
     after = Search(moved, slope, moves, _accuracy_after(search, moved))
     return StepResult(after, moved.terms, {"step": length, "gap": moved.gap})
 
@@ -129,31 +125,28 @@ def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
     """Return how accurate the next large-margin steps should be, for gaps not to hide what is gained."""
     if moved.margins is None:
         return search.accuracy
-    gained = search.at.objective - moved.objective
-    epochs = search.accuracy.max_epochs * (2.0 if moved.gap > gained else 0.7)
-    share = gained / max(moved.margins.solution.primal, np.finfo(np.float64).tiny)
-    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
+    return RULE.after(search.accuracy, search.at.objective - moved.objective, moved.margins.solution)
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:
     """Find a step that lowers J; where there is none, try once more without memory, then with a smaller gap."""
     flat = FLAT * problem.unit * problem.largest_eigenvalue
     while float(np.linalg.norm(search.gradient)) > flat:
-        moved, length = _line_search(problem, search)
-        if moved is not None:
-            return search, moved, length
+        found = _line_search(problem, search)
+        if found is not None:
+            return search, *found
+        sharper = None if search.at.margins is None else search.accuracy.sharper()
         if search.moves:
             search = replace(search, moves=())
-        elif search.at.margins is not None and search.accuracy.gap > LEAST_GAP:
-            search = _sharpened(problem, search)
+        elif sharper is not None:
+            search = _sharpened(problem, search, sharper)
         else:
             break
     return search, None, 0.0
 
 
-def _sharpened(problem: Problem, search: Search) -> Search:
+def _sharpened(problem: Problem, search: Search, accuracy: Accuracy) -> Search:
     """Solve for the classifier more accurately: what looked like a rise may have been the gap."""
-    accuracy = Accuracy(max(0.1 * search.accuracy.gap, LEAST_GAP), PATIENT_EPOCHS)
     at = evaluate(problem, search.at.globals, search.at.multipliers, accuracy)
     slope = gradient(problem, at)
     if at.objective > search.at.objective:  # a smaller gap can come with a slightly higher value: keep the lower one
@@ -161,43 +154,19 @@ def _sharpened(problem: Problem, search: Search) -> Search:
     return Search(at, slope, (), accuracy)
 
 
-def _line_search(problem: Problem, search: Search) -> tuple[Evaluation | None, float]:
-    """Backtrack along the L-BFGS direction until J falls enough."""
-    at = search.at
-    direction = _direction(problem, search)
-    slope = float(np.vdot(search.gradient, direction))
-    if not slope < 0:
-        return None, 0.0
-    length = 1.0
-    for _ in range(MAX_TRIALS):
-        g = replace(at.globals, weights=at.globals.weights + length * direction)
-        moved = evaluate(problem, g, at.multipliers, search.accuracy)
-        rise = moved.objective - at.objective
-        if rise <= ARMIJO * length * slope:
-            return moved, length
-        # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
-        curve = rise - slope * length
-        best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
-        length = min(max(best, 0.1 * length), 0.5 * length)
-    return None, 0.0
-
-
-def _direction(problem: Problem, search: Search) -> Floats:
-    """Minus the gradient times the inverse curvature that the last moves suggest (Nocedal and Wright, algorithm 7.4).
+def _line_search(problem: Problem, search: Search) -> tuple[Evaluation, float] | None:
+    """Backtrack along the L-BFGS direction until J falls enough.
 
     The first guess at the inverse curvature is that of ``log Z`` around the weights, ``(I - W'W) / N``.
     """
-    weights = search.at.globals.weights
+    at = search.at
+    weights = at.globals.weights
     rest = (np.eye(weights.shape[1]) - weights.T @ weights) / problem.unit
-    q = search.gradient.copy()
-    shares = []
-    for move, change in reversed(search.moves):
-        shares.append(float(np.vdot(move, q)) / float(np.vdot(move, change)))
-        q -= shares[-1] * change
-    q = q @ rest
-    if search.moves:
-        move, change = search.moves[-1]
-        q *= float(np.vdot(move, change)) / float(np.vdot(change, change @ rest))
-    for (move, change), share in zip(search.moves, reversed(shares), strict=True):
-        q += (share - float(np.vdot(change, q)) / float(np.vdot(move, change))) * move
-    return -q
+    direction = quasi_newton.direction(search.gradient, search.moves, precondition=lambda q: q @ rest)
+
+    def trial(length: float) -> Evaluation:
+        g = replace(at.globals, weights=weights + length * direction)
+        return evaluate(problem, g, at.multipliers, search.accuracy)
+
+    slope = quasi_newton.dot(search.gradient, direction)
+    return quasi_newton.backtrack(trial, at.objective, slope, MAX_TRIALS)

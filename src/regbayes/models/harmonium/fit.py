@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.engine import AbsoluteChange, FitResult, Progress, run
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium import contrastive, descent
 from regbayes.models.harmonium.descent import Evaluation, Problem
 from regbayes.models.harmonium.init import initial_globals
-from regbayes.models.harmonium.margins import Accuracy, build_dual, solve_margins
+from regbayes.models.harmonium.margins import build_dual, solve_margins
 from regbayes.models.harmonium.objective import log_normaliser
 from regbayes.models.harmonium.state import Classifier, Data, Globals, Settings, State
 from regbayes.models.harmonium.units import Visible

@@ -8,17 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.framework.large_margin import MarginSolution, MultiClassDual, solve_simplex
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium.state import Classifier, Data, Settings
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """When a large-margin step is good enough."""
-
-    gap: float  # duality gap, relative to the value
-    max_epochs: float  # passes over the rows
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.engine import StepResult
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.chunks import map_chunks
 from regbayes.models.ilsvm.descent import Evaluation, Problem, evaluate, evaluate_at
 from regbayes.models.ilsvm.inference import Stats, explain, sum_rows
-from regbayes.models.ilsvm.margins import Accuracy, margin_slopes
+from regbayes.models.ilsvm.margins import margin_slopes
 from regbayes.models.ilsvm.state import Globals
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_prior_blocks, update_variances
 

@@ -17,25 +17,22 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from regbayes.engine import Status, StepResult
+from regbayes.framework import quasi_newton
+from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
+from regbayes.framework.quasi_newton import Moves
 from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
-from regbayes.models.ilsvm.margins import Accuracy, Dual, Margins, margin_slopes, solve_margins
+from regbayes.models.ilsvm.margins import Dual, Margins, margin_slopes, solve_margins
 from regbayes.models.ilsvm.objective import generative_terms, second_moment
 from regbayes.models.ilsvm.state import Data, Globals, Settings
 from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
 
 Floats = NDArray[np.float64]
 
-MEMORY = 10  # pairs that L-BFGS keeps
-ARMIJO = 1e-4
 MAX_TRIALS = 8
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
 FIRST = Accuracy(gap=1e-2, max_epochs=3.0)  # of the large-margin step
-GAP_SHARE = 0.3  # of what the last step gained: the duality gap that the next one is judged with
-GAP_RANGE = (1e-6, 1e-2)  # relative to the value
-EPOCH_RANGE = (3.0, 10.0)  # passes that are spent on it
-LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
-PATIENT_EPOCHS = 300.0
+RULE = AccuracyRule(gap_share=0.3, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
 PATIENCE = 3  # small changes in a row that count as settled
 
 
@@ -86,7 +83,7 @@ class Search:
 
     at: Evaluation
     gradient: Floats  # (K, D)
-    moves: tuple[tuple[Floats, Floats], ...] = ()  # (change of loadings, change of gradient)
+    moves: Moves = ()  # (change of loadings, change of gradient)
     n_steps: int = 0
     accuracy: Accuracy = FIRST
 
@@ -144,9 +141,9 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     search, move = _downhill(problem, search)
     if move is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
-    change = (move.at.globals.loadings - search.at.globals.loadings, move.gradient - search.gradient)
-    curved = float(np.vdot(*change)) > 1e-10 * float(np.linalg.norm(change[0]) * np.linalg.norm(change[1]))
-    moves = (*search.moves, change)[-MEMORY:] if curved else search.moves
+    moves = quasi_newton.remember(
+        search.moves, move.at.globals.loadings - search.at.globals.loadings, move.gradient - search.gradient
+    )
     after = Search(move.at, move.gradient, moves, search.n_steps + 1, _accuracy_after(search, move.at))
     if after.n_steps % BLOCKS_EVERY == 0 or _is_late(problem, search.at.objective - move.at.objective):
         after = _update_blocks(problem, after)
@@ -163,10 +160,7 @@ def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
     """Return how accurate the next large-margin steps should be, for gaps not to hide what is gained."""
     if moved.margins is None:
         return search.accuracy
-    gained = search.at.objective - moved.objective
-    epochs = search.accuracy.max_epochs * (2.0 if moved.gap > gained else 0.7)
-    share = gained / max(moved.margins.solution.primal, np.finfo(np.float64).tiny)
-    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
+    return RULE.after(search.accuracy, search.at.objective - moved.objective, moved.margins.solution)
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, _Move | None]:
@@ -175,17 +169,17 @@ def _downhill(problem: Problem, search: Search) -> tuple[Search, _Move | None]:
         move = _line_search(problem, search)
         if move is not None:
             return search, move
+        sharper = None if search.at.margins is None else search.accuracy.sharper()
         if search.moves:
             search = replace(search, moves=())
-        elif search.at.margins is not None and search.accuracy.gap > LEAST_GAP:
-            search = _sharpened(problem, search)
+        elif sharper is not None:
+            search = _sharpened(problem, search, sharper)
         else:
             return search, None
 
 
-def _sharpened(problem: Problem, search: Search) -> Search:
+def _sharpened(problem: Problem, search: Search, accuracy: Accuracy) -> Search:
     """Solve for the classifier more accurately: what looked like a rise may have been the gap."""
-    accuracy = Accuracy(max(0.1 * search.accuracy.gap, LEAST_GAP), PATIENT_EPOCHS)
     at, psi = evaluate(problem, search.at.globals, search.at.multipliers, accuracy)
     sharper = replace(search, accuracy=accuracy, gradient=gradient(problem, at, psi))
     # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
@@ -193,50 +187,46 @@ def _sharpened(problem: Problem, search: Search) -> Search:
     return sharper if at.objective > search.at.objective else replace(sharper, at=at)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """J at the end of a step, with the features, in case the gradient is wanted."""
+
+    at: Evaluation
+    psi: Floats  # (N, K)
+
+    @property
+    def objective(self) -> float:
+        return self.at.objective
+
+
 def _line_search(problem: Problem, search: Search) -> _Move | None:
     """Backtrack along the L-BFGS direction until J falls enough."""
     at = search.at
     direction = _direction(search)
-    slope = float(np.vdot(search.gradient, direction))
-    if not slope < 0:
-        return None
-    length = 1.0
-    for _ in range(MAX_TRIALS):
+
+    def trial(length: float) -> _Trial:
         g = replace(at.globals, loadings=at.globals.loadings + length * direction)
-        moved, psi = evaluate(problem, g, at.multipliers, search.accuracy)
-        rise = moved.objective - at.objective
-        if rise <= ARMIJO * length * slope:
-            return _Move(moved, gradient(problem, moved, psi), length)
-        del moved, psi  # the next trial needs the room
-        # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
-        curve = rise - slope * length
-        best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
-        length = min(max(best, 0.1 * length), 0.5 * length)
-    return None
+        return _Trial(*evaluate(problem, g, at.multipliers, search.accuracy))
+
+    slope = quasi_newton.dot(search.gradient, direction)
+    found = quasi_newton.backtrack(trial, at.objective, slope, MAX_TRIALS)
+    if found is None:
+        return None
+    moved, length = found
+    return _Move(moved.at, gradient(problem, moved.at, moved.psi), length)
 
 
 def _direction(search: Search) -> Floats:
-    """Minus the gradient times the inverse curvature that the last moves suggest (Nocedal and Wright, algorithm 7.4).
+    """The quasi-Newton direction; the first guess at the curvature is ``E[z z']``, plus a ridge.
 
-    The first guess at the curvature is that of the generative part at fixed features, ``E[z z']``, plus a ridge.
+    That is the curvature of the generative part at fixed features.
     """
     stats = search.at.stats
-    curvature = second_moment(stats) / stats.n_rows + np.eye(len(stats.counts))
-    factor = cho_factor(curvature)
-    q = search.gradient.copy()
-    shares = []
-    for move, change in reversed(search.moves):
-        shares.append(float(np.vdot(move, q)) / float(np.vdot(move, change)))
-        q -= shares[-1] * change
-    q = np.asarray(cho_solve(factor, q))
-    if search.moves:
-        move, change = search.moves[-1]
-        q *= float(np.vdot(move, change)) / float(np.vdot(change, cho_solve(factor, change)))
-    elif np.any(q):
-        q *= FIRST_MOVE * float(np.linalg.norm(search.at.globals.loadings)) / float(np.linalg.norm(q))
-    for (move, change), share in zip(search.moves, reversed(shares), strict=True):
-        q += (share - float(np.vdot(change, q)) / float(np.vdot(move, change))) * move
-    return -q
+    factor = cho_factor(second_moment(stats) / stats.n_rows + np.eye(len(stats.counts)))
+    first = FIRST_MOVE * float(np.linalg.norm(search.at.globals.loadings))
+    return np.asarray(
+        quasi_newton.direction(search.gradient, search.moves, first, lambda q: np.asarray(cho_solve(factor, q)))
+    )
 
 
 def _update_blocks(problem: Problem, search: Search) -> Search:

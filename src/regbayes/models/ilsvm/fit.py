@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.ilsvm import alternation, descent, startup
 from regbayes.models.ilsvm.descent import PATIENCE, Evaluation, Problem, Search
 from regbayes.models.ilsvm.inference import infer
-from regbayes.models.ilsvm.margins import Accuracy, build_dual, solve_margins
+from regbayes.models.ilsvm.margins import build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
 from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Integers, Settings, State
 
@@ -38,6 +39,7 @@ def fit(
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
+    seed: int = 0,
     callbacks: Sequence[Callback] = (),
     stage: str | None = None,
 ) -> FitResult[State]:
@@ -55,6 +57,8 @@ def fit(
         training rows (the paper).
     early_rows : array of int, default=None
         Rows that the start-up is content with, in order; all of them by default. `init.draw_early_rows` draws them.
+    seed : int, default=0
+        For the features that the start-up adds to those of the start.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the start-up too. Its ``stage`` says which they are, and
         its ``state`` is a function that returns the `State` of a fit that ends there: rows are inferred for it.
@@ -75,7 +79,7 @@ def fit(
         step, state = alternation.step, _alternating(problem, start)
     else:
         step = descent.step
-        state, halted = _started(problem, start, early_rows, callbacks)
+        state, halted = _started(problem, start, early_rows, seed, callbacks)
     result: FitResult[Any] = run(
         lambda at: step(problem, at),
         state,
@@ -95,6 +99,7 @@ def fit_transductive(
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
+    seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
@@ -104,7 +109,7 @@ def fit_transductive(
     trace is that of all rounds, and iterations count on; the one at which a round ends and the next begins is there
     twice, with the objectives of both.
     """
-    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
+    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
@@ -159,7 +164,7 @@ def _alternating(problem: Problem, start: Globals | State) -> alternation.Round:
 
 
 def _started(
-    problem: Problem, start: Globals | State, early_rows: Integers | None, callbacks: Sequence[Callback]
+    problem: Problem, start: Globals | State, early_rows: Integers | None, seed: int, callbacks: Sequence[Callback]
 ) -> tuple[Search, Status | None]:
     """Run the start-up, on some of the rows if there are many, and evaluate where it ended on all of them.
 
@@ -174,7 +179,7 @@ def _started(
     fixed = replace(settings, estimate_noise=False, estimate_prior=False)
     whole = replace(problem, settings=fixed)
     some = whole if early_rows is None or resumed else _problem(problem.data.rows(early_rows), fixed)
-    plan = startup.Plan(some, whole, is_new=not resumed)
+    plan = startup.Plan(some, whole, seed, is_new=not resumed)
     result = run(
         partial(startup.step, plan),
         startup.begin(plan, g, multipliers),

@@ -52,6 +52,11 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
     return np.sort(np.concatenate(chosen))
 
 
+def draw_seed(rng: np.random.Generator) -> int:
+    """Draw the seed of the features that the start-up adds."""
+    return int(rng.integers(2**31))
+
+
 def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:
     """Random combinations of rows, scaled so that every feature's logit varies by about one over the rows."""
     some = rng.choice(len(X), min(len(X), START_ROWS), replace=False)

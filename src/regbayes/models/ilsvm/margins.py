@@ -9,18 +9,11 @@ from numpy.typing import NDArray
 
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, MultiClassDual, TaskLayout, solve_box, solve_simplex
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Classifier, Data, Integers, Settings
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """When a large-margin step is good enough."""
-
-    gap: float  # duality gap, relative to the value
-    max_epochs: float  # passes over the rows
 
 
 @dataclass(frozen=True)

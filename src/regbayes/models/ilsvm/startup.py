@@ -48,6 +48,7 @@ class Plan:
 
     problem: Problem  # the rows that it is content with, at the wanted temperature
     whole: Problem  # all rows
+    seed: int  # of the features that are added; each time has a generator of its own
     is_new: bool = True  # an earlier fit had its first steps, and its features were judged: it is cooled only
 
     @property
@@ -182,7 +183,7 @@ def _grown(plan: Plan, at: StartUp) -> StartUp | None:
     is_cold = graded > (1.0 + ROUNDING) * settings.temperature
     if room <= 0 or not is_cold or at.n_growths == GROWTH_ROUNDS or _found(at) is not leg:
         return None
-    larger = _with_new(problem, leg, room, np.random.default_rng(at.n_growths))
+    larger = _with_new(problem, leg, room, np.random.default_rng([plan.seed, at.n_growths]))
     search = descent.start(problem, larger, leg.search.at.multipliers)
     return StartUp(Leg.of(problem, search, GROWTH_STEPS), None, leg, at.n_growths + 1)
 

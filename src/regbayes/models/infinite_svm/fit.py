@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.framework.large_margin import MultiClassDual
-from regbayes.models.infinite_svm.margins import Accuracy, Margins, build_dual, keep_better, no_weights, solve_margins
+from regbayes.framework.margin_accuracy import Accuracy
+from regbayes.models.infinite_svm.margins import Margins, build_dual, keep_better, no_weights, solve_margins
 from regbayes.models.infinite_svm.objective import generative_terms
 from regbayes.models.infinite_svm.state import Data, Globals, Settings, State
 from regbayes.models.infinite_svm.updates import label_free, update_globals, update_responsibilities

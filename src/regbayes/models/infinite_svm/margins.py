@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.framework.large_margin import MultiClassDual, solve_simplex
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.cpu_assignments import solve_assignments
 from regbayes.models.infinite_svm.state import Classifier, Data, Settings, inputs
 
@@ -23,14 +24,6 @@ CHUNK_CELLS = 4_000_000  # rows times components times answers that are looked a
 NEGLIGIBLE = 1e-12  # largest responsibility of a component that gets no weights
 ROW_GAP = 1e-7  # duality gap of a row's problem, in units of its price times one plus its loss
 ROW_STEPS = 100  # pairs of answers at most, for a row
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """When a large-margin step is good enough."""
-
-    gap: float  # duality gap, relative to the value
-    max_epochs: float  # passes over the rows
 
 
 @dataclass(frozen=True)
