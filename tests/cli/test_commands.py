@@ -62,6 +62,14 @@ def test_fit_says_what_it_found_and_what_comes_next(folder):
     assert "classifier" not in quiet.err
 
 
+def test_fit_without_cross_validation_says_which_price_it_took(folder):
+    done = run_here(
+        *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "auto.model", "--no-cv"),
+        *("--n-components", 4, "--max-iter", 5, "--temperature", 0.05),
+    )
+    assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
+
+
 def test_fit_with_cross_validation_reports_every_setting(folder):
     done = run_here(
         *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "cv.model", "--json", "--folds", 2),

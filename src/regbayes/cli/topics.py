@@ -156,7 +156,7 @@ def _check_wishes(spec: TargetSpec, words: WordWishes, balanced: bool) -> None:
 
 def _indicators(y: NDArray[Any], spec: TargetSpec) -> NDArray[np.int64]:
     """Return labels as zeros and ones."""
-    values = {shown_label(value) for value in np.unique(y.astype(str))}
+    values = {shown_label(value) for value in y.ravel().tolist()}
     if y.dtype == object or not np.all((y == 0) | (y == 1)):
         raise BadDataError(
             f"several targets of documents must be 0 or 1 each; {listed(spec.names)} hold {listed(sorted(values))}"

@@ -29,8 +29,8 @@ LONGEST_WORD = 40  # characters; longer ones are addresses and data
 MAX_WORDS = 50_000
 MIN_DOCUMENTS = 3  # that a word must occur in
 FEW_DOCUMENTS = 100  # below which one is enough
-ENGLISH_SHARE = 0.2  # of English stop words among all words, above which a text is English
-COMMON = 0.5  # share of documents above which a word of another language counts as a stop word
+ENGLISH_SHARE = 0.1  # of English stop words among all words, above which a text is English
+COMMON = 0.7  # share of documents above which a word of another language counts as a stop word
 STOP_WORDS = ("auto", "english", "none")
 SHOWN_WORDS = 25  # of a document that is known by its counts
 
@@ -187,7 +187,7 @@ def _stop_words(
     totals = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
     if wanted == "english" or totals[english].sum() > ENGLISH_SHARE * totals.sum():
         return english, "English stop words"
-    return np.asarray(in_documents > COMMON * counts.shape[0]), "words of more than half of the documents"
+    return np.asarray(in_documents > COMMON * counts.shape[0]), f"words of more than {COMMON:.0%} of the documents"
 
 
 def _listed_words(path: str) -> set[str]:

@@ -89,7 +89,10 @@ def read_outcomes(
             targets.values.astype(np.float64),
             predicted,
         )
-    classes = _classes(targets, answers, getattr(estimator, "classes_", getattr(model, "classes_", None)))
+    known = getattr(estimator, "classes_", getattr(model, "classes_", None))
+    if targets.layout == "matrix" and not hasattr(model, "tasks_"):
+        known = None  # of indicators, as scikit-learn has them: the classes are the columns' numbers
+    classes = _classes(targets, answers, known)
     codes = _coded(targets.values, targets.tasks, classes)
     coded = None if answers is None else _coded(answers, targets.tasks, classes)
     names = [_class_names(these, targets, target_names) for these in classes]
