@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents
 from regbayes.kernels import cpu, reference
-from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, padded
+from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, padded
 
 
 def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
@@ -50,26 +51,128 @@ def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
     assert changes[0] > 0 or n_topics == 1
 
 
-@pytest.mark.parametrize("follow", [False, True])
-@pytest.mark.parametrize("n_topics", [1, 7, 40])
-@pytest.mark.parametrize("n_responses", [1, 5])
-def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses, follow):
-    corpus, counts, tilt, _ = random_case(n_topics, n_responses)
-    rng = np.random.default_rng(1)
-    uniforms = rng.random((2, corpus.n_tokens), dtype=np.float32)
+def scores_of(counts, tilt):
+    n_topics = counts.topic_total.size
     weights = tilt.weights[:, :n_topics].astype(np.float64)
-    scores = counts.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None]
-    guess = scores + 0.1 * rng.standard_normal(scores.shape)
+    return counts.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None]
+
+
+@pytest.mark.parametrize("portion", [1, 7])
+@pytest.mark.parametrize("n_topics", [1, 7, 40, 150])
+@pytest.mark.parametrize("n_responses", [0, 1, 5])
+def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses, portion):
+    corpus, counts, tilt, _ = random_case(n_topics, n_responses)
+    uniforms = np.random.default_rng(1).random((2, corpus.n_tokens), dtype=np.float32)
+    scores = scores_of(counts, tilt)
     expected, found = copied(counts), copied(counts)
     moved, changes = [scores.copy(), scores.copy()], []
     for kernels, written, current in ((reference, expected, moved[0]), (cpu, found, moved[1])):
-        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, Scores(current, guess, follow), 0.3, 0.05
-        changes.append(kernels.propose_topics(*arguments, uniforms, written))
+        lists = kernels.list_words(written)
+        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, current, portion, 0.3, 0.05
+        changes.append(kernels.propose_topics(*arguments, uniforms, written, lists))
     for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
     np.testing.assert_allclose(moved[1], moved[0], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(moved[1], found.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None], atol=1e-9)
+    np.testing.assert_allclose(moved[1], scores_of(found, tilt), atol=1e-9)
     assert changes[0] == changes[1]
+    assert changes[0] > 0 or n_topics == 1
+    for word, size in enumerate(lists.sizes):  # the lists went along, where words have few topics
+        if size >= 0:
+            listed = slice(lists.starts[word], lists.starts[word] + size)
+            np.testing.assert_array_equal(lists.topics[listed], np.flatnonzero(found.word_topic[word]))
+            np.testing.assert_array_equal(lists.numbers[listed], found.word_topic[word, lists.topics[listed]])
+    assert np.any(lists.sizes >= 0) or n_topics < 150
+
+
+def test_proposals_leave_the_enumerated_distribution_as_it_is():
+    """States drawn from the exact distribution keep it through three sweeps; without the acceptances they do not."""
+    rng = np.random.default_rng(0)
+    X = np.array([[3, 2, 3], [2, 1, 1]])  # a document of eight, in portions of two, and one of four
+    corpus, beta, alpha = corpus_of(X), 0.4, 0.5
+    weights = np.zeros((2, 8), np.float32)
+    weights[:, :2] = [[1.5, -1.0], [-0.5, 2.0]]
+    tilt = Tilt(corpus.lengths, np.array([[6.0, -2.0], [1.0, 3.0]]), np.array([[30.0, 10.0], [4.0, 8.0]]), weights)
+    states = ((np.arange(4096)[:, None] >> np.arange(12)) & 1).astype(np.int16)
+    doc_topic, word_topic = np.zeros((4096, 2, 2)), np.zeros((4096, 3, 2))
+    rows = np.arange(4096)
+    for i, (document, word) in enumerate(zip(corpus.token_documents(), corpus.tokens.words, strict=True)):
+        np.add.at(doc_topic, (rows, document, states[:, i]), 1)
+        np.add.at(word_topic, (rows, word, states[:, i]), 1)
+    log = gammaln(doc_topic + alpha).sum(axis=(1, 2)) + gammaln(word_topic + beta).sum(axis=(1, 2))
+    log -= gammaln(word_topic.sum(axis=1) + 3 * beta).sum(axis=1)
+    scores = doc_topic @ weights[:, :2].T.astype(float) / corpus.lengths[:, None]
+    log += np.sum(tilt.linear * scores - 0.5 * tilt.quadratic * scores**2, axis=(1, 2))
+    p = np.exp(log - log.max())
+    p /= p.sum()
+    features = np.concatenate(
+        [np.equal.outer(states, 0), scores.reshape(4096, -1), scores.reshape(4096, -1) ** 2], axis=1
+    )
+    expected, n = p @ features, 6000
+    error = np.sqrt(p @ (features - expected) ** 2 / n)
+    for accept in (True, False):
+        found = np.zeros_like(expected)
+        for state in rng.choice(4096, n, p=p):
+            counts = TopicCounts(
+                states[state].copy(), np.zeros((2, 8), np.int32), np.zeros((3, 8), np.int32), np.zeros(2, np.int64)
+            )
+            counts.doc_topic[:, :2], counts.word_topic[:, :2] = doc_topic[state], word_topic[state]
+            counts.topic_total[:] = word_topic[state].sum(axis=0)
+            at, lists = scores[state].copy(), cpu.list_words(counts)
+            for _ in range(3):
+                uniforms = rng.random((2, 12), dtype=np.float32)
+                uniforms[1] *= accept
+                cpu.propose_topics(corpus.tokens, 0, 2, tilt, at, 2, alpha, beta, uniforms, counts, lists)
+            found += features[counts.topics @ (1 << np.arange(12))]
+        worst = np.max(np.abs(found / n - expected) / error)
+        assert worst < 4.5 if accept else worst > 10
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("remembered", [False, True])
+def test_weights_drawn_one_after_another(remembered, n_threads):
+    _, counts, tilt, _ = random_case(11, 6)
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((6, 11, 11))
+    precision = root @ root.transpose(0, 2, 1) if remembered else np.zeros((0, 0, 0))
+    prior = WeightPrior(0.3, precision, rng.standard_normal((6, 11)))
+    normals, weights = rng.standard_normal((6, 12)), tilt.weights[:, :11].astype(np.float64)
+    expected, found = (weights.copy(), scores_of(counts, tilt)), (weights.copy(), scores_of(counts, tilt))
+    reference.sweep_weights(tilt, counts, prior, normals, *expected)
+    cpu.sweep_weights(tilt, counts, prior, normals, *found, n_threads)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_weights_drawn_one_after_another_settle_where_they_are_drawn_together():
+    """Without noise the sweeps are coordinate ascent, to the mean; with it the spread is that of the normal."""
+    _, counts, tilt, _ = random_case(5, 2)
+    prior = WeightPrior(0.3, np.zeros((0, 0, 0)), np.zeros((2, 5)))
+    statistics = reference.weight_statistics(tilt, counts)
+    covariance = np.linalg.inv(statistics.precision + 0.3 * np.eye(5))
+    mean = np.einsum("ljk,lk->lj", covariance, statistics.linear)
+    weights, scores = tilt.weights[:, :5].astype(np.float64), scores_of(counts, tilt)
+    for _ in range(300):
+        cpu.sweep_weights(tilt, counts, prior, np.zeros((2, 6)), weights, scores)
+    np.testing.assert_allclose(weights, mean, rtol=1e-5, atol=1e-6)
+    rng, draws = np.random.default_rng(0), []
+    for _ in range(6000):
+        cpu.sweep_weights(tilt, counts, prior, rng.standard_normal((2, 6)), weights, scores)
+        draws.append((weights - mean).copy())
+    second = np.einsum("tlj,tlk->ljk", draws, draws) / len(draws)
+    scale = np.sqrt(np.einsum("ljj->lj", covariance))
+    np.testing.assert_allclose(
+        second / scale[:, :, None] / scale[:, None], covariance / scale[:, :, None] / scale[:, None], atol=0.12
+    )
+
+
+def test_counting():
+    corpus, counts, _, _ = random_case(9, 0)
+    doc_topic, word_topic = np.zeros_like(counts.doc_topic), np.zeros_like(counts.word_topic)
+    cpu.count_tokens(corpus.tokens, counts.topics, doc_topic, word_topic)
+    np.testing.assert_array_equal(doc_topic, counts.doc_topic)
+    np.testing.assert_array_equal(word_topic, counts.word_topic)
+    for table in (doc_topic, counts.topic_total, np.zeros((2, 3), np.int32)):
+        np.testing.assert_array_equal(cpu.tally(table), reference.tally(table))
 
 
 def test_a_part_of_the_runs_is_swept_with_its_own_draws():
@@ -98,8 +201,6 @@ def test_the_reference_draws_in_proportion_to_the_joint_density():
             table[row, old] -= 1
             table[row, k] += 1
         total = moved.word_topic.sum(axis=0)[:3]
-        from scipy.special import gammaln
-
         log = gammaln(moved.doc_topic[:, :3] + alpha).sum() + gammaln(moved.word_topic[:, :3] + beta).sum()
         log -= gammaln(total + V * beta).sum()
         scores = tilt.weights[:, :3] @ moved.doc_topic[document, :3] / tilt.lengths[document]

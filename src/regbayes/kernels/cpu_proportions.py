@@ -9,9 +9,11 @@ from regbayes.kernels._compile import compiled
 from regbayes.kernels.chunks import map_chunks, map_tasks
 from regbayes.kernels.types import Floats, Indices, read_only
 from regbayes.kernels.types_topics import (
+    CountTable,
     Singles,
     Tilt,
     TopicCounts,
+    WeightPrior,
     WeightStatistics,
     Words,
 )
@@ -68,9 +70,123 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> We
         _sum_documents(doc_topic, lengths, linear, quadratic, *rows, precision[part], sums[part])
 
     map_tasks(work, n_parts, n_threads)
-    upper = np.moveaxis(precision.sum(axis=0), 2, 0)
-    full = upper + np.triu(upper, 1).transpose(0, 2, 1)
+    for part in range(1, n_parts):
+        precision[0] += precision[part]
+    full = np.ascontiguousarray(np.moveaxis(precision[0], 2, 0))
+    for of_response in full:
+        of_response += np.triu(of_response, 1).T
     return WeightStatistics(full, np.ascontiguousarray(sums.sum(axis=0).T))
+
+
+@compiled
+def _topic_columns(
+    doc_topic: CountTable, lengths: Indices, starts: Indices, documents: NDArray[np.int32], shares: Floats
+) -> None:
+    """Write the documents of each topic and its shares in them; ``starts`` are moved to the ends."""
+    for document in range(doc_topic.shape[0]):
+        for k in range(starts.size):
+            if doc_topic[document, k]:
+                documents[starts[k]] = document
+                shares[starts[k]] = doc_topic[document, k] / lengths[document]
+                starts[k] += 1
+
+
+@compiled
+def _sweep_weights(
+    starts: Indices,
+    documents: NDArray[np.int32],
+    shares: Floats,
+    linear: Floats,
+    quadratic: Floats,
+    ridge: float,
+    prior_precision: Floats,
+    prior_linear: Floats,
+    normals: Floats,
+    first: int,
+    last: int,
+    weights: Floats,
+    scores: Floats,
+) -> None:
+    """Sweep over the weights of responses ``first`` to ``last``; see ``reference.sweep_weights``."""
+    n_topics, has_precision = starts.size - 1, len(prior_precision) > 0
+    slope, precision, change = np.empty(last - first), np.empty(last - first), np.empty(last - first)
+    for position in range(-1, n_topics):
+        k = position if position >= 0 else n_topics  # the shift of all weights comes first
+        for r in range(last - first):
+            response = first + r
+            row = weights[response]
+            if position < 0:
+                slope[r] = prior_linear[response].sum() - ridge * row.sum()
+                precision[r] = ridge * n_topics
+                if has_precision:
+                    for j in range(n_topics):
+                        load = prior_precision[response, j].sum()
+                        slope[r] -= load * row[j]
+                        precision[r] += load
+            else:
+                slope[r] = prior_linear[response, k] - ridge * row[k]
+                precision[r] = ridge
+                if has_precision:
+                    of_topic, known = prior_precision[response, k], 0.0
+                    for j in range(n_topics):
+                        known += of_topic[j] * row[j]
+                    slope[r] -= known
+                    precision[r] += of_topic[k]
+        begin, end = (starts[k], starts[k + 1]) if position >= 0 else (0, linear.shape[0])
+        for e in range(begin, end):
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), 1.0)
+            for r in range(last - first):
+                b = quadratic[document, first + r] * share
+                slope[r] += share * linear[document, first + r] - b * scores[document, first + r]
+                precision[r] += b * share
+        for r in range(last - first):
+            change[r] = slope[r] / precision[r] + normals[first + r, k] / np.sqrt(precision[r])
+            if position >= 0:
+                weights[first + r, k] += change[r]
+            else:
+                for j in range(n_topics):
+                    weights[first + r, j] += change[r]
+        for e in range(begin, end):
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), 1.0)
+            for r in range(last - first):
+                scores[document, first + r] += share * change[r]
+
+
+def sweep_weights(
+    tilt: Tilt,
+    counts: TopicCounts,
+    prior: WeightPrior,
+    normals: Floats,
+    weights: Floats,
+    scores: Floats,
+    n_threads: int = 1,
+) -> None:
+    """Compiled twin of ``reference.sweep_weights``: documents that do not have a topic cost nothing."""
+    n_topics, n_responses = counts.topic_total.size, len(weights)
+    present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
+    starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
+    documents, shares = np.empty(starts[-1], np.int32), np.empty(starts[-1])
+    _topic_columns(read_only(counts.doc_topic), read_only(tilt.lengths), starts[:-1].copy(), documents, shares)
+    bounds = np.linspace(0, n_responses, min(_N_PARTS, n_responses) + 1).astype(np.int64)
+
+    def work(part: int) -> None:
+        _sweep_weights(
+            read_only(starts),
+            read_only(documents),
+            read_only(shares),
+            read_only(tilt.linear),
+            read_only(tilt.quadratic),
+            float(prior.ridge),
+            read_only(prior.precision),
+            read_only(prior.linear),
+            read_only(normals),
+            int(bounds[part]),
+            int(bounds[part + 1]),
+            weights,
+            scores,
+        )
+
+    map_tasks(work, len(bounds) - 1, n_threads)
 
 
 @compiled

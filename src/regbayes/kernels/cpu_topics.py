@@ -18,7 +18,6 @@ from regbayes.kernels.types import Floats, Indices, read_only
 from regbayes.kernels.types_topics import (
     LOWEST_EXPONENT,
     SPAN,
-    Scores,
     Singles,
     Tilt,
     Tokens,
@@ -217,86 +216,6 @@ def _sample_visits(
     return n_changed
 
 
-@compiled
-def _propose_visits(
-    words: NDArray[np.int32],
-    documents: NDArray[np.int32],
-    starts: Indices,
-    first_visit: int,
-    last_visit: int,
-    lengths: Indices,
-    linear: Floats,
-    quadratic: Floats,
-    weights: Singles,
-    current_scores: Floats,
-    guessed_scores: Floats,
-    follow: bool,
-    doc_prior: float,
-    word_prior: float,
-    uniforms: Singles,
-    topics: NDArray[np.int16],
-    doc_topic: NDArray[np.int32],
-    word_topic: NDArray[np.int32],
-    topic_total: Indices,
-) -> int:
-    """Sweep over the runs of a block; see ``reference.propose_topics``."""
-    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
-    alpha, beta = np.float32(doc_prior), np.float32(word_prior)
-    mass = np.float64(word_prior) * word_topic.shape[0]
-    inverse = np.empty(n_topics, np.float32)
-    for k in range(n_topics):
-        inverse[k] = np.float32(1.0 / (topic_total[k] + mass)) if k < topic_total.size else _ZERO
-    p, exponent, factor = np.empty(n_topics, np.float32), np.empty(n_topics, np.float32), np.ones(n_topics, np.float32)
-    slopes, bends = np.empty(n_responses, np.float32), np.empty(n_responses, np.float32)
-    sums = np.empty(n_topics // SPAN, np.float32)
-    n_changed, offset = 0, starts[first_visit]
-    for visit in range(first_visit, last_visit):
-        document = documents[visit]
-        counts = doc_topic[document]
-        per_token = 1.0 / lengths[document]
-        for response in range(n_responses):
-            score = current_scores[document, response] if follow else guessed_scores[document, response]
-            pull = linear[document, response] - quadratic[document, response] * score
-            slopes[response] = pull * per_token
-            bends[response] = -0.5 * quadratic[document, response] * per_token * per_token
-        _add_rows(weights, slopes, bends, exponent)
-        highest = np.float32(-np.inf)
-        for k in range(topic_total.size):
-            highest = max(highest, exponent[k])
-        for k in range(topic_total.size):
-            exponent[k] = max(exponent[k] - highest, _LOWEST)
-            factor[k] = _exp(exponent[k])
-        for i in range(starts[visit], starts[visit + 1]):
-            old = int(topics[i])
-            row = word_topic[words[i]]
-            counts[old] -= 1
-            row[old] -= 1
-            topic_total[old] -= 1
-            inverse[old] = np.float32(1.0 / (topic_total[old] + mass))
-            k = _draw(uniforms[0, i - offset], counts, row, alpha, beta, inverse, factor, topic_total.size, p, sums)
-            if k != old:
-                gain = np.float64(exponent[old]) - np.float64(exponent[k])
-                for response in range(n_responses):
-                    before, after = np.float64(weights[response, old]), np.float64(weights[response, k])
-                    score = current_scores[document, response] - before * per_token
-                    middle = score + 0.5 * (before + after) * per_token
-                    pull = linear[document, response] - quadratic[document, response] * middle
-                    gain += (after - before) * per_token * pull
-                if gain >= 0.0 or uniforms[1, i - offset] < np.exp(gain):
-                    n_changed += 1
-                    topics[i] = k
-                    for response in range(n_responses):
-                        step = np.float64(weights[response, k]) - np.float64(weights[response, old])
-                        current_scores[document, response] += step * per_token
-                else:
-                    k = old
-            counts[k] += 1
-            row[k] += 1
-            topic_total[k] += 1
-            inverse[k] = np.float32(1.0 / (topic_total[k] + mass))
-    return n_changed
-
-
 def sample_topics(
     tokens: Tokens,
     first_run: int,
@@ -318,38 +237,6 @@ def sample_topics(
         read_only(tilt.linear),
         read_only(tilt.quadratic),
         read_only(tilt.weights),
-        float(doc_prior),
-        float(word_prior),
-        read_only(uniforms),
-        *counts,
-    )
-
-
-def propose_topics(
-    tokens: Tokens,
-    first_run: int,
-    last_run: int,
-    tilt: Tilt,
-    scores: Scores,
-    doc_prior: float,
-    word_prior: float,
-    uniforms: Singles,
-    counts: TopicCounts,
-) -> int:
-    """Compiled twin of ``reference.propose_topics``."""
-    return _propose_visits(
-        read_only(tokens.words),
-        read_only(tokens.documents),
-        read_only(tokens.starts),
-        first_run,
-        last_run,
-        read_only(tilt.lengths),
-        read_only(tilt.linear),
-        read_only(tilt.quadratic),
-        read_only(tilt.weights),
-        scores.current,
-        read_only(scores.guess),
-        scores.follow,
         float(doc_prior),
         float(word_prior),
         read_only(uniforms),

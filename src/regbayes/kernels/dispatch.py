@@ -21,7 +21,18 @@ from regbayes.kernels.types import (
     SweepGradient,
 )
 from regbayes.kernels.types_meanfield import Prior, WordCounts
-from regbayes.kernels.types_topics import Scores, Singles, Tilt, Tokens, TopicCounts, WeightStatistics, Words
+from regbayes.kernels.types_topics import (
+    Assignments,
+    CountTable,
+    Singles,
+    Tilt,
+    Tokens,
+    TopicCounts,
+    WeightPrior,
+    WeightStatistics,
+    WordLists,
+    Words,
+)
 
 BackendName = Literal["cpu", "reference"]
 
@@ -68,6 +79,21 @@ class Backend(Protocol):
     def simplex_weights(self, rows: SimplexRows, omega: Floats) -> Floats:
         """Sum the weights that belong to given multipliers."""
 
+    def solve_assignments(
+        self,
+        logits: Floats,
+        gains: Floats,
+        cost: Floats,
+        labels: Indices,
+        price: Floats,
+        squared: bool,
+        tol: float,
+        max_steps: int,
+        omega: Floats,
+        q: Floats,
+    ) -> float:
+        """Solve for the component of every row, and the multipliers of its margins."""
+
     def sample_topics(
         self,
         tokens: Tokens,
@@ -87,13 +113,36 @@ class Backend(Protocol):
         first_run: int,
         last_run: int,
         tilt: Tilt,
-        scores: Scores,
+        scores: Floats,
+        portion: int,
         doc_prior: float,
         word_prior: float,
         uniforms: Singles,
         counts: TopicCounts,
+        lists: WordLists,
     ) -> int:
         """Propose topics of tokens, one after another, and accept or reject them."""
+
+    def list_words(self, counts: TopicCounts) -> WordLists:
+        """List the topics of each word."""
+
+    def tally(self, table: CountTable | Indices) -> Indices:
+        """Count how often each value occurs in a table of counts."""
+
+    def count_tokens(self, tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
+        """Add tokens to tables of counts."""
+
+    def sweep_weights(
+        self,
+        tilt: Tilt,
+        counts: TopicCounts,
+        prior: WeightPrior,
+        normals: Floats,
+        weights: Floats,
+        scores: Floats,
+        n_threads: int = 1,
+    ) -> None:
+        """Draw weights one after another."""
 
     def weight_statistics(self, tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
         """Sum what the weights' normal distribution needs."""

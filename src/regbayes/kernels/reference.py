@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regbayes.kernels.reference_assignments import solve_assignments
 from regbayes.kernels.reference_margins import (
     box_check,
     box_epoch,
@@ -18,15 +19,26 @@ from regbayes.kernels.reference_meanfield import (
     reverse_sweeps,
 )
 from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
-from regbayes.kernels.reference_topics import infer_proportions, propose_topics, sample_topics, weight_statistics
+from regbayes.kernels.reference_topics import (
+    count_tokens,
+    infer_proportions,
+    list_words,
+    propose_topics,
+    sample_topics,
+    sweep_weights,
+    tally,
+    weight_statistics,
+)
 
 __all__ = [
     "box_check",
     "box_epoch",
     "box_scores",
     "box_weights",
+    "count_tokens",
     "infer_by_sweeps",
     "infer_proportions",
+    "list_words",
     "meanfield_statistics",
     "meanfield_sweeps",
     "propose_topics",
@@ -36,6 +48,9 @@ __all__ = [
     "simplex_check",
     "simplex_epoch",
     "simplex_weights",
+    "solve_assignments",
     "sweep_features",
+    "sweep_weights",
+    "tally",
     "weight_statistics",
 ]

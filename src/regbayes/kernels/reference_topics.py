@@ -7,12 +7,15 @@ import numpy as np
 from regbayes.kernels.types import Floats, Indices
 from regbayes.kernels.types_topics import (
     LOWEST_EXPONENT,
-    Scores,
+    Assignments,
+    CountTable,
     Singles,
     Tilt,
     Tokens,
     TopicCounts,
+    WeightPrior,
     WeightStatistics,
+    WordLists,
     Words,
 )
 
@@ -85,64 +88,156 @@ def propose_topics(
     first_run: int,
     last_run: int,
     tilt: Tilt,
-    scores: Scores,
+    scores: Floats,
+    portion: int,
     doc_prior: float,
     word_prior: float,
     uniforms: Singles,
     counts: TopicCounts,
+    lists: WordLists,
 ) -> int:
     """As `sample_topics`, with a tilt that is proposed and then accepted, for many topics and responses.
 
-    The proposal has the weights of `sample_topics`, with the slope of the tilt at ``scores.guess`` in the place of the
-    document's score without the token; a Metropolis-Hastings step corrects for it. The distribution that is left
-    invariant is the same, as long as the guess does not depend on the topics. docs/math.md eq. (58).
+    The proposal has the weights of `sample_topics`, with the slope of the tilt at a guess in the place of the
+    document's score without the token, and a Metropolis-Hastings step corrects for it, docs/math.md eq. (58). Tokens
+    are taken in portions, and the guess is what the document's tokens outside the portion say: proposals do not depend
+    on the topic that they replace, so the distribution that is left invariant is the same.
 
     Parameters
     ----------
     tokens, first_run, last_run, tilt, doc_prior, word_prior, counts
         As in `sample_topics`.
-    scores : Scores
-        Its ``current`` is written.
+    scores : (documents, responses)
+        Of the current topics. Written.
+    portion : int
+        Tokens that share a guess; less in a document that has less than four times as many. Without responses there is
+        nothing to guess.
     uniforms : (2, tokens of the runs)
         In [0, 1): for proposals and for acceptances.
+    lists : WordLists
+        Of ``counts.word_topic``, from `list_words`. Kept up to date by backends that use them.
 
     Returns
     -------
     int
         How many tokens changed their topic.
     """
+    del lists
     n_changed, offset = 0, tokens.starts[first_run]
     n_topics = counts.topic_total.size
     weights = tilt.weights[:, :n_topics].astype(np.float64)
     mass = word_prior * counts.word_topic.shape[0]
     for run in range(first_run, last_run):
         document = tokens.documents[run]
-        linear, quadratic = tilt.linear[document], tilt.quadratic[document]
-        in_document, per_token = counts.doc_topic[document, :n_topics], 1.0 / tilt.lengths[document]
-        current = scores.current[document]
-        guess = current.copy() if scores.follow else scores.guess[document]
-        bend = 0.5 * (quadratic @ weights**2) * per_token**2
-        exponent = ((linear - quadratic * guess) @ weights) * per_token - bend
-        exponent = np.maximum(exponent - exponent.max(), LOWEST_EXPONENT)
-        for i in range(tokens.starts[run], tokens.starts[run + 1]):
-            old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
-            for table in (in_document, of_word, counts.topic_total):
-                table[old] -= 1
-            p = (in_document + doc_prior) * (of_word + word_prior) / (counts.topic_total + mass)
-            p = np.cumsum(p * np.exp(exponent))
-            new = min(int(np.searchsorted(p, uniforms[0, i - offset] * p[-1], side="right")), n_topics - 1)
-            step = (weights[:, new] - weights[:, old]) * per_token
-            without = current - weights[:, old] * per_token
-            true_change = step @ (linear - quadratic * without) - bend[new] + bend[old]
-            if np.log(max(uniforms[1, i - offset], 1e-38)) >= true_change - exponent[new] + exponent[old]:
-                new = old
-            elif new != old:
-                current += step
-                n_changed += 1
-            for table in (in_document, of_word, counts.topic_total):
-                table[new] += 1
-            counts.topics[i] = new
+        linear, quadratic, length = tilt.linear[document], tilt.quadratic[document], tilt.lengths[document]
+        in_document, current = counts.doc_topic[document, :n_topics], scores[document]
+        bend = 0.5 * (quadratic @ weights**2) / length**2
+        for begin, end in portions(tokens.starts[run], tokens.starts[run + 1], length, portion, len(linear)):
+            inside = weights[:, counts.topics[begin:end]].sum(axis=1)
+            guess = (current - inside / length) * (length - 1) / max(length - (end - begin), 1)
+            exponent = ((linear - quadratic * guess) @ weights) / length - bend
+            exponent = np.maximum(exponent - exponent.max(), LOWEST_EXPONENT)
+            for i in range(begin, end):
+                old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
+                for table in (in_document, of_word, counts.topic_total):
+                    table[old] -= 1
+                side = (in_document + doc_prior) / (counts.topic_total + mass) * np.exp(exponent)
+                new = _draw_of_two(uniforms[0, i - offset], side * of_word, side * word_prior)
+                step = (weights[:, new] - weights[:, old]) / length
+                true_change = step @ (linear - quadratic * (current + 0.5 * step))
+                if np.log(max(uniforms[1, i - offset], 1e-38)) >= true_change - exponent[new] + exponent[old]:
+                    new = old
+                elif new != old:
+                    current += step
+                    n_changed += 1
+                for table in (in_document, of_word, counts.topic_total):
+                    table[new] += 1
+                counts.topics[i] = new
     return n_changed
+
+
+def portions(begin: int, end: int, length: int, portion: int, n_responses: int) -> list[tuple[int, int]]:
+    """Cut a run of a document into the portions of `propose_topics`."""
+    size = max(1, min(portion, length // 4)) if n_responses else max(1, end - begin)
+    return [(first, min(first + size, end)) for first in range(begin, end, size)]
+
+
+def _draw_of_two(uniform: float, first: Floats, second: Floats) -> int:
+    """Draw from the sum of two rows of weights: the uniform number stands for places in the first, then the second."""
+    left = uniform * (first.sum() + second.sum())
+    row = first if left < first.sum() else second
+    left -= 0.0 if row is first else first.sum()
+    return min(int(np.searchsorted(np.cumsum(row), left, side="right")), len(row) - 1)
+
+
+def list_words(counts: TopicCounts) -> WordLists:
+    """List the topics of each word."""
+    rows = counts.word_topic[:, : counts.topic_total.size]
+    room = np.minimum(rows.sum(axis=1, dtype=np.int64), rows.shape[1])
+    starts = np.concatenate([[0], np.cumsum(room)])
+    topics, numbers = np.zeros(starts[-1], np.int16), np.zeros(starts[-1], np.int32)
+    for word, row in enumerate(rows):
+        present = np.flatnonzero(row)
+        listed = slice(starts[word], starts[word] + len(present))
+        topics[listed], numbers[listed] = present, row[present]
+    return WordLists(starts, topics, numbers, np.count_nonzero(rows, axis=1).astype(np.int32))
+
+
+def tally(table: CountTable | Indices) -> Indices:
+    """Return how often each value occurs in a table of counts, up to its largest."""
+    return np.bincount(table.ravel())
+
+
+def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
+    """Add tokens to the tables of counts."""
+    np.add.at(doc_topic, (np.repeat(tokens.documents, np.diff(tokens.starts)), topics), 1)
+    np.add.at(word_topic, (tokens.words, topics), 1)
+
+
+def sweep_weights(
+    tilt: Tilt,
+    counts: TopicCounts,
+    prior: WeightPrior,
+    normals: Floats,
+    weights: Floats,
+    scores: Floats,
+    n_threads: int = 1,
+) -> None:
+    """Draw weights one after another from their normal distributions given all others, docs/math.md eq. (55).
+
+    First all weights of a response are shifted together, which moves all scores alike and what single weights do
+    slowly; then comes topic after topic. Only documents that have the topic count, so a sweep costs what the shares of
+    topics have entries.
+
+    Parameters
+    ----------
+    tilt, counts
+        Documents, with their tilts. The weights of the tilt are not used.
+    prior : WeightPrior
+    normals : (responses, topics + 1)
+        Standard normal draws; the last is for the shift.
+    weights : (responses, topics)
+        Written.
+    scores : (documents, responses)
+        Of these weights. Written.
+    n_threads : int
+        Does not change the result.
+    """
+    del n_threads
+    n_topics = counts.topic_total.size
+    shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
+    directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
+    for response in range(len(weights)):
+        inner = prior.ridge * np.eye(n_topics) + (prior.precision[response] if len(prior.precision) else 0.0)
+        quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
+        for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
+            along = shares @ direction
+            slope = along @ (tilt.linear[:, response] - quadratic * score)
+            slope += direction @ (prior.linear[response] - inner @ w)
+            precision = quadratic @ along**2 + direction @ inner @ direction
+            change = slope / precision + normal / np.sqrt(precision)
+            w += change * direction
+            score += change * along
 
 
 def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:

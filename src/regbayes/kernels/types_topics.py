@@ -54,18 +54,6 @@ class Tilt(NamedTuple):
     """(responses, columns): padding is zero. No responses: no tilt."""
 
 
-class Scores(NamedTuple):
-    """Scores of documents, for sweeps that propose and accept."""
-
-    current: Floats
-    """(documents, responses): written, as topics change."""
-    guess: Floats
-    """(documents, responses): where proposals evaluate the tilt; it must not depend on the current topics."""
-    follow: bool
-    """Whether they evaluate it at the current score at the beginning of each run instead. Proposals are better then,
-    but depend on the topics, so that the chain only comes near its distribution: for burning in."""
-
-
 class TopicCounts(NamedTuple):
     """How many tokens have which topic; what a sweep writes."""
 
@@ -79,6 +67,19 @@ class TopicCounts(NamedTuple):
     """(topics,): not padded."""
 
 
+class WordLists(NamedTuple):
+    """The topics of each word with their counts, in short lists: word w begins at ``starts[w]``, topics ascend."""
+
+    starts: Indices
+    """(words + 1,): room for as many topics as the word can ever have."""
+    topics: Assignments
+    """(room,)"""
+    numbers: Words
+    """(room,)"""
+    sizes: Words
+    """(words,): how many topics are listed; negative for a word that has so many that its row is read instead."""
+
+
 class WeightStatistics(NamedTuple):
     """Sums over documents that the weights' normal distribution needs, with proportions ``m = counts / length``."""
 
@@ -86,3 +87,13 @@ class WeightStatistics(NamedTuple):
     """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
     linear: Floats
     """(responses, topics): ``sum_d linear_dl m_d``."""
+
+
+class WeightPrior(NamedTuple):
+    """What is known of the weights before the documents: ``exp(linear . w - (ridge |w|^2 + w' precision w) / 2)``."""
+
+    ridge: float
+    precision: Floats
+    """(responses, topics, topics), or (0, 0, 0) where the ridge is all."""
+    linear: Floats
+    """(responses, topics)"""

@@ -95,7 +95,8 @@ def summarize(corpus: Corpus, settings: Settings, chain: Chain) -> Fitted:
     if chain.averages is None:
         word_topic, weights = chain.counts.word_topic.astype(np.float32), chain.weights
     else:
-        word_topic, weights = chain.averages.word_topic, chain.averages.weights
+        n_kept = chain.averages.n_kept
+        word_topic, weights = chain.averages.word_topic / np.float32(n_kept), chain.averages.weights / n_kept
     restored = np.empty((len(word_topic), K), dtype=np.float32)
     restored[corpus.word_order] = word_topic[:, :K]
     total = restored.sum(axis=0, dtype=np.float64)
@@ -113,7 +114,7 @@ def remember(problem: Problem, chain: Chain) -> Memory:
     word_topic[problem.corpus.word_order] = chain.counts.word_topic[:, :K]
     if problem.responses is None:
         return Memory(word_topic, np.zeros((0, K, K)), np.zeros((0, K)))
-    weights = chain.weights if chain.averages is None else chain.averages.weights
+    weights = chain.weights if chain.averages is None else chain.averages.weights / chain.averages.n_kept
     linear, quadratic = expected_quadratics(problem.responses, chain.scores)
     precision = gibbs.weight_posterior(problem, replace(chain, linear=linear, quadratic=quadratic)).precision
     return Memory(word_topic, precision, np.einsum("ljk,lk->lj", precision, weights))

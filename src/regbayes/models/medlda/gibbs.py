@@ -17,7 +17,7 @@ from scipy.special import gammaln
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import map_chunks, map_tasks
 from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_topics import Scores, Tilt, TopicCounts, WeightStatistics, padded
+from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, WeightStatistics, WordLists, padded
 from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
@@ -25,17 +25,14 @@ from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Set
 Floats = NDArray[np.float64]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
-GUESS_DECAY = 0.6  # of the share of a sweep in the guessed scores, once burnt in: they settle, and proposals with them
+MOST_DRAWN_ALONE = 400  # topics, without responses
+PORTION = 16  # tokens of a document whose proposals share a guess of its scores
+MOST_DRAWN_TOGETHER = 300  # topics: beyond, weights are drawn one after another, since the cube of their number counts
 
 
 def prefers_proposals(n_topics: int, n_responses: int) -> bool:
     """Whether topics are best proposed and accepted, because their exact distributions cost too much."""
-    return n_topics * n_responses > MOST_DRAWN
-
-
-def sweeps_per_weights(n_topics: int) -> int:
-    """Return after how many sweeps weights are drawn: their cost grows with the cube of the number of topics."""
-    return 1 + n_topics // 300
+    return n_topics * n_responses > MOST_DRAWN or (n_responses == 0 and n_topics > MOST_DRAWN_ALONE)
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,9 @@ def start(problem: Problem, hint: Memory | None = None) -> Chain:
     counts = _count(problem, topics)
     if problem.responses is None:
         nothing = np.zeros((len(corpus.lengths), 0))
-        return Chain(counts, weights[:0], nothing, nothing, nothing, nothing, 0, None)
+        return Chain(counts, weights[:0], nothing, nothing, nothing, 0, None)
     scores = document_scores(problem, counts, weights)
-    return Chain(counts, weights, *expected_quadratics(problem.responses, scores), scores, scores, 0, None)
+    return Chain(counts, weights, *expected_quadratics(problem.responses, scores), scores, 0, None)
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
@@ -92,15 +89,10 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
     terms = {"words": -log_joint(problem, counts)}
     if problem.responses is not None:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
-        weights = chain.weights
-        if sweep % sweeps_per_weights(settings.n_components) == 0:
-            weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(weights.shape))
-        scores = document_scores(problem, counts, weights)
+        weights, scores = update_weights(problem, chain, rng)
         shape = (n_variables(problem.responses), *scores.shape)
         drawn = draw_quadratics(problem.responses, scores, rng.standard_normal(shape), rng.random(shape))
-        share = max(1, sweep - settings.n_burn_in) ** -GUESS_DECAY
-        guess = chain.guess + share * (scores - chain.guess)
-        chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores, guess=guess)
+        chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
         terms |= _response_terms(problem, scores, weights)
     if sweep > settings.n_burn_in:
         chain = replace(chain, averages=_averaged(chain))
@@ -121,10 +113,10 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
-    follow = chain.sweep <= problem.settings.n_burn_in
-    tilt, scores = _tilt(problem, chain), Scores(chain.scores.copy(), chain.guess, follow)
+    tilt, scores = _tilt(problem, chain), chain.scores.copy()
+    lists = problem.backend.list_words(chain.counts) if problem.settings.propose else None
     for diagonal in problem.corpus.diagonals():
-        work = partial(_sample_block, problem, chain, tilt, scores, diagonal)
+        work = partial(_sample_block, problem, chain, tilt, scores, lists, diagonal)
         results = map_tasks(work, len(diagonal), problem.settings.n_threads)
         for changed, difference in results:
             total += difference
@@ -133,7 +125,13 @@ def _sample_topics(problem: Problem, chain: Chain) -> int:
 
 
 def _sample_block(
-    problem: Problem, chain: Chain, tilt: Tilt, scores: Scores, blocks: list[int], position: int
+    problem: Problem,
+    chain: Chain,
+    tilt: Tilt,
+    scores: Floats,
+    lists: WordLists | None,
+    blocks: list[int],
+    position: int,
 ) -> tuple[int, NDArray[np.int64]]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
@@ -142,13 +140,33 @@ def _sample_block(
     n_tokens = int(tokens.starts[last] - tokens.starts[first])
     rng, priors = _generator(settings, chain.sweep, block), (settings.doc_topic_prior, settings.topic_word_prior)
     counts = chain.counts._replace(topic_total=chain.counts.topic_total.copy())
-    if settings.propose:
+    if lists is not None:
         uniforms = rng.random((2, n_tokens), dtype=np.float32)
-        changed = problem.backend.propose_topics(tokens, first, last, tilt, scores, *priors, uniforms, counts)
+        changed = problem.backend.propose_topics(
+            tokens, first, last, tilt, scores, PORTION, *priors, uniforms, counts, lists
+        )
     else:
         uniforms = rng.random(n_tokens, dtype=np.float32)
         changed = problem.backend.sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
     return changed, counts.topic_total - chain.counts.topic_total
+
+
+def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draw the weights given topics and augmentation variables; return them and the scores of the documents."""
+    settings = problem.settings
+    if settings.n_components <= MOST_DRAWN_TOGETHER:
+        weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(chain.weights.shape))
+        return weights, document_scores(problem, chain.counts, weights)
+    L, K = chain.weights.shape
+    if problem.memory is None:
+        prior = WeightPrior(1.0 / settings.weight_variance, np.zeros((0, 0, 0)), np.zeros((L, K)))
+    else:
+        prior = WeightPrior(0.0, problem.memory.precision, problem.memory.linear)
+    weights, scores = chain.weights.copy(), document_scores(problem, chain.counts, chain.weights)
+    problem.backend.sweep_weights(
+        _tilt(problem, chain), chain.counts, prior, rng.standard_normal((L, K + 1)), weights, scores, settings.n_threads
+    )
+    return weights, scores
 
 
 def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
@@ -194,16 +212,17 @@ def log_joint(problem: Problem, counts: TopicCounts) -> float:
     settings = problem.settings
     K, V = settings.n_components, len(problem.corpus.word_order)
     alpha, beta = settings.doc_topic_prior, settings.topic_word_prior
-    of_documents = _log_rising(counts.doc_topic, alpha) - _log_rising(problem.corpus.lengths, K * alpha)
-    return of_documents + _log_rising(counts.word_topic, beta) - _log_rising(counts.topic_total, V * beta)
+    log_rising = partial(_log_rising, problem.backend)
+    of_documents = log_rising(counts.doc_topic, alpha) - log_rising(problem.corpus.lengths, K * alpha)
+    return of_documents + log_rising(counts.word_topic, beta) - log_rising(counts.topic_total, V * beta)
 
 
-def _log_rising(counts: NDArray[np.signedinteger], prior: float) -> float:
+def _log_rising(backend: Backend, counts: NDArray[np.int32] | NDArray[np.int64], prior: float) -> float:
     """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``; zeros add nothing."""
     if counts.size == 0:
         return 0.0
     if counts.max() < 1_000_000:
-        how_often = np.bincount(counts.ravel())
+        how_often = backend.tally(counts)
         values = np.flatnonzero(how_often)
         return float(how_often[values] @ (gammaln(values + prior) - gammaln(prior)))
     positive = counts[counts > 0]
@@ -222,14 +241,11 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mappin
 
 def _averaged(chain: Chain) -> Averages:
     """Take the state after a sweep into the averages."""
-    old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
+    old = chain.averages
     if old is None:
-        return Averages(1, word_topic, chain.weights)
-    n = old.n_kept + 1
-    word_topic -= old.word_topic
-    word_topic /= n
-    word_topic += old.word_topic
-    return Averages(n, word_topic, old.weights + (chain.weights - old.weights) / n)
+        return Averages(1, chain.counts.word_topic.astype(np.float32), chain.weights)
+    word_topic = np.add(old.word_topic, chain.counts.word_topic, dtype=np.float32, casting="unsafe")
+    return Averages(old.n_kept + 1, word_topic, old.weights + chain.weights)
 
 
 def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
@@ -238,8 +254,7 @@ def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
     columns = padded(K)
     N, V = len(corpus.lengths), len(corpus.word_order)
     doc_topic, word_topic = np.zeros((N, columns), dtype=np.int32), np.zeros((V, columns), dtype=np.int32)
-    np.add.at(doc_topic, (corpus.token_documents(), topics), 1)
-    np.add.at(word_topic, (corpus.tokens.words, topics), 1)
+    problem.backend.count_tokens(corpus.tokens, topics, doc_topic, word_topic)
     if problem.memory is not None:
         word_topic[:, :K] += problem.memory.word_topic
     return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))

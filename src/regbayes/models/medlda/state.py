@@ -84,7 +84,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Averages:
-    """Running means over the sweeps that were kept."""
+    """Sums over the sweeps that were kept."""
 
     n_kept: int
     word_topic: NDArray[np.float32]  # (V, columns), in the corpus's order of words
@@ -100,6 +100,5 @@ class Chain:
     linear: Floats  # (N, L): of the tilt, given the augmentation variables
     quadratic: Floats  # (N, L)
     scores: Floats  # (N, L)
-    guess: Floats  # (N, L): mean of the scores over the sweeps, for proposals
     sweep: int  # sweeps so far
     averages: Averages | None  # None before the first sweep that is kept
