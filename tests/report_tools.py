@@ -9,12 +9,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ilsvm_estimator_tools import digits, ibp, ilsvm, overlapping
 from multitask_tools import classifier, groups, holes, labels, numbers, regressor
+from regbayes import MedLDARegressor
 from regbayes.report import ReportData, collect
 
 HOSTILE = (
@@ -97,6 +99,16 @@ def _text():
     return ilsvm(5).fit(counts, y), counts, y, {"texts": documents, "feature_names": ["ash", "hue", "proline"]}
 
 
+def _topics():
+    rng = np.random.default_rng(0)
+    words = ["ball", "goal", "law", "vote", "with"]
+    rates = np.array([[4, 4, 0.2, 0.2, 9], [0.2, 0.2, 4, 4, 9]])
+    sport = rng.uniform(size=60)
+    counts = scipy.sparse.csr_array(rng.poisson(np.column_stack([sport, 1 - sport]) @ rates))
+    model = MedLDARegressor(3, max_iter=20, random_state=0).fit(counts, sport)
+    return model, counts, sport, {"texts": ["ball and law"] * 60, "feature_names": words}
+
+
 def _labels():
     X, Y = labels(n_rows=90, n_tasks=5)
     return classifier().fit(X, holes(Y)), X, holes(Y), {"target_names": ["sea", "sky", "sun", "tree", "town"]}
@@ -124,6 +136,7 @@ FITS = {
     "two classes": _two_classes,
     "unsupervised": _unsupervised,
     "text": _text,
+    "topics": _topics,
     "labels": _labels,
     "groups": _groups,
     "labels of groups": _group_labels,

@@ -102,6 +102,22 @@ def test_a_click_shows_a_feature(show):
     assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
 
 
+def test_topics_at_a_glance_open_below(show):
+    data = data_of("topics")
+    page = show(data)
+    rows = page.locator(".glance tbody tr")
+    order = np.argsort(-data.features.weights[:, 0])
+    assert [row.locator("button").inner_text() for row in rows.all()] == [str(data.features.number[i]) for i in order]
+    assert rows.last.locator(".words").inner_text() == ", ".join(data.features.telling[order[-1]])
+    rows.last.locator("button").click()
+    assert chosen(page) == f"topic {data.features.number[order[-1]]}"
+    assert page.get_by_role("button", name="Next topic").count() == 1
+    assert page.locator(".texts").count() == 2  # top-ranked documents, and the worst
+    show(data_of("text"))
+    page.set_viewport_size(PHONE)
+    assert page.locator(".glance .share").first.is_hidden()
+
+
 def test_sorting_puts_the_largest_first(show):
     data = data_of("images")
     page = show(data)

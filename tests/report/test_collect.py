@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from scipy.stats import pearsonr
+from scipy.stats import gmean, pearsonr
 from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.feature_selection import f_classif
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_score, r2_score, recall_score
@@ -315,6 +315,21 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     assert data.features.all_in_use.all()
     assert "fixed beforehand" in data.features.count_note
     assert np.all(np.isnan(data.features.separation))
+
+
+def test_topics_are_distributions_with_words_that_tell_them_apart():
+    model, _, _, _ = fitted("topics")
+    features = data_of("topics").features
+    assert features.noun == "topic"
+    topics = (model.components_ / model.components_.sum(axis=1, keepdims=True))[features.number]
+    np.testing.assert_allclose(features.loading_values, -np.sort(-topics, axis=1), rtol=1e-5)
+    assert all("with" in names[:2] for names in features.loading_names)  # frequent everywhere,
+    scores = topics * np.log(topics / gmean(topics, axis=0))  # and so it tells nothing
+    words = np.array(["ball", "goal", "law", "vote", "with"])
+    assert [list(names) for names in features.telling] == words[np.argsort(-scores, axis=1)].tolist()
+    assert "with" not in {names[0] for names in features.telling}
+    assert "mixture of topics" in features.value_note
+    assert data_of("text").features.noun == "feature"
 
 
 def test_labels_of_an_unsupervised_model_group_its_rows():

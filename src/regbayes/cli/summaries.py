@@ -78,7 +78,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
             "topic": int(features.number[place]),
             "share": float(features.mean[place]),
             "weights": dict(zip(features.output_names, weights[place].tolist(), strict=True)),
-            "words": list(features.loading_names[place]),
+            "words": list(features.telling[place]),
         }
         for place in order.tolist()
     ]
@@ -122,7 +122,7 @@ def _show_topics(model: ModelFile, out: Output) -> None:
     rows = [[_speaks_for(topic["weights"], number), ", ".join(topic["words"][:SHOWN_WORDS])] for topic in shown]
     what = f"weight for {model.target.names[0]}" if number else "speaks for"
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
-    out.table(f"topics{some}", [what, "top words"], rows, numbers=False)
+    out.table(f"topics{some}", [what, "words that tell it from the others"], rows, numbers=False)
 
 
 def _speaks_for(weights: dict[str, float], number: bool) -> str:

@@ -190,11 +190,11 @@ def collect_report(fitted: Fitted, problem: Problem, spec: TargetSpec, shown: di
     """Gather what the page shows, with options of `collect`; a failure must not cost the user the fit."""
     from regbayes.report import collect
 
-    honest = fitted.predictions is not None
+    noun = "document" if shown.get("kind") == "text" else "row"
     note = (
-        "Predictions are those of cross-validation: each row was predicted by a fit that had not seen it."
-        if honest
-        else "Predictions are of the rows that the model was fitted to, so they look better than those of new rows."
+        f"Predictions are of the {noun}s that the model was fitted to, so they look better than those of new {noun}s."
+        if fitted.predictions is None
+        else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
     scores = {}
     if fitted.search is not None:

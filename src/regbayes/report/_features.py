@@ -16,6 +16,7 @@ Integers = NDArray[np.int64]
 
 N_BINS = 24
 N_LOADINGS = 15
+N_TELLING = 10
 N_QUANTILES = 5
 
 
@@ -136,6 +137,8 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None) -> Outputs:
     elif outcomes is not None and outcomes.pooled_classes:
         labels = outcomes.class_names[0]
         title, names = "class", labels[-1:] if len(weights) == 1 else labels
+    elif outcomes is not None and outcomes.layout == "matrix":
+        title, names = "label" if outcomes.kind == "classes" else "target", outcomes.task_names
     else:
         title, names = "target", ["target"]
     if len(names) != len(weights):
@@ -155,6 +158,22 @@ def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -
         for name, labels in zip(names, classes, strict=True)
         for label in (labels[-1:] if len(labels) == 2 else labels)
     ]
+
+
+def distributions(components: Floats) -> Floats:
+    """Return topics as distributions over words."""
+    return np.asarray(components / components.sum(axis=1, keepdims=True))
+
+
+def telling_inputs(topics: Floats) -> Integers:
+    """Return the words that tell each topic from the others, (topics, at most N_TELLING).
+
+    They are ranked by the term score of Blei and Lafferty (2009): a word's probability in the topic times the logarithm
+    of its ratio to the geometric mean over all topics. Words that are frequent everywhere have none.
+    """
+    logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
+    scores = topics * (logarithms - logarithms.mean(axis=0))
+    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_TELLING, topics.shape[1])].astype(np.int64)
 
 
 def top_loadings(components: Floats) -> tuple[Integers, Floats]:

@@ -39,7 +39,12 @@ def summary_of(
         found += scores_of(outcomes)
     elif hasattr(model, "inverse_transform"):
         found.append(_reconstruction(latent, values))
-    facts = [("features in use", f"{int(used(latent, values).sum())} of {len(model.components_)}")]
+    facts = [
+        (
+            "topics in use" if hasattr(model, "top_words") else "features in use",
+            f"{int(used(latent, values).sum())} of {len(model.components_)}",
+        )
+    ]
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
     return Model(
@@ -95,4 +100,7 @@ def course_of(model: Any) -> Course | None:
         seconds=float(trace.elapsed[-1]),
         n_rises=trace.rises.count,
         largest_rise=trace.rises.largest,
+        note="The fit draws samples, so the objective wanders once they have settled."
+        if getattr(model, "inference", None) == "gibbs"
+        else "",
     )

@@ -180,6 +180,7 @@ def _features(
     outputs = latent_features.outputs_of(latent, outcomes)
     contribution = contributions(values, outputs.weights if len(outputs.weights) else None)
     unit = bool(values.size and values.min() >= 0 and values.max() <= 1)
+    topics = rows.kind == "text" and _are_shares(values)
     use = values.mean(axis=0) if unit else contribution
     in_use = used(latent, values)
     kept = shown_features(in_use, use, contribution, MAX_FEATURES)
@@ -188,6 +189,11 @@ def _features(
     groups = latent_features.groups_of(outcomes)
     counts, means, deviations = latent_features.group_statistics(chosen, groups)
     histogram, limits = latent_features.histograms(chosen, unit=unit)
+    telling: tuple[tuple[str, ...], ...] = ()
+    if topics and len(kept):
+        components = latent_features.distributions(components)
+        words = latent_features.telling_inputs(components)
+        telling = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
     places, loadings = latent_features.top_loadings(components)
     pictures, limit = (None, 0.0) if rows.image_shape is None else shown.loading_pictures(components, rows.image_shape)
     separation, separates = np.full(len(kept), np.nan), [""] * len(kept)
@@ -197,10 +203,10 @@ def _features(
     return Features(
         all_use=use,
         all_in_use=in_use,
-        use_name=_use_name(unit, bool(len(outputs.weights))),
-        count_note=_count_note(latent.model, int(in_use.sum()), len(in_use)),
+        use_name="average over the documents" if topics else _use_name(unit, bool(len(outputs.weights))),
+        count_note=_count_note(latent.model, int(in_use.sum()), len(in_use), "topic" if topics else "feature"),
         separation_name="" if outcomes is None else _separation_name(outcomes),
-        value_note=_value_note(values, unit),
+        value_note=_value_note(values, unit, topics),
         probabilities=unit,
         number=kept,
         use=use[kept],
@@ -218,7 +224,7 @@ def _features(
         output_title=outputs.title,
         output_names=tuple(outputs.names),
         weights=outputs.weights[:, kept].T,
-        loading_title=_loading_title(latent.model, components),
+        loading_title="share of the topic's words" if topics else _loading_title(latent.model, components),
         loading_names=tuple(tuple(rows.input_names[place] for place in mine) for mine in places),
         loading_values=loadings,
         pictures=pictures,
@@ -226,6 +232,8 @@ def _features(
         examples=np.array([pool.places(mine) for mine in top], dtype=np.int64).reshape(len(kept), -1),
         example_values=np.take_along_axis(chosen, top.T, axis=0).T,
         example_inputs=_example_inputs(rows, top, places[:, :N_EXAMPLE_INPUTS]),
+        noun="topic" if topics else "feature",
+        telling=telling,
     )
 
 
@@ -237,8 +245,16 @@ def _example_inputs(rows: _Rows, top: Integers, places: Integers) -> Floats:
     return np.array(found, dtype=np.float64).reshape(len(top), top.shape[1], places.shape[1])
 
 
-def _value_note(values: Floats, unit: bool) -> str:
-    if unit and values.shape[1] > 1 and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+def _are_shares(values: Floats) -> bool:
+    return bool(
+        values.shape[1] > 1 and values.min(initial=0.0) >= 0 and np.allclose(values.sum(axis=1), 1.0, atol=1e-3)
+    )
+
+
+def _value_note(values: Floats, unit: bool, topics: bool) -> str:
+    if topics:
+        return "A document is a mixture of topics; its value of a topic is the share of its words that are about it."
+    if unit and _are_shares(values):
         return "A feature of a row is the share of the row that it accounts for."
     if unit:
         return "A feature of a row is a number between 0, the row does not have it, and 1, it does."
@@ -251,9 +267,9 @@ def _use_name(unit: bool, weighted: bool) -> str:
     return "spread of its values times the size of its weights" if weighted else "spread of its values"
 
 
-def _count_note(model: Any, n_used: int, n_components: int) -> str:
+def _count_note(model: Any, n_used: int, n_components: int, noun: str) -> str:
     if not has_sticks(model):
-        return f"The model has {n_components} features, a number that was fixed beforehand."
+        return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
     if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
         return (
             f"{n_used} of {n_components} features are on for some input and off for another. At a temperature above 0 "

@@ -48,6 +48,7 @@ class Course:
     seconds: float
     n_rises: int
     largest_rise: float
+    note: str = ""  # what to know of a course that is no descent
 
 
 @persistable(name="regbayes.report.Features")
@@ -91,6 +92,9 @@ class Features:
     examples: Integers  # (F, E): top-ranked rows, as places in `Examples`
     example_values: Floats  # (F, E)
     example_inputs: Floats  # (F, E, S): their values of the S inputs with the largest loadings
+
+    noun: str = "feature"  # what a feature is called: "topic" where values are shares of documents
+    telling: tuple[tuple[str, ...], ...] = ()  # (F, W): inputs that tell a topic from the others
 
 
 @persistable(name="regbayes.report.Examples")

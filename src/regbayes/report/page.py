@@ -25,7 +25,17 @@ from numpy.typing import ArrayLike
 from regbayes.report.collecting import collect
 from regbayes.report.data import ReportData
 
-SCRIPTS = ("dom.js", "charts.js", "examples.js", "features.js", "answers.js", "tasks.js", "course.js", "page.js")
+SCRIPTS = (
+    "dom.js",
+    "charts.js",
+    "examples.js",
+    "features.js",
+    "topics.js",
+    "answers.js",
+    "tasks.js",
+    "course.js",
+    "page.js",
+)
 STYLES = ("base.css", "explorer.css", "charts.css", "screens.css")
 DIGITS = 5  # significant ones, of every number on the page
 

@@ -1,6 +1,7 @@
 // How right the model is: the confusion matrix, the most confused pairs, predicted against observed, the worst rows.
 
 const MAX_TABLE = 24;
+const MANY_CLASSES = 10;
 
 function confusionView(data) {
   const { classes, counts } = data.confusion;
@@ -22,7 +23,7 @@ function confusionView(data) {
   const cells = [];
   const table = h(
     'table',
-    { class: 'confusion' },
+    { class: 'confusion' + (classes.length > MANY_CLASSES ? ' many' : '') },
     h('caption', { class: 'hidden-text' }, 'Confusion matrix: true classes down, answers across'),
     h(
       'thead',
@@ -152,7 +153,24 @@ function worstView(data, bytes) {
       ),
     );
   }
-  const texts = data.examples.texts.some(Boolean);
+  if (data.examples.texts.some(Boolean)) {
+    return panel(
+      'Worst examples',
+      lead,
+      h(
+        'ol',
+        { class: 'texts' },
+        examples.map((example, i) =>
+          h(
+            'li',
+            null,
+            h('div', { class: 'meta' }, data.examples.names[example], ' · ', notes[i]),
+            data.examples.texts[example],
+          ),
+        ),
+      ),
+    );
+  }
   return panel(
     'Worst examples',
     lead,
@@ -165,7 +183,7 @@ function worstView(data, bytes) {
         h(
           'thead',
           null,
-          h('tr', null, h('th', null, 'row'), h('th', null, 'what happened'), texts && h('th', null, 'text')),
+          h('tr', null, h('th', null, 'row'), h('th', null, 'what happened')),
         ),
         h(
           'tbody',
@@ -176,7 +194,6 @@ function worstView(data, bytes) {
               null,
               h('td', { class: 'name' }, data.examples.names[example]),
               h('td', null, notes[i]),
-              texts && h('td', { class: 'soft' }, data.examples.texts[example]),
             ),
           ),
         ),

@@ -99,7 +99,9 @@ function courseSection(data) {
   );
   box.append(lines());
   tell(course.iterations.length - 1);
-  const rises = course.n_rises
+  const rises = course.note
+    ? course.note
+    : course.n_rises
     ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
     : 'It never rose.';
   return section(

@@ -1,5 +1,9 @@
 // Rows on the page: what each is, what it was taken for, and its picture.
 
+function rowNoun(data) {
+  return data.kind === 'text' ? 'document' : 'row';
+}
+
 // What a row is, and what it was taken for where that differs.
 function answer(data, example) {
   const { truths, predictions } = data.examples;

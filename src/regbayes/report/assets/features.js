@@ -13,9 +13,19 @@ class FeatureExplorer {
     this.features = data.features;
     this.loadingBytes = this.features.pictures && bytesOf(this.features.pictures, true);
     this.exampleBytes = data.examples.pictures && bytesOf(data.examples.pictures, false);
+    this.noun = this.features.noun;
     this.sort = 'use';
     this.order = this.features.number.map((_, i) => i);
     this.current = 0;
+  }
+
+  // Features that are on or off are shown on the whole scale from 0 to 1; shares of topics are mostly small.
+  get bounded() {
+    return this.features.probabilities && this.noun !== 'topic';
+  }
+
+  get rowNoun() {
+    return rowNoun(this.data);
   }
 
   view() {
@@ -36,10 +46,10 @@ class FeatureExplorer {
     this.list = h('div', {
       class: 'options',
       role: 'listbox',
-      'aria-label': 'Features',
+      'aria-label': sentence(this.noun) + 's',
       keydown: (event) => this.key(event),
     });
-    this.detail = h('div', { class: 'stack', id: 'detail', role: 'region', 'aria-label': 'The chosen feature' });
+    this.detail = h('div', { class: 'stack', id: 'detail', role: 'region', 'aria-label': 'The chosen ' + this.noun });
     this.status = h('div', { class: 'hidden-text', role: 'status' });
     this.fillList();
     this.select(this.order[0], false);
@@ -51,7 +61,7 @@ class FeatureExplorer {
         { class: 'panel finder' },
         h(
           'div',
-          { class: 'sorter', role: 'group', 'aria-label': 'Sort the features by' },
+          { class: 'sorter', role: 'group', 'aria-label': `Sort the ${this.noun}s by` },
           h('span', null, 'sort by'),
           this.sortButtons,
         ),
@@ -80,7 +90,7 @@ class FeatureExplorer {
     const format = uniform(measure);
     this.options = new Map();
     const options = this.order.map((place) => {
-      const share = (measure[place] ?? 0) / (features.probabilities || separating ? Math.max(1, top) : top);
+      const share = (measure[place] ?? 0) / (this.bounded || separating ? Math.max(1, top) : top);
       const node = h(
         'div',
         {
@@ -98,7 +108,7 @@ class FeatureExplorer {
         h(
           'div',
           { class: 'name' },
-          h('span', null, 'feature ' + features.number[place]),
+          h('span', null, this.noun + ' ' + features.number[place]),
           h('span', { class: 'number' }, format(measure[place])),
         ),
         h('div', { class: 'hint' }, this.hint(place)),
@@ -127,6 +137,7 @@ class FeatureExplorer {
               .join(', ')
         : 'a minority everywhere';
     }
+    if (features.telling.length) return features.telling[place].slice(0, 4).join(', ');
     return features.loading_names[place]
       .slice(0, 3)
       .map((name, i) => (features.loading_values[place][i] < 0 ? '−' : '') + name)
@@ -169,7 +180,7 @@ class FeatureExplorer {
       this.list.scrollTop += mine.top - box.top - (box.height - mine.height) / 2;
     }
     this.detail.replaceChildren(...this.about(place));
-    this.status.textContent = `Feature ${this.features.number[place]}, ${this.order.indexOf(place) + 1} of ${this.order.length}`;
+    this.status.textContent = `${sentence(this.noun)} ${this.features.number[place]}, ${this.order.indexOf(place) + 1} of ${this.order.length}`;
   }
 
   about(place) {
@@ -203,15 +214,15 @@ class FeatureExplorer {
         h(
           'h3',
           null,
-          'Feature ' + number,
+          sentence(this.noun) + ' ' + number,
           !features.all_in_use[number] && h('span', { class: 'soft small' }, ' (never fully on)'),
         ),
         h(
           'div',
           { class: 'steps' },
           h('span', { class: 'soft small' }, `${at + 1} of ${this.order.length} `),
-          h('button', { type: 'button', 'aria-label': 'Previous feature', click: () => this.step(-1) }, '←'),
-          h('button', { type: 'button', 'aria-label': 'Next feature', click: () => this.step(1) }, '→'),
+          h('button', { type: 'button', 'aria-label': 'Previous ' + this.noun, click: () => this.step(-1) }, '←'),
+          h('button', { type: 'button', 'aria-label': 'Next ' + this.noun, click: () => this.step(1) }, '→'),
         ),
       ),
       h(
@@ -239,7 +250,7 @@ class FeatureExplorer {
             features.pictures,
             this.loadingBytes,
             place,
-            `Picture of the loading of feature ${features.number[place]}`,
+            `Picture of the loading of ${this.noun} ${features.number[place]}`,
           ),
         ),
         h(
@@ -255,7 +266,13 @@ class FeatureExplorer {
       label,
       value: features.loading_values[place][i],
     }));
-    return panel(title, sentence(features.loading_title) + '; the largest ones', bars(items));
+    const telling = features.telling[place];
+    return panel(
+      title,
+      sentence(features.loading_title) + '; the largest ones',
+      telling && h('p', { class: 'telling' }, h('span', { class: 'soft' }, 'Telling words: '), telling.join(', ')),
+      bars(items),
+    );
   }
 
   values(place) {
@@ -263,7 +280,7 @@ class FeatureExplorer {
     const counts = features.histogram[place];
     return panel(
       'Values',
-      'How many rows have which value',
+      `How many ${this.rowNoun}s have which value`,
       h(
         'div',
         null,
@@ -271,7 +288,7 @@ class FeatureExplorer {
           counts,
           features.limits[place],
           features.mean[place],
-          `Histogram of the values of feature ${features.number[place]}; mean ${text(features.mean[place])}`,
+          `Histogram of the values of ${this.noun} ${features.number[place]}; mean ${text(features.mean[place])}`,
         ),
       ),
     );
@@ -280,7 +297,12 @@ class FeatureExplorer {
   groups(place) {
     const { features } = this;
     if (!features.group_names.length) return null;
-    const items = features.group_names.map((label, g) => {
+    // Of many groups the highest come first, because the others are not shown at once.
+    const order = features.group_names.map((_, g) => g);
+    if (order.length > FEW_GROUPS && features.group_title !== 'target')
+      order.sort((a, b) => (features.group_means[place][b] ?? -1) - (features.group_means[place][a] ?? -1));
+    const items = order.map((g) => {
+      const label = features.group_names[g];
       const mean = features.group_means[place][g];
       if (mean === null) return { label, value: null };
       const deviation = features.group_deviations[place][g];
@@ -288,13 +310,13 @@ class FeatureExplorer {
     });
     const lead = {
       class: 'Average in each class',
-      label: 'Average over the rows with each label',
-      target: 'Average in each fifth of the rows, by target',
+      label: `Average over the ${this.rowNoun}s with each label`,
+      target: `Average in each fifth of the ${this.rowNoun}s, by target`,
     }[features.group_title];
     return panel(
       'By ' + features.group_title,
       lead + ', and one standard deviation to either side',
-      bars(items, { limits: features.probabilities ? [0, 1] : null, few: FEW_GROUPS }),
+      bars(items, { limits: this.bounded ? [0, 1] : null, few: FEW_GROUPS }),
     );
   }
 
@@ -305,12 +327,18 @@ class FeatureExplorer {
     const order = weights.map((_, i) => i);
     if (features.output_title === 'task' && weights.length > 12)
       order.sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
+    else if (weights.length > FEW_GROUPS) order.sort((a, b) => weights[b] - weights[a]);
     const limit = largest(features.weights.flat());
     const items = order.map((i) => ({ label: features.output_names[i], value: weights[i] }));
-    const speaks =
-      features.output_title === 'class'
-        ? 'How the feature speaks for or against each class'
-        : 'Weight of the feature in each task';
+    const speaks = {
+      class: `How the ${this.noun} speaks for or against each class`,
+      label: `How the ${this.noun} speaks for or against each label`,
+      target:
+        this.noun === 'topic'
+          ? 'What a document that is about this topic alone has above or below the mean'
+          : 'Weight of the feature in the target',
+      task: `Weight of the ${this.noun} in each task`,
+    }[features.output_title];
     return panel(
       'Weights',
       speaks,
@@ -326,7 +354,7 @@ class FeatureExplorer {
     if (data.examples.pictures) {
       return panel(
         title,
-        'The rows with the highest values',
+        `The ${this.rowNoun}s with the highest values`,
         h(
           'ol',
           { class: 'thumbs' },

@@ -35,7 +35,9 @@ function overview(data) {
   const inUse = data.features.all_in_use.filter(Boolean).length;
   const tiles = [
     ...model.scores,
-    ['features in use', null, `of ${data.features.all_use.length} that there could be`, text(inUse)],
+    data.features.noun === 'topic'
+      ? ['topics', null, 'that documents are mixtures of', text(data.features.all_use.length)]
+      : ['features in use', null, `of ${data.features.all_use.length} that there could be`, text(inUse)],
   ];
   return h(
     'div',
@@ -44,7 +46,7 @@ function overview(data) {
     h(
       'p',
       { class: 'soft' },
-      [model.name, `${text(model.n_rows)} ${model.data_name}`, plural(model.n_inputs, 'input')].join(' · '),
+      [model.name, `${text(model.n_rows)} ${model.data_name}`, plural(model.n_inputs, data.kind === 'text' ? 'word' : 'input')].join(' · '),
     ),
     h(
       'dl',
@@ -64,13 +66,15 @@ function overview(data) {
 
 function featuresSection(data) {
   const { features } = data;
+  const title = sentence(features.noun) + 's';
   if (!features.number.length)
-    return section('features', 'Features', 'No feature is in use: none tells the rows apart.');
+    return section('features', title, `No ${features.noun} is in use: none tells the ${rowNoun(data)}s apart.`);
+  const explorer = new FeatureExplorer(data);
   return section(
     'features',
-    'Features',
+    title,
     features.value_note + ' Choose one by a click or with the arrow keys.',
-    new FeatureExplorer(data).view(),
+    h('div', { class: 'stack' }, features.noun === 'topic' && topicsAtAGlance(data, explorer), explorer.view()),
   );
 }
 
@@ -78,14 +82,11 @@ function answersSection(data) {
   const bytes = data.examples.pictures && bytesOf(data.examples.pictures, false);
   const parts = [];
   if (data.confusion) {
-    parts.push(
-      h(
-        'div',
-        { class: 'columns' },
-        h('div', { class: 'stack' }, confusionView(data), classTable(data)),
-        pairsView(data, bytes),
-      ),
-    );
+    // A matrix of many classes has the whole width.
+    const many = data.confusion.classes.length > MANY_CLASSES;
+    const side = h('div', { class: 'stack' }, !many && confusionView(data), classTable(data));
+    if (many) parts.push(confusionView(data));
+    parts.push(h('div', { class: 'columns' }, side, pairsView(data, bytes)));
   }
   if (data.regression) parts.push(regressionView(data));
   if (data.worst) parts.push(worstView(data, bytes));
@@ -102,13 +103,13 @@ function countSection(data) {
   const count = inUse.filter(Boolean).length;
   return section(
     'count',
-    'How many features',
+    `How many ${data.features.noun}s`,
     verdict,
     h(
       'div',
       { class: 'panel' },
       h('p', { class: 'soft small' }, sentence(name)),
-      h('div', null, useChart(use, inUse, `Use of all features: ${count} of ${use.length} are in use`)),
+      h('div', null, useChart(use, inUse, `Use of all ${data.features.noun}s: ${count} of ${use.length} are in use`)),
     ),
   );
 }
