@@ -13,8 +13,8 @@ import numpy as np
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels.types import Floats, Indices
 
-_LINE_STEPS = 40  # at most, for one length
-_LINE_ACCURACY = 1e-10  # of the longest step
+_LINE_STEPS = 100  # at most, for one length
+_LINE_ACCURACY = 1e-10  # relative to the length
 _LONGEST = 1e6  # Newton step, where no answer loses its mass before
 _DAMPING = 1e-12  # added to Newton's matrix, in units of its trace
 _ROUNDING = 1e-14  # share of its mass that an answer which loses it all may seem to keep
@@ -73,9 +73,10 @@ def _best_length(
             newton = length + slope / curvature
             if low < newton < high:
                 after = newton
-        if abs(after - length) <= _LINE_ACCURACY * most:
-            break
+        change = abs(after - length)
         length = after
+        if change <= _LINE_ACCURACY * length:
+            break
     return length
 
 
@@ -247,35 +248,7 @@ def solve_assignments(
     omega: Floats,
     q: Floats,
 ) -> float:
-    """Solve the problems of n rows with T components and A answers.
-
-    Parameters
-    ----------
-    logits : (n, T)
-    gains : (n, T, A)
-        What a component adds to the margin over each answer; zero for the true one.
-    cost : (n, A)
-        Zero for the true answer.
-    labels : (n,)
-    price : (n,)
-        Rows without a price follow their logits.
-    squared : bool
-        Whether the loss is the square of the hinge.
-    tol : float
-        Duality gap of a row to stop at, in units of its price times one plus its loss.
-    max_steps : int
-        Pairs at most, for a row; each is followed by a Newton step.
-    omega : (n, A)
-        Multipliers, written: not negative; those of the hinge sum to the price, those of its square have zero for the
-        true answer.
-    q : (n, T)
-        Written.
-
-    Returns
-    -------
-    float
-        The largest gap, in the units of ``tol``.
-    """
+    """Compiled twin of ``reference.solve_assignments``."""
     n, T = logits.shape
     A = cost.shape[1]
     rows = np.empty((5, max(T, A)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from regbayes.framework.large_margin import MultiClassDual, solve_simplex
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.cpu_assignments import solve_assignments
+from regbayes.kernels.dispatch import get_backend
 from regbayes.models.infinite_svm.state import Classifier, Data, Settings, inputs
 
 Floats = NDArray[np.float64]
@@ -157,7 +157,7 @@ def solve_rows(problems: RowProblems, omega: Floats) -> tuple[Floats, Floats]:
     Rows without a price are left with what their logits say.
     """
     omega, q = np.ascontiguousarray(omega).copy(), np.empty_like(problems.logits)
-    solve_assignments(
+    get_backend().solve_assignments(
         np.ascontiguousarray(problems.logits),
         np.ascontiguousarray(problems.gains),
         np.ascontiguousarray(problems.cost),
