@@ -1,26 +1,24 @@
-"""MTGP: multi-task Gaussian processes (Bonilla, Chai and Williams 2008), fitted by GPyTorch."""
+"""MTGP: multi-task Gaussian processes (Bonilla, Chai and Williams 2008)."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import warnings
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval
 
 from regbayes._registry import persistable
-from regbayes.baselines._linear_tasks import TASK_CONSTRAINTS, TaskProblem, TaskRegressor
-from regbayes.estimators._common import NOT_NEGATIVE, generator
-from regbayes.estimators._reporting import FitReporter
+from regbayes.baselines import _process
+from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
+from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, Point, TaskRows
+from regbayes.estimators._common import generator
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+
+ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -28,9 +26,10 @@ class MTGPRegressor(TaskRegressor):
     """Multi-task Gaussian process (MTGP): one smooth function per task, with a covariance between tasks.
 
     The covariance of two targets is that of their tasks, ``task_covariance_``, times a squared exponential of the
-    distance of their inputs. The covariance of tasks has low rank plus a diagonal; it, the length scale and the noise
-    maximise the marginal likelihood. GPyTorch computes that (``pip install 'regbayes[gp]'``); prediction and saved
-    models need NumPy alone.
+    distance of their inputs. The covariance of tasks has low rank plus a multiple of the identity, as in the paper: a
+    task's function is a combination of ``rank`` functions that all tasks share, plus one of its own. It, the length
+    scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install
+    'regbayes[gp]'``); prediction and saved models need NumPy alone.
 
     Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
     column of Y by itself otherwise.
@@ -38,19 +37,22 @@ class MTGPRegressor(TaskRegressor):
     Parameters
     ----------
     rank : int, default=2
-        Rank of the covariance of tasks, beside its diagonal.
+        Rank of the covariance of tasks, beside the multiple of the identity.
     n_inducing : int or None, default=None
-        Number of training targets through which all others are seen (Titsias 2009), drawn at random. None is the exact
+        Number of inputs through which the functions that tasks share are seen (Titsias 2009); they are chosen among the
+        rows, each time the one that those before explain least. The tasks' own functions stay exact. None is the exact
         process, whose time grows with the cube of the number of targets.
     scale_inputs : bool, default=True
         Whether columns of X are scaled to unit variance inside. They are always centred.
-    max_iter : int, default=50
-        Steps of L-BFGS at most; 0 keeps the start: tasks somewhat related, a length scale of the root of the number of
-        inputs, and noise of a tenth of the targets' variance.
+    max_iter : int, default=200
+        Quasi-Newton steps at most; 0 keeps the start, in which tasks are much alike, the length scale is the root of
+        the number of inputs, and the noise a third of the targets' variance.
     tol : float, default=1e-5
-        Relative change of the marginal likelihood at which to stop.
+        Relative change of the marginal likelihood, three times in a row, at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the start of the covariance of tasks, and the inducing targets.
+        For the start of the covariance of tasks.
+    verbose : int, default=0
+        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -63,11 +65,13 @@ class MTGPRegressor(TaskRegressor):
     noise_variance_ : float
         Of standardised targets.
     log_marginal_likelihood_ : float
-        Of standardised targets; with inducing targets, a lower bound on it.
+        Of standardised targets; with ``n_inducing``, a lower bound on it.
     mean_, scale_ : array of shape (n_features,)
         What X is centred and divided by.
     target_mean_, target_scale_ : array of shape (n_tasks,)
         Likewise the targets.
+    trace_ : Trace
+        Course of minus the logarithm of the marginal likelihood.
     n_iter_ : int
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -79,10 +83,10 @@ class MTGPRegressor(TaskRegressor):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TASK_CONSTRAINTS,
+        **ITERATION_CONSTRAINTS,
         "rank": [Interval(Integral, 1, None, closed="left")],
         "n_inducing": [Interval(Integral, 1, None, closed="left"), None],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "tol": [NOT_NEGATIVE],
         "random_state": ["random_state"],
     }
 
@@ -92,9 +96,10 @@ class MTGPRegressor(TaskRegressor):
         *,
         n_inducing: int | None = None,
         scale_inputs: bool = True,
-        max_iter: int = 50,
+        max_iter: int = 200,
         tol: float = 1e-5,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.rank = rank
         self.n_inducing = n_inducing
@@ -102,131 +107,43 @@ class MTGPRegressor(TaskRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
-        load_gpytorch()  # before any work
-        rng, cells = generator(self.random_state), problem.cells
-        X, tasks = problem.X[cells.rows], cells.outputs
-        factor = 0.1 * rng.standard_normal((problem.n_outputs, min(int(self.rank), problem.n_outputs)))
-        factor[:, 0] = 0.5  # one direction in which all tasks agree; data may turn some of them round
-        chosen = np.arange(len(cells))
-        if self.n_inducing is not None and self.n_inducing < len(cells):
-            chosen = np.sort(rng.permutation(len(cells))[: self.n_inducing])
-        with FitReporter(self, 1, problem.data, dict):
-            found = _Likelihood(X, tasks, cells.targets, chosen, factor)
-            self.n_iter_ = found.maximise(int(self.max_iter), float(self.tol))
-            self.task_covariance_, self.length_scale_, self.noise_variance_ = found.parameters()
-            self.log_marginal_likelihood_ = found.value()
-            self._centres, self._centre_tasks = X[chosen], tasks[chosen]
-            self._dual = self._dual_weights(X, tasks, cells.targets, exact=len(chosen) == len(cells))
+        cells = problem.cells
+        rows = TaskRows(problem.X[cells.rows], cells.outputs, cells.targets, problem.n_outputs)
+        start = self._start(rows)
+        inducing: Floats | None = None
+        likelihood: Likelihood
+        if self.n_inducing is None:
+            likelihood = ExactLikelihood(rows, start)
+        else:
+            inducing = _process.inducing_inputs(rows.X, start, int(self.n_inducing))
+            likelihood = LikelihoodBound(rows, start, inducing)
 
-    def _dual_weights(self, X: Floats, tasks: Integers, y: Floats, exact: bool) -> Floats:
-        """Return what predictions are sums of covariances with the centres times."""
-        own = self._covariance(self._centres, self._centre_tasks, self._centres, self._centre_tasks)
-        own[np.diag_indices_from(own)] += JITTER
-        if exact:
-            own[np.diag_indices_from(own)] += self.noise_variance_ - JITTER
-            return np.asarray(np.linalg.solve(own, y))
-        across = self._covariance(self._centres, self._centre_tasks, X, tasks)
-        return np.asarray(np.linalg.solve(self.noise_variance_ * own + across @ across.T, across @ y))
+        def attributes(point: Point) -> dict[str, Any]:
+            found = likelihood.covariances(point.flat)
+            exact = inducing is None
+            weights = _process.exact_weights(rows, found) if exact else _process.bound_weights(rows, found, inducing)
+            return {
+                "task_covariance_": found.tasks,
+                "length_scale_": found.length_scale,
+                "noise_variance_": found.noise_variance,
+                "log_marginal_likelihood_": -point.objective,
+                "_centres": weights.centres,
+                "_weights": weights.weights,
+            }
 
-    def _covariance(self, X: Floats, tasks: Integers, Z: Floats, others: Integers) -> Floats:
-        near = np.exp(-0.5 * cdist(X, Z, "sqeuclidean") / self.length_scale_**2)
-        return np.asarray(near * self.task_covariance_[np.ix_(tasks, others)])
+        steps, tol = int(self.max_iter), float(self.tol)
+        self._run(problem, lambda callbacks: _process.maximise(likelihood, steps, tol, callbacks), attributes)
+
+    def _start(self, rows: TaskRows) -> Covariances:
+        rng, M = generator(self.random_state), rows.n_tasks
+        factor = 0.1 * rng.standard_normal((M, min(int(self.rank), M)))
+        factor[:, 0] = 1.0  # one direction in which all tasks agree; data may turn some of them round
+        return Covariances(factor, own=0.2, length_scale=float(np.sqrt(rows.X.shape[1])), noise_variance=1.0 / 3.0)
 
     def _scores(self, X: Floats) -> Floats:
-        near = np.exp(-0.5 * cdist(X, self._centres, "sqeuclidean") / self.length_scale_**2)
-        return np.asarray((near * self._dual) @ self.task_covariance_[self._centre_tasks])
-
-
-JITTER = 1e-6  # on the diagonal of the covariance of the inducing targets, as in GPyTorch for 64-bit numbers
-
-
-def load_gpytorch() -> Any:
-    """Import GPyTorch, or say how to get it."""
-    if importlib.util.find_spec("gpytorch") is None:
-        raise ModuleNotFoundError("MTGPRegressor needs GPyTorch: pip install 'regbayes[gp]'", name="gpytorch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # its import uses what PyTorch is about to drop
-        return importlib.import_module("gpytorch")
-
-
-class _Likelihood:
-    """GPyTorch's marginal likelihood of targets, with the parameters in it."""
-
-    def __init__(self, X: Floats, tasks: Integers, y: Floats, chosen: Integers, factor: Floats) -> None:
-        import torch
-
-        gpytorch = load_gpytorch()
-        points = torch.as_tensor(np.column_stack([X, tasks.astype(np.float64)]))
-        self.points, self.targets = points, torch.as_tensor(y)
-        self.noise = gpytorch.likelihoods.GaussianLikelihood().double()
-        d, (n_tasks, rank) = X.shape[1], factor.shape
-        near = gpytorch.kernels.RBFKernel(active_dims=tuple(range(d)))
-        related = gpytorch.kernels.IndexKernel(num_tasks=n_tasks, rank=rank, active_dims=(d,))
-        self.near, self.related = near.double(), related.double()
-        kernel = self.near * self.related
-        if len(chosen) < len(y):
-            kernel = gpytorch.kernels.InducingPointKernel(kernel, points[chosen], self.noise)
-            kernel.inducing_points.requires_grad_(False)
-        self.model = _exact_process(points, self.targets, self.noise, kernel)
-        self.likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(self.noise, self.model)
-        near.lengthscale, self.noise.noise = float(np.sqrt(d)), 0.1
-        related.covar_factor.data, related.var = torch.as_tensor(factor), torch.ones(n_tasks, dtype=torch.double)
-        self.free = [p for p in self.likelihood.parameters() if p.requires_grad]
-
-    def value(self) -> float:
-        """The logarithm of the marginal likelihood."""
-        return -self._cost(self._flat())[0] * len(self.targets)
-
-    def maximise(self, max_iter: int, tol: float) -> int:
-        """Find the best parameters; return the number of steps."""
-        if max_iter == 0:
-            return 0
-        start = self._flat()
-        options = {"maxiter": max_iter, "ftol": tol}
-        found = minimize(self._cost, start, jac=True, method="L-BFGS-B", options=options)
-        self._set(found.x if found.fun <= self._cost(start)[0] else start)
-        return int(found.nit)
-
-    def parameters(self) -> tuple[Floats, float, float]:
-        """Return the covariance of tasks, the length scale and the noise variance."""
-        covariance = self.related.covar_matrix.to_dense().detach().numpy().copy()
-        return covariance, float(self.near.lengthscale.detach()), float(self.noise.noise.detach())
-
-    def _cost(self, flat: Floats) -> tuple[float, Floats]:
-        self._set(flat)
-        self.model.train()
-        self.likelihood.zero_grad()
-        exact = load_gpytorch().settings.max_cholesky_size(len(self.targets) + 1)  # no stochastic estimates
-        with exact, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)  # of PyTorch, to GPyTorch
-            cost = -self.likelihood(self.model(self.points), self.targets)
-            cost.backward()
-        return float(cost.detach()), np.concatenate([p.grad.numpy().ravel() for p in self.free])
-
-    def _flat(self) -> Floats:
-        return np.concatenate([p.detach().numpy().ravel() for p in self.free])
-
-    def _set(self, flat: Floats) -> None:
-        import torch
-
-        place = 0
-        for p in self.free:
-            p.data = torch.as_tensor(flat[place : place + p.numel()].reshape(tuple(p.shape)).copy())
-            place += p.numel()
-
-
-def _exact_process(points: Any, targets: Any, noise: Any, kernel: Any) -> Any:
-    """Return GPyTorch's model of a kernel, with mean zero."""
-    gpytorch = load_gpytorch()
-
-    class Process(gpytorch.models.ExactGP):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            super().__init__(points, targets, noise)
-            self.mean, self.kernel = gpytorch.means.ZeroMean(), kernel
-
-        def forward(self, rows: Any) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean(rows), self.kernel(rows))
-
-    return Process().double()
+        parts = [X[i : i + ROWS_AT_ONCE] for i in range(0, len(X), ROWS_AT_ONCE)]
+        near = (np.exp(-0.5 * cdist(part, self._centres, "sqeuclidean") / self.length_scale_**2) for part in parts)
+        return np.concatenate([part @ self._weights for part in near])

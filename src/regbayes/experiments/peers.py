@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +53,30 @@ class TaskAdapter(RegressorMixin, BaseEstimator):
 
     def _with_columns(self, rows: Floats, task: NDArray[Any]) -> Floats:
         return np.hstack([rows, self.encoder_.transform(task[:, None])]) if self.how == "columns" else rows
+
+
+class RangeScaled(RegressorMixin, BaseEstimator):
+    """A multi-task regressor on inputs whose columns all go from 0 to 1, so that 0/1 columns stay as they are.
+
+    A rare category then costs what a frequent one does. Standardised, it has large values, and needs but small weights.
+
+    Parameters
+    ----------
+    estimator : regressor
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Floats, y: Floats, task: NDArray[Any]) -> Self:
+        """Fit to scaled rows."""
+        self.scaler_ = MinMaxScaler().fit(X)
+        self.estimator_ = clone(self.estimator).fit(self.scaler_.transform(X), y, task)
+        return self
+
+    def predict(self, X: Floats, task: NDArray[Any]) -> Floats:
+        """Predict rows of known tasks."""
+        return np.asarray(self.estimator_.predict(self.scaler_.transform(X), task))
 
 
 class TaskDeviationRidge(RegressorMixin, BaseEstimator):
