@@ -241,10 +241,10 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mappin
 
 def _averaged(chain: Chain) -> Averages:
     """Take the state after a sweep into the averages."""
-    old = chain.averages
+    old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
     if old is None:
-        return Averages(1, chain.counts.word_topic.astype(np.float32), chain.weights)
-    word_topic = np.add(old.word_topic, chain.counts.word_topic, dtype=np.float32, casting="unsafe")
+        return Averages(1, word_topic, chain.weights)
+    word_topic += old.word_topic
     return Averages(old.n_kept + 1, word_topic, old.weights + chain.weights)
 
 
