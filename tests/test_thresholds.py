@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -21,7 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import regbayes
 from multitask_tools import classifier, holes, labels
 from regbayes import MultiLabelThresholdCV
-from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._cutoffs import Ladder, cells_of, choose_thresholds, draw_resamples
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -36,7 +37,7 @@ def scored(seed, n_rows=6, n_labels=2):
     rng = np.random.default_rng(seed)
     truth = (rng.random((n_rows, n_labels)) < 0.4).astype(int)
     scores = np.round(truth + 1.5 * rng.standard_normal(truth.shape), 1)  # with ties
-    return scores, truth, [Cells(s, t == 1) for s, t in zip(scores.T, truth.T, strict=True)]
+    return scores, truth, cells_of(scores, truth == 1)
 
 
 def every_cut(scores):
@@ -88,10 +89,118 @@ def test_a_function_is_maximised_too():
 
 
 def test_the_default_stays_where_nothing_is_better():
-    cells = [Cells(np.array([-2.0, -1.0, 1.0, 2.0]), np.array([False, False, True, True]))]
-    assert choose_thresholds(cells, "per_label", "f1_macro", 0.3) == 0.3
-    never = [Cells(np.array([-2.0, -1.0]), np.array([False, False]))]
-    assert choose_thresholds(never, "per_label", "f1_macro", 0.0) == 0.0
+    cells = cells_of(np.array([[-2.0, -1.0, 1.0, 2.0]]).T, np.array([[False, False, True, True]]).T)
+    never = cells_of(np.array([[-2.0, -1.0]]).T, np.array([[False, False]]).T)
+    for resamples in (None, np.ones((3, 4), dtype=np.uint8)):
+        assert choose_thresholds(cells, "per_label", "f1_macro", 0.3, resamples) == 0.3
+        assert choose_thresholds(never, "per_label", "f1_macro", 0.0, resamples) == 0.0
+
+
+def resampled(seed, n_rows, n_resamples=4):
+    return draw_resamples(n_rows, n_resamples, np.random.RandomState(seed))
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_resample_counts_rows_as_often_as_they_were_drawn(seed):
+    scores, truth, cells = scored(seed)
+    for drawn in resampled(seed, len(scores)):
+        assert drawn.sum() == len(scores)
+        for label, cell in enumerate(cells):
+            cuts = every_cut(scores[:, label])
+            counts = Ladder.of(cell, cuts).counts(drawn)
+            again, answers = np.repeat(truth[:, label], drawn), np.repeat(scores[:, label], drawn) > cuts[:, None]
+            np.testing.assert_array_equal(counts.tp, np.sum(answers & (again == 1), axis=1))
+            np.testing.assert_array_equal(counts.fp, np.sum(answers & (again == 0), axis=1))
+            np.testing.assert_array_equal(counts.fn, np.sum(~answers & (again == 1), axis=1))
+            np.testing.assert_array_equal(counts.tn, np.sum(~answers & (again == 0), axis=1))
+
+
+KINDS = [("shared", "f1_micro"), ("shared", "f1_macro"), ("per_label", "f1_micro"), ("per_label", "f1_macro")]
+
+
+def best_per_label(cells, drawn, start):
+    """Thresholds for F1 of all labels on rows that are repeated: change one as long as that helps."""
+    repeated = [(np.repeat(c.scores, drawn), np.repeat(c.positive, drawn)) for c in cells]
+    thresholds = np.full(len(cells), start)
+
+    def value(candidate):
+        pairs = list(zip(repeated, candidate, strict=True))
+        tp = sum(np.sum((s > cut) & p) for (s, p), cut in pairs)
+        return 2 * tp / max(sum(np.sum(s > cut) + np.sum(p) for (s, p), cut in pairs), 1)
+
+    while True:
+        before = thresholds
+        for label, cell in enumerate(cells):
+            options = [np.r_[thresholds[:label], cut, thresholds[label + 1 :]] for cut in cell.cuts(start)]
+            values = np.array([value(option) for option in options])
+            if values.max() > value(thresholds) + 1e-12:
+                best = [option for option, v in zip(options, values, strict=True) if v >= values.max() - 1e-12]
+                thresholds = best[np.argmin([abs(option[label] - thresholds[label]) for option in best])]
+        if np.array_equal(before, thresholds):
+            return thresholds
+
+
+@pytest.mark.parametrize(("kind", "scoring"), KINDS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_threshold_has_the_mean_number_of_yeses_of_the_resamples(kind, scoring, seed):
+    scores, _, cells = scored(seed, n_rows=12)
+    resamples = resampled(seed, len(scores))
+
+    def yeses(thresholds):
+        above = np.sum(scores > thresholds, axis=0)
+        return above if kind == "per_label" else above.sum(keepdims=True)
+
+    if (kind, scoring) == ("per_label", "f1_micro"):  # every search starts from the same shared threshold
+        start = choose_thresholds(cells, "shared", scoring, 0.0, resamples)[0]
+        single = [best_per_label(cells, drawn, start) for drawn in resamples]
+    else:
+        single = [choose_thresholds(cells, kind, scoring, 0.0, drawn[None]) for drawn in resamples]
+    wanted = np.mean([yeses(thresholds) for thresholds in single], axis=0)
+    found = yeses(choose_thresholds(cells, kind, scoring, 0.0, resamples))
+    columns = scores.T if kind == "per_label" else [scores.ravel()]
+    for column, number, mean in zip(columns, found, wanted, strict=True):
+        possible = np.sum(column > every_cut(column)[:, None], axis=1)
+        assert abs(number - mean) == pytest.approx(np.abs(possible - mean).min())
+
+
+@pytest.mark.parametrize(("kind", "scoring"), KINDS)
+def test_neither_the_order_of_labels_nor_a_monotone_scale_matters(kind, scoring):
+    scores, truth, cells = scored(5, n_rows=40, n_labels=4)
+    resamples = resampled(0, 40)
+    found = choose_thresholds(cells, kind, scoring, 0.0, resamples)
+    order = [2, 0, 3, 1]
+    again = choose_thresholds([cells[i] for i in order], kind, scoring, 0.0, resamples)
+    np.testing.assert_array_equal(scores[:, order] > again, (scores > found)[:, order])
+    bent = np.tanh(scores / 4)
+    again = choose_thresholds(cells_of(bent, truth == 1), kind, scoring, 0.0, resamples)
+    np.testing.assert_array_equal(bent > again, scores > found)
+
+
+def test_rows_as_they_are_are_one_resample():
+    _, _, cells = scored(2, n_rows=60, n_labels=3)
+    once = np.ones((2, 60), dtype=np.uint8)
+    for kind, scoring in KINDS:
+        np.testing.assert_array_equal(
+            choose_thresholds(cells, kind, scoring, 0.0, once), choose_thresholds(cells, kind, scoring, 0.0)
+        )
+    assert draw_resamples(60, 0, np.random.RandomState(0)) is None
+
+
+def test_thresholds_of_resamples_are_nearer_to_the_best_of_the_population():
+    """Scores are normal with mean 0 or 1.5, one label in ten is on: F1 of every threshold is known."""
+    cuts = np.linspace(-2, 4, 601)
+    on, off = 0.1 * norm.sf(cuts - 1.5), 0.9 * norm.sf(cuts)
+    best = cuts[np.argmax(2 * on / (on + off + 0.1))]
+    jumps, means = [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth = rng.random(300) < 0.1
+        cells = cells_of((rng.standard_normal(300) + 1.5 * truth)[:, None], truth[:, None])
+        jumps.append(choose_thresholds(cells, "per_label", "f1_macro", 0.0)[0] - best)
+        means.append(choose_thresholds(cells, "per_label", "f1_macro", 0.0, resampled(seed, 300, 50))[0] - best)
+    assert np.mean(np.square(means)) < 0.8 * np.mean(np.square(jumps))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +243,17 @@ def test_rare_labels_are_found_at_their_thresholds(inner):
     assert tuned.thresholds_.shape == (3,)
     assert METRICS["f1_macro"](Y, tuned.predict(X)) > METRICS["f1_macro"](Y, plain.predict(X)) + 0.1
     np.testing.assert_array_equal(tuned.predict(X), tuned.decision_function(X) > 0)
+
+
+def test_probabilities_and_log_odds_are_cut_alike():
+    X, Y = rare()
+    odds = MultiLabelThresholdCV(OneVsRestClassifier(LogisticRegression()), cv=3, random_state=0).fit(X, Y)
+    shares = MultiLabelThresholdCV(MultiOutputClassifier(LogisticRegression()), cv=3, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(odds.predict(X), shares.predict(X))
+    exact = MultiLabelThresholdCV(odds.estimator, n_resamples=0, cv=3, random_state=0).fit(X, Y)
+    assert np.any(exact.thresholds_ != odds.thresholds_)
+    with pytest.raises(ValueError, match="n_resamples"):
+        MultiLabelThresholdCV(odds.estimator, n_resamples=-1).fit(X, Y)
 
 
 def test_shared_thresholds_are_one_number():

@@ -1,4 +1,9 @@
-"""Where to cut scores into yes and no: exact searches over thresholds for metrics made of counts."""
+"""Where to cut scores into yes and no: exact searches over thresholds for metrics made of counts, and their average.
+
+The best threshold of a sample jumps: one example more of a rare label can move it by a third of the examples. So it is
+searched on many resamples of the rows, and the numbers of yeses at what is found there are averaged. An average of
+numbers, not of thresholds, depends on the order of the scores alone: log odds and probabilities are cut alike.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
+Resamples = NDArray[np.uint8]  # (n_resamples, n_rows): how often each row was drawn
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
 MAX_TRIED = 200
 """Thresholds tried for a metric that is a function of labels; one made of counts is searched exactly."""
 MAX_ROUNDS = 20
+DEFAULT_RESAMPLES = 50
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,9 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.tp + other.tp, self.fp + other.fp, self.fn + other.fn, self.tn + other.tn)
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(self.tp - other.tp, self.fp - other.fp, self.fn - other.fn, self.tn - other.tn)
 
     def at(self, index: Any) -> Counts:
         """Return some of them."""
@@ -47,37 +58,77 @@ def accuracy(counts: Counts) -> Floats:
 
 @dataclass(frozen=True)
 class Cells:
-    """Scores of observed labels, and whether each is positive."""
+    """Scores of observed labels, whether each is positive, and the row that it belongs to."""
 
     scores: Floats  # (n,)
     positive: Booleans  # (n,)
+    rows: Integers  # (n,)
 
-    def cuts(self) -> Floats:
-        """Return one threshold for every way to cut the scores in two, the highest first."""
+    def cuts(self, default: float) -> Floats:
+        """Return one threshold for every way to cut the scores in two, the highest first, and the default."""
         levels = np.unique(self.scores)[::-1]
         margin = 0.5 * (levels[0] - levels[-1]) or 1.0
-        return np.concatenate([[levels[0] + margin], 0.5 * (levels[:-1] + levels[1:]), [levels[-1] - margin]])
-
-    def counts(self, thresholds: Floats) -> Counts:
-        """Return what happens at each threshold: a score above it is a yes."""
-        yes, no = np.sort(self.scores[self.positive]), np.sort(self.scores[~self.positive])
-        fn = np.searchsorted(yes, thresholds, side="right").astype(float)
-        tn = np.searchsorted(no, thresholds, side="right").astype(float)
-        return Counts(len(yes) - fn, len(no) - tn, fn, tn)
+        between = 0.5 * (levels[:-1] + levels[1:])
+        return np.concatenate([[levels[0] + margin], between, [levels[-1] - margin, default]])
 
     def values(self, metric: Metric, thresholds: Floats) -> Floats:
         """Return a metric of labels at each threshold."""
         return np.array([metric(self.positive.astype(int), (self.scores > cut).astype(int)) for cut in thresholds])
 
 
-def best_cut(cuts: Floats, values: Floats, default: float) -> float:
-    """Return the best threshold; of equals the one nearest to the default, and the default itself if it is as good."""
+def cells_of(scores: Floats, positive: Booleans) -> list[Cells]:
+    """Return the cells of each label of a table without holes, both (rows, labels)."""
+    rows = np.arange(len(scores))
+    return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
+
+
+def draw_resamples(n_rows: int, n_resamples: int, random: np.random.RandomState) -> Resamples | None:
+    """Draw rows with replacement, as many as there are; None where no resample is wanted."""
+    if n_resamples == 0:
+        return None
+    drawn = np.empty((n_resamples, n_rows), dtype=np.uint8)
+    for resample in drawn:
+        resample[:] = np.bincount(random.randint(n_rows, size=n_rows), minlength=n_rows)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What happens to some cells at each of a list of thresholds: a score above it is a yes."""
+
+    above: Integers  # (thresholds,) how many scores are
+    positive: Booleans  # (n,) from the highest score down
+    rows: Integers  # (n,) likewise
+
+    @classmethod
+    def of(cls, cells: Cells, thresholds: Floats) -> Ladder:
+        """Sort the cells."""
+        order = np.argsort(-cells.scores, kind="stable")
+        above = len(order) - np.searchsorted(cells.scores[order[::-1]], thresholds, side="right")
+        return cls(above, cells.positive[order], cells.rows[order])
+
+    def counts(self, drawn: NDArray[np.uint8] | None = None) -> Counts:
+        """Return the counts at each threshold, where a row counts as often as it was drawn (None: once)."""
+        weights = np.ones(len(self.rows)) if drawn is None else drawn[self.rows].astype(np.float64)
+        positives = np.concatenate([[0.0], np.cumsum(weights * self.positive)])
+        all_cells = np.concatenate([[0.0], np.cumsum(weights)])
+        tp, yes = positives[self.above], all_cells[self.above]
+        fn = positives[-1] - tp
+        return Counts(tp, yes - tp, fn, all_cells[-1] - yes - fn)
+
+
+def best_cut(cuts: Floats, values: Floats, default: float) -> int:
+    """Return the place of the best threshold; of equals it is the one nearest to the default."""
     best = np.flatnonzero(values >= values.max() - 1e-12)
-    return float(cuts[best[np.argmin(np.abs(cuts[best] - default))]])
+    return int(best[np.argmin(np.abs(cuts[best] - default))])
 
 
 def choose_thresholds(
-    labels: list[Cells], kind: Literal["per_label", "shared"], scoring: str | Metric, default: float
+    labels: list[Cells],
+    kind: Literal["per_label", "shared"],
+    scoring: str | Metric,
+    default: float,
+    resamples: Resamples | None = None,
 ) -> Floats:
     """Return a threshold for each label, the same for all if it is to be shared.
 
@@ -86,59 +137,86 @@ def choose_thresholds(
     one at a time, from the best shared one, until none can be. A function is maximised over the cells of each label,
     or over all cells for a shared threshold, among `MAX_TRIED` quantiles. A label without a score keeps the default, or
     for ``f1_micro`` the best shared threshold.
+
+    With resamples of the rows, all but a function is searched on each of them, and the threshold is the one that has
+    the mean number of yeses.
     """
-    together = Cells(np.concatenate([c.scores for c in labels]), np.concatenate([c.positive for c in labels]))
     if kind == "shared":
-        cuts = _with_default(_few(together.cuts(), scoring), default)
-        if callable(scoring):
-            values = together.values(scoring, cuts)
-        elif scoring == "f1_macro":
-            values = np.mean([f1(label.counts(cuts)) for label in labels], axis=0)
-        else:
-            values = (f1 if scoring == "f1_micro" else accuracy)(together.counts(cuts))
-        return np.full(len(labels), best_cut(cuts, values, default))
+        together = Cells(
+            np.concatenate([label.scores for label in labels]),
+            np.concatenate([label.positive for label in labels]),
+            np.concatenate([label.rows for label in labels]),
+        )
+        parts = labels if scoring == "f1_macro" else [together]
+        return np.full(len(labels), _search(together, parts, scoring, default, resamples))
     if scoring == "f1_micro":
-        start = choose_thresholds(labels, "shared", scoring, default)
-        return _ascend(labels, start)
-    chosen = []
-    for label in labels:
-        if len(label.scores) == 0:
-            chosen.append(default)
-            continue
-        cuts = _with_default(_few(label.cuts(), scoring), default)
-        if callable(scoring):
-            values = label.values(scoring, cuts)
-        else:
-            values = (f1 if scoring == "f1_macro" else accuracy)(label.counts(cuts))
-        chosen.append(best_cut(cuts, values, default))
-    return np.array(chosen)
+        return _search_together(labels, default, resamples)
+    return np.array([_search(label, [label], scoring, default, resamples) for label in labels])
 
 
-def _ascend(labels: list[Cells], start: Floats) -> Floats:
-    """Improve F1 of all labels together, one threshold at a time."""
-    thresholds = start.copy()
+def _search(
+    cells: Cells, parts: list[Cells], scoring: str | Metric, default: float, resamples: Resamples | None
+) -> float:
+    """Return the threshold among the cuts of the cells that is best for the mean of a metric over the parts."""
+    if len(cells.scores) == 0:
+        return default
+    cuts = cells.cuts(default)
+    if callable(scoring):
+        cuts = _few(cuts)
+        return float(cuts[best_cut(cuts, cells.values(scoring, cuts), default)])
+    metric = accuracy if scoring == "accuracy" else f1
+    ladders = [Ladder.of(part, cuts) for part in parts]
+
+    def best(drawn: NDArray[np.uint8] | None) -> int:
+        return best_cut(cuts, np.mean([metric(ladder.counts(drawn)) for ladder in ladders], axis=0), default)
+
+    if resamples is None:
+        return float(cuts[best(None)])
+    above = np.sum([ladder.above for ladder in ladders], axis=0)
+    return _with_yeses(cuts, above, np.mean([above[best(drawn)] for drawn in resamples]), default)
+
+
+def _with_yeses(cuts: Floats, above: Integers, wanted: Any, default: float) -> float:
+    """Return the threshold whose number of yeses is nearest to a given one."""
+    return float(cuts[best_cut(cuts, -np.abs(above - wanted), default)])
+
+
+def _search_together(labels: list[Cells], default: float, resamples: Resamples | None) -> Floats:
+    """Return thresholds that serve F1 of all labels together; the search starts from the best shared one."""
+    thresholds = choose_thresholds(labels, "shared", "f1_micro", default, resamples)
+    start = thresholds[0]
     scored = [i for i, label in enumerate(labels) if len(label.scores)]
-    every = {i: labels[i].cuts() for i in scored}
-    counts = {i: labels[i].counts(every[i]) for i in scored}
-    now = [label.counts(cut[None]) for label, cut in zip(labels, thresholds, strict=True)]
-    for _ in range(MAX_ROUNDS):
-        before = thresholds.copy()
-        for i in scored:
-            rest = sum((now[j] for j in range(len(labels)) if j != i), start=Counts(*np.zeros((4, 1))))
-            values, current = f1(counts[i] + rest), f1(now[i] + rest)[0]
-            if values.max() > current + 1e-12:
-                thresholds[i] = best_cut(every[i], values, thresholds[i])
-                now[i] = labels[i].counts(thresholds[i : i + 1])
-        if np.array_equal(before, thresholds):
-            break
+    cuts = [labels[i].cuts(start) for i in scored]
+    ladders = [Ladder.of(labels[i], own) for i, own in zip(scored, cuts, strict=True)]
+    draws = [None] if resamples is None else list(resamples)
+    found = np.array([_ascend(cuts, [ladder.counts(drawn) for ladder in ladders]) for drawn in draws])
+    for i, own, ladder, places in zip(scored, cuts, ladders, found.T, strict=True):
+        if resamples is None:
+            thresholds[i] = own[places[0]]
+        else:
+            thresholds[i] = _with_yeses(own, ladder.above, np.mean(ladder.above[places]), start)
     return thresholds
 
 
-def _few(cuts: Floats, scoring: str | Metric) -> Floats:
-    if not callable(scoring) or len(cuts) <= MAX_TRIED:
+def _ascend(cuts: list[Floats], counts: list[Counts]) -> list[int]:
+    """Improve F1 of all labels together, one threshold at a time, from the last of each list."""
+    places = [len(own) - 1 for own in cuts]
+    total = sum((c.at(p) for c, p in zip(counts, places, strict=True)), start=Counts(*np.zeros(4)))
+    for _ in range(MAX_ROUNDS):
+        before = list(places)
+        for i, own in enumerate(cuts):
+            rest = total - counts[i].at(places[i])
+            values = f1(counts[i] + rest)
+            if values.max() > values[places[i]] + 1e-12:
+                places[i] = best_cut(own, values, own[places[i]])
+                total = rest + counts[i].at(places[i])
+        if before == places:
+            break
+    return places
+
+
+def _few(cuts: Floats) -> Floats:
+    """Return at most `MAX_TRIED` of them, and the default, which is the last."""
+    if len(cuts) <= MAX_TRIED:
         return cuts
-    return cuts[np.linspace(0, len(cuts) - 1, MAX_TRIED).astype(int)]
-
-
-def _with_default(cuts: Floats, default: float) -> Floats:
-    return np.append(cuts, default)
+    return np.append(cuts[np.linspace(0, len(cuts) - 2, MAX_TRIED).astype(int)], cuts[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -10,11 +11,11 @@ from joblib import Parallel, delayed
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
 from regbayes.estimators._labels import Labels, read_labels
 from regbayes.estimators._multitask_search import multitask_folds
 from regbayes.estimators._search import Fold, searching
@@ -30,6 +31,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 
     A classifier that is right most often says no to a rare label nearly always. For F1, cut lower: this finds one
     threshold for each label, or one for all, that is best for the scores of rows the classifier was not fitted to.
+    The best threshold of a sample jumps with a few examples of a rare label, so it is an average over resamples.
     scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label.
 
     Parameters
@@ -41,13 +43,16 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
     scoring : {"f1_macro", "f1_micro", "accuracy"}, callable or None, default=None
         What is maximised. None is F1-macro for thresholds per label and F1-micro for a shared one; accuracy is 1 less
         the Hamming loss. A callable gets the true and the predicted labels, 0 and 1, as two vectors: those of one
-        label, or of all for a shared threshold.
+        label, or of all for a shared threshold; it is maximised on the rows as they are, without resamples.
+    n_resamples : int, default=50
+        The metric is maximised on so many resamples of the rows, drawn with replacement, and the threshold has the mean
+        number of yeses of what is found there. 0 takes the threshold that is best on the rows as they are.
     cv : int, splitter or iterable, default=None
         Folds. None and a number (5 by default) make random folds. Whatever the folds, rows without which a label would
         have only one class in training are not scored. ``cv`` and ``scoring`` may be objects of any class and are not
         saved.
     random_state : int, RandomState instance or None, default=None
-        For the folds.
+        For the folds and resamples.
     n_jobs : int or None, default=None
         Processes over folds.
 
@@ -79,6 +84,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         "estimator": [HasMethods(["fit", "decision_function"]), HasMethods(["fit", "predict_proba"])],
         "thresholds": [StrOptions({"per_label", "shared"})],
         "scoring": [StrOptions({"f1_macro", "f1_micro", "accuracy"}), callable, None],
+        "n_resamples": [Interval(Integral, 0, None, closed="left")],
         "cv": ["cv_object"],
         "random_state": ["random_state"],
         "n_jobs": [int, None],
@@ -90,6 +96,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         *,
         thresholds: Literal["per_label", "shared"] = "per_label",
         scoring: str | Callable[[NDArray[Any], NDArray[Any]], float] | None = None,
+        n_resamples: int = DEFAULT_RESAMPLES,
         cv: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -97,6 +104,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         self.estimator = estimator
         self.thresholds = thresholds
         self.scoring = scoring
+        self.n_resamples = n_resamples
         self.cv = cv
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -121,7 +129,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         labels = self._two_classes(read_labels(targets))
         kinds = 2 * targets.tasks + labels.codes
         rows = np.zeros((_num_samples(X), 0))
-        folds = list(multitask_folds(self.cv, rows, targets, kinds, check_random_state(self.random_state)))
+        random = check_random_state(self.random_state)
+        folds = list(multitask_folds(self.cv, rows, targets, kinds, random))
         values = np.asarray(y)
         found = Parallel(n_jobs=self.n_jobs)(
             delayed(_score_fold)(self.estimator, X, values, fold, len(targets.ids)) for fold in folds
@@ -136,6 +145,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
             self.thresholds,
             self.scoring or ("f1_macro" if self.thresholds == "per_label" else "f1_micro"),
             0.0 if hasattr(self.estimator_, "decision_function") else 0.5,
+            draw_resamples(len(rows), self.n_resamples, random),
         )
         return self
 
@@ -199,6 +209,6 @@ def _cells(scores: Floats, targets: Targets, labels: Labels) -> list[Cells]:
     scored = ~np.isnan(found)
     positive = labels.codes == 1
     return [
-        Cells(found[mine], positive[mine])
+        Cells(found[mine], positive[mine], targets.rows[mine])
         for mine in (scored & (targets.tasks == label) for label in range(len(targets.ids)))
     ]

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from regbayes.estimators._common import one_blas_thread
-from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, cells_of, choose_thresholds, draw_resamples
 from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.measure import measured
@@ -154,21 +154,19 @@ def _with_thresholds(
     test: Sample,
     known: dict[int, Outputs],
 ) -> dict[str, float]:
-    """Score with thresholds; settings and thresholds are those that are best out of fold for the same score."""
+    """Score with thresholds: settings that are best out of fold for the same score, thresholds that are on average."""
     values = {}
+    resamples = draw_resamples(len(train.y), DEFAULT_RESAMPLES, np.random.RandomState(0))
     for key, kind, average in (("f1_micro_cut", "shared", "micro"), ("f1_macro_cut", "per_label", "macro")):
-        cuts = [_cuts(scores, train, kind, f"f1_{average}") for scores in held_out]
-        found = [_f1(train, scores, cut, average) for scores, cut in zip(held_out, cuts, strict=True)]
-        best = int(np.argmax(found))
+        labels = [cells_of(scores, train.y == 1) for scores in held_out]
+        cuts = [choose_thresholds(cells, kind, f"f1_{average}", 0.0) for cells in labels]
+        best = int(np.argmax([_f1(train, *pair, average) for pair in zip(held_out, cuts, strict=True)]))
         if best not in known:
             known[best] = label_scores(fit(makers[best](), train), test)
-        values[key] = _f1(test, known[best], cuts[best], average)
+        values[key] = _f1(
+            test, known[best], choose_thresholds(labels[best], kind, f"f1_{average}", 0.0, resamples), average
+        )
     return values
-
-
-def _cuts(scores: Outputs, sample: Sample, kind: Any, scoring: str) -> Outputs:
-    labels = [Cells(column, yes == 1) for column, yes in zip(scores.T, sample.y.T, strict=True)]
-    return choose_thresholds(labels, kind, scoring, 0.0)
 
 
 def _f1(sample: Sample, scores: Outputs, cuts: Outputs, average: str) -> float:
