@@ -84,13 +84,32 @@ def test_every_experiment_has_the_peers_that_a_user_would_pick(no_data, name):
 
 
 def test_other_settings_of_swept_sizes_are_those_of_the_table():
-    for system in mmh_k.SWEPT:
-        in_table = [
-            {k: v for k, v in s.items() if k != "n_components"} for s in named(systems.MULTIWAY, system.name).grid
-        ]
-        assert all(settings in in_table for settings in system.grid)
-        assert all(settings in system.grid for settings in in_table)
-        assert len({str(settings) for settings in system.grid}) == len(system.grid)
+    swept = {system.name: list(system.grid) for system in mmh_k.SWEPT}
+    forms = swept.pop(mmh_k.ORIGINAL.name) + swept.pop(mmh_k.WEIGHTED.name)  # in the table they are one row
+    for name, settings in {"MMH": forms, **swept}.items():
+        in_table = [{k: v for k, v in s.items() if k != "n_components"} for s in named(systems.MULTIWAY, name).grid]
+        assert all(s in settings for s in in_table)
+        assert name == "MMH" or all(s in in_table for s in settings)
+        assert len({str(s) for s in settings}) == len(settings)
+
+
+def test_a_setting_that_is_kept_is_chosen_at_one_size(no_data, monkeypatch):
+    sizes = []
+
+    def make_model(context, C, n_components):
+        sizes.append(n_components)
+        return KNeighborsClassifier(n_neighbors=1) if C == 0.01 else DummyClassifier()
+
+    swept = replace(mmh_k.ORIGINAL, make=make_model, quick_grid=({"C": 0.001}, {"C": 0.01}))
+    monkeypatch.setattr(mmh_k, "SWEPT", (swept,))
+    monkeypatch.setattr(mmh_k.HarmoniumSize, "systems", (swept,))
+    experiment = make("mmh-k", quick=True)
+    cell = Cell("digits", swept.name, "K = 5", 0)
+    assert cell in experiment.cells(1)
+    found = experiment.evaluate(cell)
+    assert found.chosen == {"C": 0.01, "n_components": 5}
+    assert sizes == [mmh_k.SETTLED_AT] * 2 * experiment.n_folds + [5]
+    assert found.search_seconds > 0
 
 
 def test_an_rbf_svm_may_take_inputs_as_they_are():

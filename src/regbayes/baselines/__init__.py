@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from regbayes.baselines.gaussian_process import MTGPRegressor
-from regbayes.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
+from regbayes.baselines.harmonium import ExponentialFamilyHarmonium
 from regbayes.baselines.hierarchy import BMTLRegressor
 from regbayes.baselines.infinite_svm import InfiniteSVMClassifier
+from regbayes.baselines.max_margin_harmonium import MaxMarginHarmoniumClassifier
 from regbayes.baselines.predictor_subspace import PredictorSubspaceClassifier
 from regbayes.baselines.relations import MTRLClassifier, MTRLRegressor
 from regbayes.baselines.shared_clusters import DirichletProcessTaskClassifier

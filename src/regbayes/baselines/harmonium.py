@@ -1,4 +1,4 @@
-"""Harmoniums: latent features of an undirected model, without labels (EFH) and with large margins (MMH)."""
+"""Harmoniums: what those with and without labels do with rows, and the one without (EFH)."""
 
 from __future__ import annotations
 
@@ -8,32 +8,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
-    ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes.baselines._harmonium import (
     HARMONIUM_CONSTRAINTS,
     check_values,
-    classifier_attributes,
     latent_attributes,
     make_visible,
     previous_state,
     read_views,
-    scores,
     settings_of,
     valid_rows,
 )
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
+from regbayes.estimators._common import generator, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.harmonium import fit, predict
 from regbayes.models.harmonium.state import Data, State
@@ -48,7 +42,7 @@ def _in_mean_field(estimator: Any) -> bool:
     return True
 
 
-class _Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What both estimators do with rows."""
 
     def _make_visible(self, X: Floats) -> Visible:
@@ -100,7 +94,7 @@ class _Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin
 
 
 @persistable(skip=("_skl_callbacks",))
-class ExponentialFamilyHarmonium(_Harmonium):
+class ExponentialFamilyHarmonium(Harmonium):
     """Exponential family harmonium (EFH): real-valued latent features of an undirected model.
 
     Visible units (the columns of X: real values, zeros and ones, or counts) are joined to Gaussian hidden units, and
@@ -238,165 +232,3 @@ class ExponentialFamilyHarmonium(_Harmonium):
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
         return float(np.mean(self.score_samples(X)))
-
-
-@persistable(skip=("_skl_callbacks",))
-class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
-    """Max-margin harmonium (MMH): latent features of an undirected model that predict the label.
-
-    An exponential family harmonium and a large-margin classifier on its expected hidden units are learned together. The
-    number of hidden units is fixed: it is for cross-validation to find, where `regbayes.ILSVMClassifier` finds its own.
-
-    Parameters
-    ----------
-    n_components : int, default=50
-        Number of hidden units.
-    C : float, default=1.0
-        Price of a margin violation. At 0 the features are those of `ExponentialFamilyHarmonium`, and every row gets the
-        first class.
-    loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Multi-class loss.
-    cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default.
-    class_weight : dict, "balanced" or None, default=None
-        Factors on C by class.
-    fit_intercept : bool, default=True
-        Whether the classifier has a (penalised) intercept.
-    generative_weight : float or "auto", default="auto"
-        Weight of explaining X beside predicting y; "auto" is 0.01 C. The paper's objective has 1.
-    visible, learning, learning_rate, batch_size, n_gibbs
-        As in `ExponentialFamilyHarmonium`.
-    noise_variance : float, "half" or "residual", default="half"
-        As in `ExponentialFamilyHarmonium`. The less is put down to noise, the harder it is for margins to turn hidden
-        units away from where the rows vary most.
-    max_iter : int, default=200
-        Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
-    tol : float, default=1e-4
-        Change of the objective at which to stop: that of a row, in units of its loss or in nats, whichever count more.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
-    random_state : int, RandomState instance or None, default=None
-        For hidden units beyond the rank of the rows, and the draws of contrastive divergence.
-    verbose : int, default=0
-        Whether to show a progress bar.
-
-    Attributes
-    ----------
-    classes_ : array of shape (n_classes,)
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Weights of the features.
-    intercept_ : array of shape (n_classes,) or (1,)
-    components_, mean_, scale_, embedding_, trace_, n_iter_, n_features_in_, feature_names_in_
-        As in `ExponentialFamilyHarmonium`.
-
-    See Also
-    --------
-    ExponentialFamilyHarmonium : The features without labels.
-
-    Notes
-    -----
-    docs/math.md, section 6.
-
-    References
-    ----------
-    N. Chen, J. Zhu and E. P. Xing (2010). Predictive subspace learning for multi-view data: a large margin approach.
-    NIPS.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from regbayes.baselines import MaxMarginHarmoniumClassifier
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = MaxMarginHarmoniumClassifier(n_components=10, C=0.1, tol=1e-2).fit(X[::2], y[::2])
-    >>> model.score(X[1::2], y[1::2]) > 0.9
-    True
-    """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **HARMONIUM_CONSTRAINTS,
-        "C": [NOT_NEGATIVE],
-        "loss": [StrOptions({"squared_hinge", "hinge"})],
-        "cost": ["array-like", None],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-        "fit_intercept": ["boolean"],
-        "generative_weight": [POSITIVE, StrOptions({"auto"})],
-    }
-
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        C: float = 1.0,
-        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
-        cost: ArrayLike | None = None,
-        class_weight: Any = None,
-        fit_intercept: bool = True,
-        generative_weight: float | Literal["auto"] = "auto",
-        visible: Any = "gaussian",
-        noise_variance: float | Literal["residual", "half"] = "half",
-        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
-        learning_rate: float = 0.1,
-        batch_size: int = 100,
-        n_gibbs: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.C = C
-        self.loss = loss
-        self.cost = cost
-        self.class_weight = class_weight
-        self.fit_intercept = fit_intercept
-        self.generative_weight = generative_weight
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn features and classifier together.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        self
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        visible = self._make_visible(X)
-        self._learn(self._prepare(X, y, visible), visible, {"X": X, "y": y}, C=float(self.C))
-        return self
-
-    def _prepare(self, X: Floats, y: NDArray[Any], visible: Visible) -> Data:
-        """Validate labels, weights and costs; remember the classes."""
-        check_classification_targets(y)
-        self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
-        cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, visible.statistic(X), codes, by_class[codes], cost)
-
-    def _attributes_of(self, state: State) -> dict[str, Any]:
-        return latent_attributes(state) | classifier_attributes(state)
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return scores(self._expected(X), self._state)
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)

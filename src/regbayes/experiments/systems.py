@@ -133,11 +133,16 @@ def _efh_svm(context: Context, C: float, **settings: Any) -> Any:
     return make_pipeline(StandardScaler(), features, StandardScaler(), classifier)
 
 
-def _mmh(context: Context, **settings: Any) -> Any:
-    return _scaled(found(MMH)(random_state=context.seed, **settings))
+def _mmh(context: Context, C: float, share: float | None = None, **settings: Any) -> Any:
+    """A share is that of the generative part, in units of C."""
+    weight = {} if share is None else {"generative_weight": share * C}
+    return _scaled(found(MMH)(C=C, random_state=context.seed, **weight, **settings))
 
 
 HARMONIUM_SIZES = (10, 20, 40, 80)  # a finite model has no truncation to be generous with
+MMH_ORIGINAL = {"generative_weight": (1.0,), "loss": ("hinge",), "noise_variance": ("residual",)}
+"""The objective of Chen, Zhu and Xing (2010): likelihood and margins as they are, the noise the likeliest."""
+MMH_SHARES = {"share": (0.01, 0.1)}
 LINEAR_CS = (0.001, 0.01, 0.1, 1.0)
 
 
@@ -172,8 +177,9 @@ MULTIWAY: tuple[System, ...] = (
     System(
         "MMH",
         _mmh,
-        grid(n_components=HARMONIUM_SIZES, C=(0.01, 0.1)),
-        grid(n_components=(10,), C=(0.1,), max_iter=(20,)),
+        grid(n_components=HARMONIUM_SIZES, C=(0.003, 0.01), **MMH_SHARES)
+        + grid(n_components=HARMONIUM_SIZES, C=(0.003, 0.01), **MMH_ORIGINAL),
+        grid(n_components=(10,), C=(0.01,), max_iter=(20,)),
         needs=MMH,
         random=False,
     ),
