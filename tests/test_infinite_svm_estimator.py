@@ -216,7 +216,7 @@ def test_data_that_cannot_be_fitted(rows, labels, error, message):
             {"variance_prior": [1.0, 2.0, 3.0]},
             r"variance_prior must be a number or have shape \(2,\), got shape \(3,\)",
         ),
-        ({"variance_prior": [1.0, 0.0]}, "variance_prior must be positive and finite"),
+        ({"variance_prior": [1.0, 0.0]}, "variance_prior must be positive and finite, got 0.0"),
         ({"variance_prior": "wide"}, "'variance_prior' parameter"),
         ({"C": -1.0}, "'C' parameter"),
         ({"n_components": 0}, "'n_components' parameter"),

@@ -295,8 +295,9 @@ def _believed_variance(variance_prior: Any, X: Floats) -> Floats:
     given = np.asarray(variance_prior, dtype=np.float64)
     if given.shape not in ((), variance.shape):
         raise ValueError(f"variance_prior must be a number or have shape {variance.shape}, got shape {given.shape}")
-    if not np.all((given > 0) & np.isfinite(given)):
-        raise ValueError("variance_prior must be positive and finite")
+    bad = given[~((given > 0) & np.isfinite(given))]
+    if bad.size:
+        raise ValueError(f"variance_prior must be positive and finite, got {bad[0]}")
     return np.broadcast_to(given, variance.shape).copy()
 
 
