@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from regbayes.cli.errors import counted
 from regbayes.cli.options import (
     Delimiter,
     Encoding,
@@ -33,7 +34,9 @@ SHOWN = 40  # rows of the second table
 
 def evaluate(
     model: ModelPath,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows with the target; - is CSV from stdin.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Rows or documents with the target, as to fit; - is CSV from stdin.")
+    ],
     format: Format = None,  # noqa: A002 - the option's name
     delimiter: Delimiter = None,
     header: Header = True,
@@ -46,12 +49,14 @@ def evaluate(
     """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
     from regbayes.cli.modelfile import load_model
     from regbayes.cli.scores import evaluate as judge
+    from regbayes.cli.words import WordSchema
 
     out = Output(json=json, quiet=quiet)
     reading = read_options(format, delimiter, header, missing, encoding)
     fitted, table = load_model(model).read(data, reading, tuple(text or ()))
     found = judge(fitted, table, out.warn)
-    out.table(f"{found['rows']} rows of {table.source}", ["", "score"], _rows(found["scores"]))
+    noun = "document" if isinstance(fitted.schema, WordSchema) else "row"
+    out.table(f"{counted(found['rows'], noun)} of {table.source}", ["", "score"], _rows(found["scores"]))
     details = found["details"]
     if details:
         columns = list(details[0])

@@ -34,10 +34,13 @@ def shown_progress(count: Callable[[], int], total: int, output: Output) -> Iter
 
 def _watch_lines(count: Callable[[], int], total: int, stop: threading.Event, output: Output) -> None:
     began = time.perf_counter()
+    last, last_at = 0, 0.0  # how many were done when one was last found to be done
     while not stop.wait(PLAIN_SECONDS):
         done, spent = count(), time.perf_counter() - began
-        left = f", about {spent / done * (total + 1 - done):.0f} s left" if done else ""
-        output.say(f"{done} of {total} fits{left}")
+        if done > last:
+            last, last_at = done, spent
+        left = last_at / done * (total + 1 - done) - (spent - last_at) if done else 0.0
+        output.say(f"{done} of {total} fits" + (f", about {left:.0f} s left" if left > 0 else ""))
 
 
 def _watch_bar(count: Callable[[], int], total: int, stop: threading.Event, _: Output) -> None:

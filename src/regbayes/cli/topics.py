@@ -129,8 +129,7 @@ def train_documents(table: Table, wishes: Wishes, words: WordWishes, settings: A
         output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
         table, y, X, names = table.take(full), y[full], X[full], np.array(names, dtype=object)[full].tolist()
     _check_classes(y, spec, settings.folds if settings.cross_validate else 0, output)
-    tokens = int(X.sum())
-    output.say(f"{counted(X.shape[0], 'document')}, {counted(X.shape[1], 'word')}, {tokens} in all")
+    output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
     if X.dtype.kind == "f" and settings.inference is None:
         output.say("counts are not whole, so topics are inferred by mean field (--inference variational)")
     problem = TopicProblem(X, y, spec.kind, None, settings)
