@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents
 from regbayes.kernels import cpu, reference
-from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, padded
+from regbayes.kernels.types_topics import Places, Tilt, TopicCounts, WeightPrior, padded
 
 
 def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
@@ -163,6 +164,21 @@ def test_weights_drawn_one_after_another_settle_where_they_are_drawn_together():
     np.testing.assert_allclose(
         second / scale[:, :, None] / scale[:, None], covariance / scale[:, :, None] / scale[:, None], atol=0.12
     )
+
+
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_tokens_are_laid_out_as_the_reference_does(n_groups):
+    rng = np.random.default_rng(0)
+    X = csr_array(rng.poisson(0.3, (20, 15)) * (rng.random((20, 1)) > 0.2))
+    groups = [Places(np.arange(n, dtype=np.int32) % n_groups, rng.permutation(n).astype(np.int32)) for n in X.shape]
+    arguments = X.indptr.astype(np.int64), X.indices, X.data, *groups, n_groups
+    expected, found = reference.lay_out(*arguments), cpu.lay_out(*arguments)
+    for ours, theirs in zip((*found.tokens, *found[1:]), (*expected.tokens, *expected[1:]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(found.lengths[groups[0].places], X.sum(axis=1))
+    np.testing.assert_array_equal(cpu.count_words(X.indices, X.data, 15), X.sum(axis=0))
+    np.testing.assert_array_equal(reference.count_words(X.indices, X.data, 15), X.sum(axis=0))
 
 
 def test_counting():

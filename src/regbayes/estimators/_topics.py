@@ -182,8 +182,8 @@ def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = Fals
 
 def as_documents(counts: Counts) -> Documents:
     """Return the rows of a matrix of counts as what label-free inference takes."""
-    starts, words = counts.indptr.astype(np.int64), counts.indices.astype(np.int32)
-    return Documents(words, counts.data.astype(np.float32), starts)
+    starts, words = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
+    return Documents(words, counts.data.astype(np.float32, copy=False), starts)
 
 
 def mean_length(counts: Counts) -> float:

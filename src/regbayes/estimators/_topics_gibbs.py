@@ -77,9 +77,10 @@ def run_gibbs(
 
 
 def _corpus(counts: Counts, n_blocks: Any) -> Corpus:
-    numbers = counts.data.astype(np.int64)
-    n_groups = default_groups(int(numbers.sum())) if n_blocks == "auto" else int(n_blocks)
-    return build_corpus(counts.indptr.astype(np.int64), counts.indices, numbers, counts.shape[1], n_groups)
+    numbers = counts.data.astype(np.int32, copy=False)
+    n_groups = default_groups(int(numbers.sum(dtype=np.int64))) if n_blocks == "auto" else int(n_blocks)
+    indptr, words = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
+    return build_corpus(indptr, words, numbers, counts.shape[1], n_groups)
 
 
 def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
@@ -119,7 +120,7 @@ def _burn_in(estimator: Any) -> int:
 def _fingerprint(corpus: Corpus, estimator: Any, responses: Responses | None) -> tuple[int, ...]:
     """Return what must be the same for a chain to go on: the documents, and the numbers of topics and responses."""
     n_responses = 0 if responses is None else responses.prices.shape[1]
-    checksums = [zlib.crc32(np.ascontiguousarray(array)) for array in corpus.tokens]
+    checksums = [zlib.crc32(np.ascontiguousarray(array)) for array in corpus.tokens] if estimator.warm_start else []
     shape = (len(corpus.lengths), len(corpus.word_order), corpus.n_groups)
     return (*checksums, *shape, int(estimator.n_components), n_responses)
 

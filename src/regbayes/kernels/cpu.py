@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regbayes.kernels.cpu_assignments import solve_assignments
 from regbayes.kernels.cpu_box import box_check, box_epoch, box_scores, box_weights
-from regbayes.kernels.cpu_counting import count_tokens, tally
+from regbayes.kernels.cpu_counting import count_tokens, count_words, lay_out, tally
 from regbayes.kernels.cpu_meanfield import (
     infer_by_sweeps,
     meanfield_statistics,
@@ -23,8 +23,10 @@ __all__ = [
     "box_scores",
     "box_weights",
     "count_tokens",
+    "count_words",
     "infer_by_sweeps",
     "infer_proportions",
+    "lay_out",
     "list_words",
     "meanfield_statistics",
     "meanfield_sweeps",

@@ -1,4 +1,4 @@
-"""Compiled counting of tokens."""
+"""Compiled counting and sorting of tokens: a few bytes for each, and no more than two passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from regbayes.kernels._compile import compiled
 from regbayes.kernels.types import Indices, read_only
-from regbayes.kernels.types_topics import Assignments, CountTable, Tokens, Words
+from regbayes.kernels.types_topics import Assignments, CountTable, Layout, Places, Tokens, Words
 
 
 @compiled
@@ -48,3 +48,98 @@ def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, wor
         doc_topic,
         word_topic,
     )
+
+
+@compiled
+def _count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], found: Indices) -> None:
+    for e in range(words.size):
+        found[words[e]] += numbers[e]
+
+
+def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
+    """Compiled twin of ``reference.count_words``."""
+    found = np.zeros(n_words, dtype=np.int64)
+    _count_words(read_only(words), read_only(numbers), found)
+    return found
+
+
+@compiled
+def _measure_blocks(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    document_groups: Words,
+    word_groups: Words,
+    n_groups: int,
+    n_tokens: Indices,
+    n_runs: Indices,
+) -> None:
+    """Count the tokens and runs of each block."""
+    seen = np.full(n_tokens.size, -1, np.int64)
+    for row in range(indptr.size - 1):
+        first_block = np.int64(document_groups[row]) * n_groups
+        for e in range(indptr[row], indptr[row + 1]):
+            block = first_block + word_groups[words[e]]
+            n_tokens[block] += numbers[e]
+            n_runs[block] += seen[block] != row
+            seen[block] = row
+
+
+@compiled
+def _fill_blocks(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    document_groups: Words,
+    word_groups: Words,
+    document_places: Words,
+    word_places: Words,
+    n_groups: int,
+    next_token: Indices,
+    next_run: Indices,
+    token_words: Words,
+    run_documents: Words,
+    starts: Indices,
+    lengths: Indices,
+) -> None:
+    """Write the tokens; ``next_token`` and ``next_run`` are where blocks begin, and are moved on."""
+    seen = np.full(next_token.size, -1, np.int64)
+    for row in range(indptr.size - 1):
+        first_block, length = np.int64(document_groups[row]) * n_groups, 0
+        for e in range(indptr[row], indptr[row + 1]):
+            block, word = first_block + word_groups[words[e]], word_places[words[e]]
+            at = next_token[block]
+            if seen[block] != row:
+                seen[block] = row
+                run_documents[next_run[block]] = document_places[row]
+                starts[next_run[block]] = at
+                next_run[block] += 1
+            for i in range(at, at + numbers[e]):
+                token_words[i] = word
+            next_token[block] = at + numbers[e]
+            length += numbers[e]
+        lengths[document_places[row]] = length
+
+
+def lay_out(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    documents: Places,
+    vocabulary: Places,
+    n_groups: int,
+) -> Layout:
+    """Compiled twin of ``reference.lay_out``."""
+    rows = read_only(indptr), read_only(words), read_only(numbers)
+    n_tokens, n_runs = np.zeros(n_groups**2, np.int64), np.zeros(n_groups**2, np.int64)
+    groups = read_only(documents.groups), read_only(vocabulary.groups)
+    _measure_blocks(*rows, *groups, n_groups, n_tokens, n_runs)
+    block_tokens = np.concatenate([[0], np.cumsum(n_tokens)])
+    block_runs = np.concatenate([[0], np.cumsum(n_runs)])
+    tokens = Tokens(
+        np.empty(block_tokens[-1], np.int32), np.empty(block_runs[-1], np.int32), np.empty(block_runs[-1] + 1, np.int64)
+    )
+    tokens.starts[-1] = block_tokens[-1]
+    lengths, places = np.empty(len(indptr) - 1, np.int64), (read_only(documents.places), read_only(vocabulary.places))
+    _fill_blocks(*rows, *groups, *places, n_groups, block_tokens[:-1].copy(), block_runs[:-1].copy(), *tokens, lengths)
+    return Layout(tokens, block_runs, lengths)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regbayes.kernels import cpu, reference
 from regbayes.kernels.types import (
     BoxRows,
@@ -24,6 +27,8 @@ from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.kernels.types_topics import (
     Assignments,
     CountTable,
+    Layout,
+    Places,
     Singles,
     Tilt,
     Tokens,
@@ -125,6 +130,22 @@ class Backend(Protocol):
 
     def list_words(self, counts: TopicCounts) -> WordLists:
         """List the topics of each word."""
+
+    def count_words(
+        self, words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int
+    ) -> Indices:
+        """Count how often each word occurs."""
+
+    def lay_out(
+        self,
+        indptr: Indices,
+        words: NDArray[np.signedinteger],
+        numbers: NDArray[np.signedinteger],
+        documents: Places,
+        vocabulary: Places,
+        n_groups: int,
+    ) -> Layout:
+        """Write out the tokens of a matrix of counts, block by block."""
 
     def tally(self, table: CountTable | Indices) -> Indices:
         """Count how often each value occurs in a table of counts."""

@@ -21,7 +21,9 @@ from regbayes.kernels.reference_meanfield import (
 from regbayes.kernels.reference_sweeps import reverse_features, sweep_features
 from regbayes.kernels.reference_topics import (
     count_tokens,
+    count_words,
     infer_proportions,
+    lay_out,
     list_words,
     propose_topics,
     sample_topics,
@@ -36,8 +38,10 @@ __all__ = [
     "box_scores",
     "box_weights",
     "count_tokens",
+    "count_words",
     "infer_by_sweeps",
     "infer_proportions",
+    "lay_out",
     "list_words",
     "meanfield_statistics",
     "meanfield_sweeps",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regbayes.kernels.types import Floats, Indices
 from regbayes.kernels.types_topics import (
     LOWEST_EXPONENT,
     Assignments,
     CountTable,
+    Layout,
+    Places,
     Singles,
     Tilt,
     Tokens,
@@ -181,6 +184,45 @@ def list_words(counts: TopicCounts) -> WordLists:
         listed = slice(starts[word], starts[word] + len(present))
         topics[listed], numbers[listed] = present, row[present]
     return WordLists(starts, topics, numbers, np.count_nonzero(rows, axis=1).astype(np.int32))
+
+
+def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
+    """Return how often each word occurs, shape (n_words,)."""
+    return np.bincount(words, weights=numbers, minlength=n_words).astype(np.int64)
+
+
+def lay_out(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    documents: Places,
+    vocabulary: Places,
+    n_groups: int,
+) -> Layout:
+    """Write out the tokens of a matrix of counts in compressed rows, block by block.
+
+    Block ``i n_groups + j`` has the tokens of document group i and word group j, in the order of the rows.
+
+    Parameters
+    ----------
+    indptr : (documents + 1,)
+    words, numbers : (entries,)
+        Columns, and how often they occur, at least once.
+    documents, vocabulary : Places
+    n_groups : int
+    """
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    block = documents.groups[rows] * n_groups + vocabulary.groups[words]
+    entries = np.argsort(block, kind="stable")
+    block, rows, numbers = block[entries], documents.places[rows[entries]], numbers[entries]
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = (rows[1:] != rows[:-1]) | (block[1:] != block[:-1])
+    first = np.flatnonzero(begins)
+    ends = np.concatenate([[0], np.cumsum(numbers)])
+    starts = np.append(ends[first], ends[-1]).astype(np.int64)
+    tokens = Tokens(np.repeat(vocabulary.places[words[entries]], numbers), rows[first], starts)
+    block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1)).astype(np.int64)
+    return Layout(tokens, block_runs, np.bincount(rows, numbers, len(indptr) - 1).astype(np.int64))
 
 
 def tally(table: CountTable | Indices) -> Indices:

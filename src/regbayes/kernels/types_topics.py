@@ -38,6 +38,25 @@ class Tokens(NamedTuple):
     """(runs + 1,): where runs begin among the tokens."""
 
 
+class Layout(NamedTuple):
+    """Tokens in blocks of a group of documents and a group of words each."""
+
+    tokens: Tokens
+    block_runs: Indices
+    """(groups^2 + 1,): where blocks begin among the runs."""
+    lengths: Indices
+    """(documents,): tokens of each."""
+
+
+class Places(NamedTuple):
+    """Where documents, or words, go: group by group."""
+
+    groups: Words
+    """(documents or words,): the group of each."""
+    places: Words
+    """(documents or words,): the new number of each."""
+
+
 class Tilt(NamedTuple):
     """A factor ``exp(sum_l linear_l f_l - quadratic_l f_l^2 / 2)`` per document, with scores f.
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels.types_topics import Tokens
+from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.types_topics import Places, Tokens
 
 Integers = NDArray[np.int64]
 
@@ -62,7 +63,11 @@ def default_groups(n_tokens: int) -> int:
 
 
 def build_corpus(
-    indptr: Integers, indices: NDArray[np.integer], numbers: NDArray[np.integer], n_words: int, n_groups: int
+    indptr: Integers,
+    indices: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    n_words: int,
+    n_groups: int,
 ) -> Corpus:
     """Lay out the tokens of a matrix of counts in compressed rows.
 
@@ -77,34 +82,21 @@ def build_corpus(
         The size of the vocabulary, V.
     n_groups : int
     """
-    n_documents = len(indptr) - 1
-    rows: NDArray[np.signedinteger] = np.repeat(np.arange(n_documents, dtype=np.int32), np.diff(indptr))
-    document_group = np.arange(n_documents) % n_groups
-    frequency = np.bincount(indices, weights=numbers, minlength=n_words)
-    word_group = np.empty(n_words, dtype=np.int64)
+    backend, n_documents = get_backend(), len(indptr) - 1
+    document_group = (np.arange(n_documents) % n_groups).astype(np.int32)
+    frequency = backend.count_words(indices, numbers, n_words)
+    word_group = np.empty(n_words, dtype=np.int32)
     word_group[np.argsort(-frequency, kind="stable")] = np.arange(n_words) % n_groups
     document_order, new_document = _by_group(document_group)
     word_order, new_word = _by_group(word_group)
-
-    block = (document_group[rows] * n_groups + word_group[indices]).astype(np.int16)
-    # Rows come in order already, so a stable sort keeps the entries of a block in the order of documents.
-    entries = np.argsort(block, kind="stable")
-    block, rows, numbers = block[entries], new_document[rows[entries]], numbers[entries]
-    words = np.repeat(new_word[indices[entries]].astype(np.int32), numbers)
-    begins = np.ones(len(entries), dtype=bool)
-    begins[1:] = (rows[1:] != rows[:-1]) | (block[1:] != block[:-1])
-    first = np.flatnonzero(begins)
-    ends = np.concatenate([[0], np.cumsum(numbers)])
-    starts = np.append(ends[first], ends[-1]).astype(np.int64)
-    block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1))
-    lengths = np.bincount(rows, weights=numbers, minlength=n_documents).astype(np.int64)
-    tokens = Tokens(words, rows[first].astype(np.int32), starts)
-    return Corpus(tokens, block_runs.astype(np.int64), document_order, word_order, lengths)
+    documents, vocabulary = Places(document_group, new_document), Places(word_group, new_word)
+    tokens, block_runs, lengths = backend.lay_out(indptr, indices, numbers, documents, vocabulary, n_groups)
+    return Corpus(tokens, block_runs, document_order, word_order, lengths)
 
 
-def _by_group(group: Integers) -> tuple[Integers, Integers]:
+def _by_group(group: NDArray[np.int32]) -> tuple[Integers, NDArray[np.int32]]:
     """Return the members in the order of their groups, and the place of each in it."""
     order = np.argsort(group, kind="stable")
-    place = np.empty_like(order)
+    place = np.empty_like(group)
     place[order] = np.arange(len(order))
     return order, place
