@@ -1,11 +1,12 @@
 """Quality, speed and memory of MedLDA by Gibbs sampling, with its peers in the same run.
 
-    REGBAYES_DATA=folder python benchmarks/bench_medlda.py peers      # 20 Newsgroups: linear models, LDA + LinearSVC
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py words      # 20 Newsgroups: linear models on words
+    REGBAYES_DATA=folder python benchmarks/bench_medlda.py --peers    # 20 Newsgroups: other topic models, beside ours
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py news       # 20 Newsgroups: accuracy, tokens/s, CPU seconds
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py course     # accuracy on late posts as the chain goes on
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py movies     # movie reviews: predictive R2
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py transform  # topics of new posts, against scikit-learn
-    python benchmarks/bench_medlda.py size [--documents 1000000]      # generated documents: cost by tokens, memory
+    python benchmarks/bench_medlda.py size [--documents 1000000]      # generated documents: cost by tokens and by blocks
     python benchmarks/bench_medlda.py topics                          # generated documents: cost by topics, threads
     python benchmarks/bench_medlda.py --smoke                         # all parts, on small generated documents
 
@@ -87,8 +88,8 @@ def late_rows(y: Any) -> np.ndarray:
     return late
 
 
-def peers(smoke: bool, jobs: int) -> None:
-    """Accuracy of linear models on words, and of topics found without labels."""
+def words(smoke: bool, jobs: int) -> None:
+    """Accuracy of linear models on words."""
     del jobs
     X, y, X_new, y_new = news_data(smoke)
     late = late_rows(y)
@@ -98,11 +99,74 @@ def peers(smoke: bool, jobs: int) -> None:
         model, seconds = timed(lambda make=make, C=C: make_pipeline(make(), LinearSVC(C=C)).fit(X, y))
         accuracy = model.score(X_new, y_new)
         print(f"  LinearSVC, {name:17} accuracy {accuracy:.4f}   {seconds:7.1f} s   C = {C:g}", flush=True)
-    K = 8 if smoke else 40
-    lda, seconds = timed(lambda: make_pipeline(LatentDirichletAllocation(K, random_state=0), LinearSVC()).fit(X, y))
-    print(f"  scikit-learn LDA + LinearSVC, K = {K}: accuracy {lda.score(X_new, y_new):.4f}   {seconds:7.1f} s")
+
+
+def peers(smoke: bool, jobs: int) -> None:
+    """Other topic models on early posts of the training part, scored on late ones, with ours in the same run."""
+    X, y, _, _ = news_data(smoke)
+    late = late_rows(y)
+    K, sweeps, tokens = (8, 5, float(X[~late].sum())) if smoke else (40, 40, float(X[~late].sum()))
+    data, new = (X[~late], y[~late]), (X[late], y[late])
+    ours = MedLDAClassifier(K, max_iter=sweeps, random_state=0, n_jobs=jobs)
+    _, own = timed(lambda: ours.fit(*data))
+
+    def show(name: str, accuracy: float, seconds: float, passes: int) -> None:
+        rate = tokens * passes / seconds / 1e6
+        print(f"  {name:34} accuracy {accuracy:.4f}  {seconds:7.1f} s  {passes:3d} passes  {rate:6.2f} M/s  "
+              f"ours / its rate {tokens * sweeps / own / 1e6 / rate:5.1f}", flush=True)  # fmt: skip
+
+    show(f"MedLDA, K = {K}", ours.score(*new), own, sweeps)
+    lda = make_pipeline(LatentDirichletAllocation(K, random_state=0), LinearSVC())
+    _, seconds = timed(lambda: lda.fit(*data))
+    show("scikit-learn LDA + LinearSVC", lda.score(*new), seconds, lda[0].n_iter_)
     if importlib.util.find_spec("tomotopy") is None:
         print("  tomotopy is not installed: its rows are left out")
+        return
+    for name, find in (
+        ("tomotopy LDA + LinearSVC", tomotopy_lda),
+        ("tomotopy SLDA, one response a class", tomotopy_slda),
+    ):
+        passes = sweeps if find is tomotopy_slda else 5 * sweeps
+        (accuracy, seconds), _ = timed(lambda find=find, passes=passes: find(K, passes, data, new))
+        show(name, accuracy, seconds, passes)
+
+
+def tomotopy_documents(X: Any) -> list[list[str]]:
+    return [np.repeat(row.indices, row.data.astype(int)).astype(str).tolist() for row in csr_matrix(X)]
+
+
+def tomotopy_shares(model: Any, X: Any) -> np.ndarray:
+    """Return the topics' shares that tomotopy infers; a document of unknown words has the same of each."""
+    made = [model.make_doc(document) for document in tomotopy_documents(X)]
+    model.infer([document for document in made if document is not None], iterations=50, workers=1)
+    return np.array([np.full(model.k, 1 / model.k) if one is None else one.get_topic_dist() for one in made])
+
+
+def tomotopy_lda(K: int, sweeps: int, data: tuple[Any, Any], new: tuple[Any, Any]) -> tuple[float, float]:
+    import tomotopy
+
+    model = tomotopy.LDAModel(k=K, alpha=0.1, eta=0.1, seed=0)
+    for document in tomotopy_documents(data[0]):
+        model.add_doc(document)
+    _, seconds = timed(lambda: model.train(sweeps, workers=1))
+    kept = np.diff(data[0].indptr) > 0  # tomotopy drops empty documents
+    shares = np.array([document.get_topic_dist() for document in model.docs])
+    classifier = LinearSVC().fit(shares, np.asarray(data[1])[kept])
+    return classifier.score(tomotopy_shares(model, new[0]), new[1]), seconds
+
+
+def tomotopy_slda(K: int, sweeps: int, data: tuple[Any, Any], new: tuple[Any, Any]) -> tuple[float, float]:
+    import tomotopy
+
+    classes = np.unique(data[1])
+    model = tomotopy.SLDAModel(k=K, vars="b" * len(classes), alpha=0.1, eta=0.1, seed=0)
+    for document, label in zip(tomotopy_documents(data[0]), data[1], strict=True):
+        if document:
+            model.add_doc(document, y=(classes == label).astype(float).tolist())
+    _, seconds = timed(lambda: model.train(sweeps, workers=1))
+    weights = np.array([model.get_regression_coef(response) for response in range(len(classes))])
+    scores = tomotopy_shares(model, new[0]) @ weights.T
+    return float(np.mean(classes[scores.argmax(axis=1)] == new[1])), seconds
 
 
 def news(smoke: bool, jobs: int) -> None:
@@ -188,21 +252,25 @@ def transform(smoke: bool, jobs: int) -> None:
 
 
 def size(smoke: bool, jobs: int, documents: tuple[int, ...] = (1_000, 10_000, 100_000)) -> None:
-    """Seconds and memory as tokens grow: both should be linear."""
+    """Seconds and memory as tokens grow: both should be linear. And what cutting a corpus into blocks costs."""
     length = 100
     for n_documents in (200, 400) if smoke else documents:
         X, y = draw(n_documents, 20, 2_000, length)
-        model = MedLDAClassifier(20, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
-        _, seconds = timed(lambda model=model, X=X, y=y: model.fit(X, y))
-        tokens = n_documents * length
-        del model
+        tokens, sweeps = n_documents * length, 5 if n_documents <= 100_000 else 3
         tracemalloc.start()
-        MedLDAClassifier(20, max_iter=1, random_state=0, n_jobs=jobs, refit=False, burn_in=0).fit(X, y)
+        model = MedLDAClassifier(20, max_iter=sweeps, random_state=0, n_jobs=jobs, refit=False)
+        _, seconds = timed(lambda model=model, X=X, y=y: model.fit(X, y))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        rate = tokens * 5 / seconds / 1e6
-        print(f"  {tokens:11d} tokens: {1e9 * seconds / tokens / 5:6.0f} ns per token and sweep ({rate:.2f} M/s); "
+        rate = tokens * sweeps / seconds / 1e6
+        print(f"  {tokens:11d} tokens: {1e9 * seconds / tokens / sweeps:6.0f} ns per token and sweep ({rate:.2f} M/s); "
               f"peak {peak / tokens:.0f} bytes per token", flush=True)  # fmt: skip
+        del model
+    X, y = draw(400 if smoke else 10_000, 20, 2_000, length)
+    for n_blocks in (1, 4) if smoke else (1, 2, 4, 8, 16):
+        model = MedLDAClassifier(20, max_iter=5, random_state=0, n_jobs=jobs, refit=False, n_blocks=n_blocks)
+        _, seconds = timed(lambda model=model: model.fit(X, y))
+        print(f"  {int(X.sum())} tokens, n_blocks = {n_blocks:2d}: {1e9 * seconds / X.sum() / 5:6.0f} ns", flush=True)
 
 
 def topics(smoke: bool, jobs: int) -> None:
@@ -222,7 +290,7 @@ def topics(smoke: bool, jobs: int) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    "peers": peers,
+    "words": words,
     "news": news,
     "course": course,
     "movies": movies,
@@ -237,6 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--peers", action="store_true", help="other topic models too (tomotopy where installed)")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--documents", type=int, nargs="*", help="numbers of documents of 100 tokens, for size")
     arguments = parser.parse_args()
@@ -244,7 +313,10 @@ def main() -> None:
     X, y = draw(40, 3, 30, 20)  # compile before anything is timed
     MedLDAClassifier(3, max_iter=2).fit(X, y).transform(X)
     MedLDARegressor(3, max_iter=2).fit(X, y)
-    for name in arguments.part or PARTS:
+    if arguments.peers:
+        print("peers", flush=True)
+        peers(arguments.smoke, arguments.jobs)
+    for name in arguments.part or ([] if arguments.peers else PARTS):
         print(name, flush=True)
         options = {"documents": arguments.documents} if name == "size" and arguments.documents else {}
         PARTS[name](arguments.smoke, arguments.jobs, **options)

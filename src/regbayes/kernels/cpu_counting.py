@@ -140,6 +140,18 @@ def lay_out(
         np.empty(block_tokens[-1], np.int32), np.empty(block_runs[-1], np.int32), np.empty(block_runs[-1] + 1, np.int64)
     )
     tokens.starts[-1] = block_tokens[-1]
-    lengths, places = np.empty(len(indptr) - 1, np.int64), (read_only(documents.places), read_only(vocabulary.places))
-    _fill_blocks(*rows, *groups, *places, n_groups, block_tokens[:-1].copy(), block_runs[:-1].copy(), *tokens, lengths)
+    lengths = np.empty(len(indptr) - 1, np.int64)
+    _fill_blocks(
+        *rows,
+        *groups,
+        read_only(documents.places),
+        read_only(vocabulary.places),
+        n_groups,
+        block_tokens[:-1].copy(),
+        block_runs[:-1].copy(),
+        tokens.words,
+        tokens.documents,
+        tokens.starts,
+        lengths,
+    )
     return Layout(tokens, block_runs, lengths)

@@ -214,15 +214,15 @@ def lay_out(
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     block = documents.groups[rows] * n_groups + vocabulary.groups[words]
     entries = np.argsort(block, kind="stable")
-    block, rows, numbers = block[entries], documents.places[rows[entries]], numbers[entries]
+    block, places, numbers = block[entries], documents.places[rows[entries]], numbers[entries]
     begins = np.ones(len(entries), dtype=bool)
-    begins[1:] = (rows[1:] != rows[:-1]) | (block[1:] != block[:-1])
+    begins[1:] = (places[1:] != places[:-1]) | (block[1:] != block[:-1])
     first = np.flatnonzero(begins)
     ends = np.concatenate([[0], np.cumsum(numbers)])
     starts = np.append(ends[first], ends[-1]).astype(np.int64)
-    tokens = Tokens(np.repeat(vocabulary.places[words[entries]], numbers), rows[first], starts)
+    tokens = Tokens(np.repeat(vocabulary.places[words[entries]], numbers), places[first], starts)
     block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1)).astype(np.int64)
-    return Layout(tokens, block_runs, np.bincount(rows, numbers, len(indptr) - 1).astype(np.int64))
+    return Layout(tokens, block_runs, np.bincount(places, numbers, len(indptr) - 1).astype(np.int64))
 
 
 def tally(table: CountTable | Indices) -> Indices:
