@@ -12,8 +12,9 @@ rows that were left out; those of MT-iLSVM are what its CV estimators try by def
 into halves within each task and class, the same folds. Inputs are scaled on training rows. Nothing sees a test row
 before the one score that is printed.
   accuracy [A]  1 - Hamming loss; settings of the best accuracy, a label is on where its score is above 0
-  F1-micro [M]  F1 of all labels together; one threshold for all labels; settings and threshold of the best F1-micro
-  F1-macro [P]  mean F1 of the labels; a threshold per label; settings and thresholds of the best F1-macro
+  F1-micro [M]  F1 of all labels together; one threshold for all labels; settings of the best F1-micro
+  F1-macro [P]  mean F1 of the labels; a threshold per label; settings of the best F1-macro
+                thresholds as in MultiLabelThresholdCV: averaged over 50 resamples of the rows, for every method alike
   EV pooled / within   1 - SSE / sum (y - mean of all y)^2, and / sum (y - mean of the school's y)^2, in percent
   AUC           mean over tasks of the area under the ROC curve
 Rows are mean +- standard deviation over seeds or splits; differences are paired, mean +- standard error.
@@ -33,33 +34,36 @@ from mt_methods import (
     DECOUPLED_TAUS,
     JOINT_CS,
     JOINT_TAUS,
+    KERNEL_CS,
     Method,
     Settings,
     Split,
     arrays,
+    behind_kernels,
     decoupled,
     drawn_groups,
     drawn_labels,
     fit,
     group_peers,
     joint,
+    kernel_peers,
     label_peers,
     landmine_peers,
     published_split,
     random_split,
 )
 from sklearn.base import clone
-from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from regbayes import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.estimators._cutoffs import Cells, choose_thresholds
+from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, cells_of, choose_thresholds, draw_resamples
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
 
 FOLDS, GROUP_FOLDS = 5, 3
 POINTS = ("accuracy [A]", "F1-micro [M]", "F1-macro [P]")
-Choice = tuple[float, np.ndarray, Settings, int]  # value on left-out rows, thresholds, settings, which inputs
+KINDS = (None, ("shared", "f1_micro"), ("per_label", "f1_macro"))  # of thresholds, for each point
+Choice = tuple[float, np.ndarray, Settings, int]  # value on left-out rows, their scores, settings, which inputs
 
 
 # --- choosing on training rows
@@ -76,11 +80,12 @@ def left_out_scores(method: Method, split: Split, seed: int, jobs: int) -> list[
         model, found = clone(method.model), []
         if "random_state" in model.get_params():
             model.set_params(random_state=seed)
+        X, X_test = method.inputs(split.X[train], split.X[test])
         for settings in path:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                fit(model.set_params(**settings), split.X[train], split.y[train], part(split.task, train))
-            found.append(answers(model, split.X[test], part(split.task, test)))
+                fit(model.set_params(**settings), X, split.y[train], part(split.task, train))
+            found.append(answers(model, X_test, part(split.task, test)))
         return found
 
     work = [(path, fold) for path in method.paths for fold in folds]
@@ -106,15 +111,12 @@ def answers(model: Any, X: np.ndarray, task: np.ndarray | None) -> np.ndarray:
     return method(X) if task is None else method(X, task)
 
 
-def operating_points(scores: np.ndarray, Y: np.ndarray) -> list[tuple[float, np.ndarray]]:
-    """Return the value on these rows, and the thresholds, of each of `POINTS`."""
-    labels = [Cells(scores[:, m], Y[:, m] == 1) for m in range(Y.shape[1])]
-    cuts = [
-        np.zeros(Y.shape[1]),
-        choose_thresholds(labels, "shared", "f1_micro", 0.0),
-        choose_thresholds(labels, "per_label", "f1_macro", 0.0),
-    ]
-    return [(metrics(scores > cut, Y)[i], cut) for i, cut in enumerate(cuts)]
+def thresholds(scores: np.ndarray, Y: np.ndarray, point: int, resamples: np.ndarray | None = None) -> np.ndarray:
+    """Return the thresholds of one of `POINTS`: the best for these rows, or the average over resamples of them."""
+    kind = KINDS[point]
+    if kind is None:
+        return np.zeros(Y.shape[1])
+    return choose_thresholds(cells_of(scores, Y == 1), *kind, 0.0, resamples)
 
 
 def metrics(answered: np.ndarray, Y: np.ndarray) -> tuple[float, float, float]:
@@ -131,10 +133,11 @@ def refit(method: Method, settings: Settings, split: Split, seed: int) -> np.nda
     model.set_params(
         **{name: value for name, value in (("warm_start", False), ("random_state", seed)) if name in known}
     )
+    X, X_test = method.inputs(split.X, split.X_test)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit(model.set_params(**settings), split.X, split.y, split.task)
-    return answers(model, split.X_test, split.task_test)
+        fit(model.set_params(**settings), X, split.y, split.task)
+    return answers(model, X_test, split.task_test)
 
 
 # --- labels
@@ -148,13 +151,18 @@ def run_labels(methods: list[tuple[Method, Split]], seed: int, jobs: int) -> tup
     best: list[Choice | None] = [None] * 3
     for which, (method, split) in enumerate(methods):
         for settings, scores in left_out_scores(method, split, seed, jobs):
-            for i, (value, cut) in enumerate(operating_points(scores, split.y)):
+            for i in range(len(POINTS)):
+                value = metrics(scores > thresholds(scores, split.y, i), split.y)[i]
                 if best[i] is None or value > best[i][0]:
-                    best[i] = (value, cut, settings, which)
-    values, chosen = [], []
-    for i, (value, cut, settings, which) in enumerate(best):
+                    best[i] = (value, scores, settings, which)
+    values, chosen, fitted = [], [], {}
+    resamples = draw_resamples(len(methods[0][1].X), DEFAULT_RESAMPLES, np.random.RandomState(seed))
+    for i, (value, scores, settings, which) in enumerate(best):
         method, split = methods[which]
-        found = metrics(refit(method, settings, split, seed) > cut, split.y_test)
+        key = (which, shown(settings))
+        if key not in fitted:
+            fitted[key] = refit(method, settings, split, seed)
+        found = metrics(fitted[key] > thresholds(scores, split.y, i, resamples), split.y_test)
         values.append(found[i])
         chosen.append(f"{value:.4f} {shown(settings)}")
     return np.array([*values, *found]), " | ".join(chosen)
@@ -194,12 +202,12 @@ def labels_part(part_name: str, name: str, split: Split, options: argparse.Names
             methods[f"MT-iLSVM, K = {K}"] = [(joint(model, K, both, JOINT_CS, taus), split)]
         label_table(name, methods, options)
     if part_name == "nystroem":
-        # A landmark for every training row: 400 cost a linear SVM .6 points of F1-micro on left-out rows of Yeast.
-        size, width = min(1500, len(split.X)), split.X.shape[1]
-        maps = [split.mapped(Nystroem(gamma=g / width, n_components=size, random_state=0)) for g in (1.0, 2.0)]
+        width = split.X.shape[1]
+        methods = {m.name: [(m, split)] for m in kernel_peers(options.peers, width)}
         for K in options.components or (50,):
-            method = joint(model, K, both, (0.03, 0.1, 0.3), (0.03,))  # few settings: these fits are the longest
-            label_table(name, {f"Nystroem + MT-iLSVM, K = {K}": [(method, mapped) for mapped in maps]}, options)
+            variants = behind_kernels(joint(model, K, both, KERNEL_CS, (0.03,)), width)
+            methods[f"Nystroem + MT-iLSVM, K = {K}"] = [(variant, split) for variant in variants]
+        label_table(name, methods, options)
     if part_name == "few":
         for K in options.components or (10, 20, 50):
             methods = {
@@ -297,8 +305,8 @@ def main() -> None:
     print(__doc__.split("Protocol. ")[1])
     if options.smoke:
         options.seeds, options.components = 1, [4]
-        labels_part("table", "drawn", drawn_labels(), options)
-        labels_part("few", "drawn", drawn_labels(), options)
+        for part_name in ("table", "nystroem", "few"):
+            labels_part(part_name, "drawn", drawn_labels(), options)
         drawn = drawn_groups()
         groups_part("few", "drawn", [random_split(drawn, 0, 0.75, drawn["task"])], options)
         return
