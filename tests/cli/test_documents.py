@@ -183,7 +183,7 @@ def test_words_are_those_of_scikit_learns_counter():
     texts = [document(words, np.random.default_rng(i)) for i in range(60) for words in (SPORT, LAW)]
     texts[0] += " rareword 1984 " + "x" * (LONGEST_WORD + 1)
     said: list[str] = []
-    schema, counts = learn_words(table_of(texts), WordWishes(("text",)), said.append)
+    schema, counts = learn_words(table_of(texts), WordWishes(("text",)), said.append, pytest.fail)
     theirs = CountVectorizer(stop_words="english", min_df=3, token_pattern=TOKEN)
     expected = theirs.fit_transform(texts)
     assert schema.words == tuple(theirs.get_feature_names_out())
@@ -203,7 +203,7 @@ def test_words_can_be_chosen_otherwise(tmp_path):
         "two": {"stop_words": "none", "max_words": 2},
         "often": {"stop_words": "none", "min_df": 2},
     }.items():
-        schema, _ = learn_words(table_of(texts), WordWishes(("text",), **wishes), lambda _: None)
+        schema, _ = learn_words(table_of(texts), WordWishes(("text",), **wishes), lambda _: None, pytest.fail)
         found[name] = set(schema.words)
     everything = {"haus", "und", "hof", "garten", "wald"}
     assert found["none"] == everything
@@ -213,7 +213,16 @@ def test_words_can_be_chosen_otherwise(tmp_path):
     assert found["often"] == {"haus", "und", "garten"}
     assert not ENGLISH_STOP_WORDS & everything
     with pytest.raises(UserError, match="--stop-words must be"):
-        learn_words(table_of(texts), WordWishes(("text",), stop_words="german"), pytest.fail)
+        learn_words(table_of(texts), WordWishes(("text",), stop_words="german"), pytest.fail, pytest.fail)
+
+
+def test_text_without_spaces_is_pointed_out():
+    heard: list[str] = []
+    whole, cut = ["我喜欢这个电影", "这个电影很糟糕"], ["我 喜欢 这个 电影", "这个 电影 很 糟糕"]
+    for texts in (cut, whole):
+        learn_words(table_of(texts), WordWishes(("text",), stop_words="none"), lambda _: None, heard.append)
+    assert len(heard) == 1
+    assert "must be cut into words first" in heard[0]
 
 
 def test_a_letter_counts_in_every_form():
@@ -265,6 +274,8 @@ def test_a_folder_is_fitted_and_predicted_with_the_names_of_its_files(folder):
     done = run_here("fit", folder / "mails", "-o", folder / "mails.model", *QUICK, "--json")
     assert done.code == 0, done.err
     assert done.json["estimator"] == "MedLDAClassifier"
+    shown = run_here("fit", folder / "mails", "-o", folder / "again.model", *QUICK).out
+    assert any(line.split()[:1] == ["law"] for line in shown.splitlines())  # of two classes both are named
     answers = rows_of(run_here("predict", folder / "mails.model", folder / "mails" / "law").out)
     assert answers[0] == {"file": "0.txt", "class": "law"}
     assert {row["class"] for row in answers} == {"law"}

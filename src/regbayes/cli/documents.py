@@ -90,7 +90,7 @@ def _read_built_in(path: str) -> Table:
     try:
         table, rows = BUILT_IN[name]()
     except DataNotFoundError as error:
-        raise MissingPieceError(str(error)) from None
+        raise MissingPieceError(str(error).removesuffix(", or pass folder=.")) from None
     except DataError as error:
         raise BadDataError(str(error)) from None
     if not part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,11 @@ def _show_topics(model: ModelFile, out: Output) -> None:
         shown = topics[: SHOWN_TOPICS // 2] + topics[-SHOWN_TOPICS // 2 :]
     largest = max(abs(weight) for topic in shown for weight in topic["weights"].values())
     digits = min(5, max(0, 2 - int(np.floor(np.log10(largest))))) if largest > 0 else 2  # three of the largest
-    rows = [[_speaks_for(topic["weights"], number, digits), _words(topic)] for topic in shown]
+    classes = model.report.features.group_names
+    rows = [
+        [_weight(topic["weights"], digits) if number else _speaks_for(topic["weights"], classes), _words(topic)]
+        for topic in shown
+    ]
     what = f"weight for {model.target.names[0]}" if number else "speaks for"
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
     out.table(f"topics{some}", [what, "words that tell it from the others"], rows, numbers=False)
@@ -131,10 +136,11 @@ def _words(topic: dict[str, Any]) -> str:
     return ", ".join(topic["words"][:SHOWN_WORDS])
 
 
-def _speaks_for(weights: dict[str, float], number: bool, digits: int) -> str:
-    if number:
-        return f"{next(iter(weights.values())):+.{digits}f}"
+def _weight(weights: dict[str, float], digits: int) -> str:
+    return f"{next(iter(weights.values())):+.{digits}f}"
+
+
+def _speaks_for(weights: dict[str, float], classes: Sequence[str]) -> str:
     if len(weights) == 1:  # two classes: the weight is that of the second
-        name, weight = next(iter(weights.items()))
-        return name if weight > 0 else f"not {name}"
+        return classes[int(next(iter(weights.values())) > 0)]
     return max(weights, key=lambda name: weights[name])

@@ -123,7 +123,7 @@ def train_documents(table: Table, wishes: Wishes, words: WordWishes, settings: A
         y = _indicators(y, spec)
     if table.first is not None:
         output.say(f"the columns of {table.source} are counted from {table.first}")
-    schema, X = learn_words(table, words, output.say)
+    schema, X = learn_words(table, words, output.say, output.warn)
     full = np.diff(X.indptr) > 0
     if not full.all():
         output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")

@@ -6,6 +6,7 @@ as plain text: nothing in the file is ever run, and raw text can be predicted.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ MIN_DOCUMENTS = 3  # that a word must occur in
 FEW_DOCUMENTS = 100  # below which one is enough
 ENGLISH_SHARE = 0.1  # of English stop words among all words, above which a text is English
 COMMON = 0.7  # share of documents above which a word of another language counts as a stop word
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u4e00-\u9fff]")  # scripts without spaces
+LONG_UNSPACED = 4  # characters; most words of these scripts have fewer
 STOP_WORDS = ("auto", "english", "none")
 SHOWN_WORDS = 25  # of a document that is known by its counts
 
@@ -92,8 +95,13 @@ class WordSchema:
         return _counter(vocabulary=list(self.words)).transform(texts)
 
 
-def learn_words(table: Table, wishes: WordWishes, say: Say) -> tuple[WordSchema, Any]:
+def learn_words(table: Table, wishes: WordWishes, say: Say, warn: Say) -> tuple[WordSchema, Any]:
     """Choose the words, and return them with their counts in the documents of a table.
+
+    Parameters
+    ----------
+    say, warn : callable
+        Hear which words are kept, and what looks wrong.
 
     Raises
     ------
@@ -123,6 +131,11 @@ def learn_words(table: Table, wishes: WordWishes, say: Say) -> tuple[WordSchema,
         raise BadDataError(
             f"{table.source}: no word is left of {len(words)} that occur: none is in {counted(minimum, 'document')} or "
             "more and no stop word. Lower --min-df; text without spaces between words must be cut into words first"
+        )
+    if _without_spaces(words[kept]):
+        warn(
+            "most words are longer than words of their script are: Chinese, Japanese, Thai and the like have no spaces "
+            "between words, and must be cut into words first"
         )
     return WordSchema(columns, tuple(words[kept].tolist()), table.first is not None), counts[:, kept]
 
@@ -171,6 +184,12 @@ def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, mos
         parts.append(f"the {most} most frequent kept")
     say(f"{int(kept.sum())} words of {len(words)}" + (f": {', '.join(parts)}" if parts else ""))
     return kept
+
+
+def _without_spaces(words: NDArray[Any]) -> bool:
+    """Whether most words are of a script without spaces, and so long that they are pieces of sentences."""
+    found = [len(word) for word in words if UNSPACED.search(word)]
+    return len(found) > 0.5 * len(words) and float(np.median(found)) > LONG_UNSPACED
 
 
 def _stop_words(
