@@ -6,7 +6,7 @@
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py course     # accuracy on late posts as the chain goes on
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py movies     # movie reviews: predictive R2
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py transform  # topics of new posts, against scikit-learn
-    python benchmarks/bench_medlda.py size [--documents 1000000]      # generated documents: cost by tokens and by blocks
+    python benchmarks/bench_medlda.py size [--documents 1000000]      # generated documents: cost by tokens and blocks
     python benchmarks/bench_medlda.py topics                          # generated documents: cost by topics, threads
     python benchmarks/bench_medlda.py --smoke                         # all parts, on small generated documents
 
