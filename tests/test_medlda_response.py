@@ -20,6 +20,9 @@ from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.init import random_logits
 from regbayes.models.medlda.margins import Accuracy, build_dual
 from regbayes.models.medlda.meanfield import as_table, lengths_of
+from regbayes.models.medlda.objective import expected_log_topics
+from regbayes.models.medlda.posterior_documents import coupled_update, update_documents
+from regbayes.models.medlda.posterior_state import Problem, moments_of
 from regbayes.models.medlda.state import Targets
 
 X, PROPORTIONS, TOPICS = draw_documents(100, n_words=40, length=30)
@@ -40,7 +43,7 @@ def problem_of(X=X, price=20.0, word_prior=0.1, variance=0.5, estimate=True):
     targets = Targets(NUMBERS, np.full(NUMBERS.shape, price), 0.1)
     observed = response.Response(NUMBERS, 0.8, variance, estimate)
     dual = build_dual(targets, 0.8, False, False)
-    return posterior.Problem(documents, lengths_of(documents), dual, word_prior, True, 1, observed)
+    return Problem(documents, lengths_of(documents), dual, word_prior, True, 1, observed)
 
 
 def started(problem):
@@ -98,7 +101,7 @@ def test_weights_of_words_that_are_not_whole_have_a_proper_covariance():
 def test_without_margins_weights_are_a_bayesian_linear_regression():
     problem = problem_of(price=0.0)
     at = started(problem).factors
-    seen = posterior.moments_of(problem, at)
+    seen = moments_of(problem, at)
     for i in range(2):
         precision = np.eye(K) / 0.8 + seen.second / 0.5
         np.testing.assert_allclose(np.linalg.inv(at.belief.covariance[i]), precision, rtol=1e-6)
@@ -123,7 +126,7 @@ def test_certain_shares_are_ordinary_bayesian_regression():
 def test_weights_with_margins_minimise_divergence_and_loss(squared):
     problem = problem_of()
     at = started(problem).factors
-    seen = posterior.moments_of(problem, at)
+    seen = moments_of(problem, at)
     dual = build_dual(Targets(NUMBERS, np.full(NUMBERS.shape, 20.0), 0.1), 0.8, squared, False)
     belief, readout = response.solve_weights(seen, problem.response, dual, np.array([0.5, 0.2]), None, EXACT)
 
@@ -150,7 +153,7 @@ def test_weights_with_margins_minimise_divergence_and_loss(squared):
 def test_estimated_variance_fits_best():
     problem = problem_of()
     at = started(problem).factors
-    seen, found = posterior.moments_of(problem, at), posterior.update_response_variance(problem, at).belief.variance
+    seen, found = moments_of(problem, at), posterior.update_response_variance(problem, at).belief.variance
     for i in range(2):
 
         def cost(log_variance, i=i):
@@ -176,7 +179,7 @@ def test_no_update_lowers_the_bound_at_fixed_multipliers(word_prior, weights, va
         multipliers = at.readout
         values = [posterior.lagrangian(problem, at, multipliers)]
         updates = [
-            partial(posterior.update_documents, problem),
+            partial(update_documents, problem),
             posterior.update_topics,
             posterior.update_prior,
             partial(posterior.update_response_variance, problem),
@@ -194,16 +197,16 @@ def test_perturbed_topics_of_words_are_worse():
     problem = problem_of(variance=0.05)
     at = started(problem).factors
     for _ in range(200):
-        at = posterior.update_documents(problem, at)
+        at = update_documents(problem, at)
     best = posterior.lagrangian(problem, at, at.readout)
     rng = np.random.default_rng(0)
     for size in (0.05, 0.5):
         moved = at.log_phi + size * rng.standard_normal(at.log_phi.shape).astype(np.float32)
         moved -= np.log(np.exp(moved).sum(axis=1, keepdims=True))
-        shifted = posterior._update_coupled_documents(problem, replace(at, log_phi=moved), n_sweeps=0)
+        shifted = coupled_update(problem, replace(at, log_phi=moved), n_sweeps=0)
         assert posterior.lagrangian(problem, shifted, at.readout) < best
         gamma = at.gamma[:, :K] * np.exp(size * rng.standard_normal((100, K)))
-        shifted = posterior._update_coupled_documents(problem, replace(at, gamma=as_table(gamma)), n_sweeps=0)
+        shifted = coupled_update(problem, replace(at, gamma=as_table(gamma)), n_sweeps=0)
         assert posterior.lagrangian(problem, shifted, at.readout) < best
 
 
@@ -212,8 +215,8 @@ def test_settled_topics_of_words_are_supervised_ldas_fixed_point():
     problem = problem_of(price=0.0, variance=0.2)
     at = started(problem).factors
     for _ in range(200):
-        at = posterior.update_documents(problem, at)
-    log_topics = posterior.expected_log_topics(at.topic_counts[:, :K], 0.1)
+        at = update_documents(problem, at)
+    log_topics = expected_log_topics(at.topic_counts[:, :K], 0.1)
     phi, starts, numbers, words = np.exp(at.log_phi), X.indptr, X.data, X.indices
     second = response.second_moments(at.belief)
     for d in range(10):
@@ -272,3 +275,13 @@ def test_numbers_are_learned_and_their_variance_is_estimated(tmp_path):
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         MedLDARegressor(3, **{"inference": "variational"} | parameters).fit(X, NUMBERS)
+
+
+@pytest.mark.parametrize("price", [20.0, 2000.0])
+def test_rounds_never_raise_the_objective(price):
+    problem = problem_of(price=price)
+    at = started(problem)
+    for _ in range(12):
+        after = posterior.step(problem, at).state
+        assert after.objective <= at.objective
+        at = after

@@ -18,6 +18,8 @@ from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Accuracy, Classes, build_dual, solve_readout
 from regbayes.models.medlda.meanfield import as_word_counts, bounds, lengths_of, proportions
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
+from regbayes.models.medlda.posterior_documents import update_documents
+from regbayes.models.medlda.posterior_state import Problem, tilt_of
 from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.state import Margins, Targets
 from regbayes.models.medlda.updates import update_doc_prior
@@ -117,7 +119,7 @@ def test_slopes_are_the_derivative_of_the_value(kind):
 
 def posterior_problem(kind="classes", word_prior=0.1, **changes):
     dual = None if kind is None else build_dual(SUPERVISION[kind], 0.25, False, False)
-    return posterior.Problem(DOCUMENTS, LENGTHS, dual, word_prior, True, 1, **changes)
+    return Problem(DOCUMENTS, LENGTHS, dual, word_prior, True, 1, **changes)
 
 
 def first_round(problem, seed=0):
@@ -133,7 +135,7 @@ def test_no_update_lowers_the_bound_at_fixed_multipliers(kind, word_prior):
     for _ in range(6):
         readout = at.readout
         values = [posterior.lagrangian(problem, at, readout)]
-        updates = [partial(posterior.update_documents, problem), posterior.update_topics, posterior.update_prior]
+        updates = [partial(update_documents, problem), posterior.update_topics, posterior.update_prior]
         for update in updates:
             at = update(at)
             values.append(posterior.lagrangian(problem, at, readout))
@@ -147,10 +149,10 @@ def test_the_bound_is_what_its_definition_says():
     at = first_round(problem).factors
     gamma, K = at.gamma[:, :4].astype(float), 4
     log_topics = expected_log_topics(at.topic_counts[:, :K], 0.1)
-    at = posterior.update_documents(problem, at)
+    at = update_documents(problem, at)
     gamma = at.gamma[:, :4].astype(float)
     expected_log = digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
-    tilt = posterior.tilt_of(problem, at)[:, :4].astype(float)
+    tilt = tilt_of(problem, at)[:, :4].astype(float)
     total = 0.0
     for d in range(120):
         for w, n in zip(X.indices[X.indptr[d] : X.indptr[d + 1]], X.data[X.indptr[d] : X.indptr[d + 1]], strict=True):
@@ -165,7 +167,7 @@ def test_perturbed_proportions_and_topics_are_worse():
     problem = posterior_problem()
     at = first_round(problem).factors
     for _ in range(40):
-        at = posterior.update_documents(problem, at)
+        at = update_documents(problem, at)
     best = posterior.lagrangian(problem, at, at.readout)
     rng = np.random.default_rng(0)
     for size in (0.03, 0.3):
@@ -219,6 +221,25 @@ def test_without_responses_it_is_scikit_learns_topic_model():
 def test_plain_bound_never_falls():
     result = variational.fit(documents_of(X), 40, None, settings(max_iter=40))
     assert np.all(np.diff(result.trace.objective) < 1e-6 * np.abs(result.trace.objective[:-1]))
+
+
+@EACH
+@pytest.mark.parametrize("squared", [False, True])
+def test_rounds_never_raise_the_objective_even_at_a_high_price(kind, squared):
+    supervision = replace(SUPERVISION[kind], prices=100 * SUPERVISION[kind].prices)
+    chosen = settings(margins="posterior", squared=squared, weight_variance=1.0, max_iter=10, tol=1e-6)
+    result = variational.fit(documents_of(X), 40, supervision, chosen)
+    assert result.trace.rises.count == 0
+    assert result.trace.objective[-1] < result.trace.objective[1]
+
+
+@EACH
+@pytest.mark.parametrize("squared", [False, True])
+def test_losses_are_those_that_the_solver_minimises(kind, squared):
+    dual = build_dual(SUPERVISION[kind], 0.1, squared, False)
+    found = solve_readout(PROPORTIONS, dual, None, EXACT)
+    squares = np.sum(found.weights**2) / (2 * 0.1)
+    assert squares + dual.losses(PROPORTIONS @ found.weights.T).sum() == pytest.approx(found.solution.primal, rel=1e-6)
 
 
 # --- margins on what prediction sees

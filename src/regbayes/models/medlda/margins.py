@@ -72,6 +72,37 @@ class Dual:
     weight_variance: float
     intercept: bool
     layout: TaskLayout | None  # of a box
+    supervision: Supervision
+    squared: bool
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return each document's loss at given scores (N, L), prices included, shape (N,)."""
+        excess, prices, _ = self._violations(scores)
+        return np.asarray(np.sum(prices * (excess**2 if self.squared else excess), axis=1))
+
+    def pulls(self, scores: Floats) -> Floats:
+        """Return minus the derivative of the losses by the scores, shape (N, L); at a kink, on one of its sides."""
+        excess, prices, way = self._violations(scores)
+        return np.asarray(prices * (2.0 * excess if self.squared else (excess > 0)) * way)
+
+    def _violations(self, scores: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return by how much margins are missed, at which price, and which way scores would have to go."""
+        asked = self.supervision
+        if not isinstance(asked, Classes):
+            if isinstance(asked, Margins):
+                missed, way = asked.margin - asked.signs * scores, asked.signs
+            else:
+                residual = asked.values - scores
+                missed, way = np.abs(residual) - asked.epsilon, np.sign(residual)
+            return np.maximum(missed, 0.0), asked.prices, way
+        row = np.arange(len(scores))
+        against = asked.cost[asked.labels] + scores
+        answer = np.argmax(against, axis=1)
+        missed = against[row, answer] - scores[row, asked.labels]
+        way = np.zeros_like(scores)
+        way[row, answer] = -1.0
+        way[row, asked.labels] += 1.0
+        return missed[:, None], asked.prices[:, None], way
 
     @property
     def scale(self) -> float:
@@ -83,8 +114,8 @@ def build_dual(supervision: Supervision, weight_variance: float, squared: bool, 
     """Return the conjugate of the losses, or of their squares."""
     if isinstance(supervision, Classes):
         make = MultiClassDual.squared_hinge if squared else MultiClassDual.hinge
-        form = make(supervision.labels, supervision.cost, supervision.prices)
-        return Dual(form, len(supervision.cost), weight_variance, intercept, None)
+        simplexes = make(supervision.labels, supervision.cost, supervision.prices)
+        return Dual(simplexes, len(supervision.cost), weight_variance, intercept, None, supervision, squared)
     n, n_responses = supervision.prices.shape
     layout = TaskLayout(
         np.repeat(np.arange(n), n_responses), np.tile(np.arange(n_responses), n), np.arange(n_responses)
@@ -100,7 +131,8 @@ def build_dual(supervision: Supervision, weight_variance: float, squared: bool, 
     else:
         linear, absolute = -supervision.values.ravel(), np.full(len(price), supervision.epsilon)
         lower, upper = -most, most
-    return Dual(BoxDual(linear, absolute, ridge, lower, upper), n_responses, weight_variance, intercept, layout)
+    form = BoxDual(linear, absolute, ridge, lower, upper)
+    return Dual(form, n_responses, weight_variance, intercept, layout, supervision, squared)
 
 
 def solve_readout(shares: Floats, dual: Dual, warm_start: Floats | None, accuracy: Accuracy) -> Readout:

@@ -42,10 +42,15 @@ def topic_divergence(word_topic: NDArray[np.floating], word_prior: float) -> flo
     return float(found + np.vdot(pseudo - word_prior, expected))
 
 
-def proportion_divergence(gamma: Floats, doc_prior: Floats) -> float:
-    """Return the divergence of the documents' Dirichlet distributions from their prior, summed."""
+def proportion_divergences(gamma: Floats, doc_prior: Floats) -> Floats:
+    """Return the divergence of each document's Dirichlet distribution from the prior, shape (N,)."""
     total = gamma.sum(axis=1)
     expected = digamma(gamma) - digamma(total)[:, None]
-    found = np.sum(gammaln(total)) - np.sum(gammaln(gamma))
-    found -= len(gamma) * (gammaln(doc_prior.sum()) - np.sum(gammaln(doc_prior)))
-    return float(found + np.vdot(gamma - doc_prior, expected))
+    found = gammaln(total) - np.sum(gammaln(gamma), axis=1)
+    found -= gammaln(doc_prior.sum()) - np.sum(gammaln(doc_prior))
+    return np.asarray(found + np.sum((gamma - doc_prior) * expected, axis=1))
+
+
+def proportion_divergence(gamma: Floats, doc_prior: Floats) -> float:
+    """Return the sum of `proportion_divergences`."""
+    return float(np.sum(proportion_divergences(gamma, doc_prior)))

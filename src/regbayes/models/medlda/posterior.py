@@ -1,74 +1,43 @@
 """Margins on the posterior of the training documents, as in the paper's appendix B: mean field with a dual inside.
 
 A round updates, in turn: topics of words and proportions of documents, which the multipliers tilt towards the margins;
-the topics' words; the prior of the proportions, if it is estimated; the multipliers and the weights, by the
-large-margin solver. At fixed multipliers no update lowers the bound; over rounds the regularized objective may rise,
-since documents and multipliers play against each other, and the best round is kept. docs/math.md eq. (59)-(65). With a
-Gaussian response, eq. (105)-(110), words keep their topics and the weights a covariance.
+the topics' words; the prior of the proportions and the variance of responses, if they are estimated; the multipliers
+and the weights, by the large-margin solver. At fixed multipliers no update lowers the bound. Documents and multipliers
+answer each other, so the regularized objective can rise over a round; then the round is done over with careful
+documents, and the fit ends when that does not help either. docs/math.md eq. (59)-(65), with a Gaussian response
+(105)-(110).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma
 
-from regbayes.engine import StepResult
-from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes.engine import Status, StepResult
 from regbayes.kernels.types_topics import padded
 from regbayes.models.medlda import response as gaussian
-from regbayes.models.medlda.margins import Accuracy, Dual, Readout, solve_readout
-from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, as_table, even_gamma
+from regbayes.models.medlda.margins import Accuracy, Readout, solve_readout
+from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
-from regbayes.models.medlda.response import Belief, Moments, Response, Reward
+from regbayes.models.medlda.posterior_documents import coupled_update, update_documents, update_documents_carefully
+from regbayes.models.medlda.posterior_state import Factors, Problem, moments_of, shares_of, tilt_of
 from regbayes.models.medlda.updates import update_doc_prior
 
 Floats = NDArray[np.float64]
 
-MAX_SWEEPS = 20  # over a document in a round; it goes on from there in the next
-TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
 START_ROUNDS = 20  # from random topics, in which documents begin anew: while topics are vague they should not settle
-ACCURACY = Accuracy(gap=1e-3, max_epochs=50.0)  # of the large-margin step
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What stays the same through a fit. No document is empty."""
-
-    documents: WordCounts
-    lengths: Floats  # (N,)
-    dual: Dual | None  # None: latent Dirichlet allocation
-    word_prior: float  # zero: topics by maximum likelihood
-    estimate_doc_prior: bool
-    n_threads: int
-    response: Response | None = None  # None: margins are all that is known of the numbers
-    backend: Backend = field(default_factory=get_backend)
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The distributions: proportions of documents, words of topics, weights."""
-
-    gamma: Singles  # (N, columns)
-    topic_counts: Singles  # (V, columns): topics are Dirichlet with these parameters plus the prior's, or the shares of
-    # these where they are estimated
-    word_topic: Singles  # (V, columns): expected tokens
-    doc_topic: Singles  # (N, columns): expected tokens
-    doc_prior: Floats  # (K,)
-    entropy: float  # E[log theta - log q(z)], summed over tokens
-    readout: Readout | None
-    # With a Gaussian response:
-    log_phi: Singles | None = None  # (entries, K): topics of words
-    overlap: Floats | None = None  # (K, K): sum over tokens of phi phi^T / length^2
-    belief: Belief | None = None
-
-    @property
-    def n_topics(self) -> int:
-        """K."""
-        return len(self.doc_prior)
+ACCURACY = Accuracy(gap=1e-3, max_epochs=300.0)  # of the large-margin step
+# What is tried in turn, until a round does not raise the objective:
+UPDATES: tuple[Callable[[Problem, Factors], Factors], ...] = (
+    update_documents,
+    partial(update_documents_carefully, n_passes=1),
+    partial(update_documents_carefully, n_passes=5),
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +46,11 @@ class Round:
 
     factors: Factors
     terms: dict[str, float]
+
+    @property
+    def objective(self) -> float:
+        """The regularized objective."""
+        return sum(self.terms.values())
 
 
 def start(problem: Problem, logits: Floats, doc_prior: Floats, n_rounds: int = 1) -> Round:
@@ -88,89 +62,37 @@ def start(problem: Problem, logits: Floats, doc_prior: Floats, n_rounds: int = 1
     # As many tokens as the corpus has: the prior then smooths the first topics as it will the later ones.
     counts[:, :K] = topics * (problem.lengths.sum() / K)
     gamma = even_gamma(problem.lengths, doc_prior)
-    factors = Factors(gamma, counts, counts, np.zeros_like(gamma), doc_prior, 0.0, None)
+    factors = Factors(gamma, gamma[:0], counts, counts, np.zeros_like(gamma), doc_prior, 0.0, None)
     for _ in range(n_rounds):
         factors = update_topics(update_documents(problem, replace(factors, gamma=gamma)))
     if problem.response is not None:
         log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
         log_phi = gaussian.first_topics(problem.documents, log_topics, factors.gamma[:, :K].astype(np.float64))
         factors = replace(factors, log_phi=log_phi, belief=gaussian.no_belief(problem.response, K))
-        factors = _update_coupled_documents(problem, factors, n_sweeps=0)
+        factors = coupled_update(problem, replace(factors, tilt=tilt_of(problem, factors)), n_sweeps=0)
     return _concluded(problem, factors)
 
 
 def step(problem: Problem, at: Round) -> StepResult[Round]:
-    """One round."""
-    factors = update_topics(update_documents(problem, at.factors))
+    """One round: with documents that follow the multipliers, or carefully where that would raise the objective."""
+    for update in UPDATES:
+        after = _round(problem, at.factors, update)
+        if after.objective <= at.objective or problem.dual is None:
+            return StepResult(after, after.terms, _diagnostics(after))
+    return StepResult(at, at.terms, _diagnostics(at), Status.CONVERGED)
+
+
+def _round(problem: Problem, factors: Factors, update: Callable[[Problem, Factors], Factors]) -> Round:
+    factors = update_topics(update(problem, factors))
     if problem.estimate_doc_prior:
         factors = update_prior(factors)
     if problem.response is not None and problem.response.estimate:
         factors = update_response_variance(problem, factors)
-    after = _concluded(problem, factors)
-    gap = 0.0 if after.factors.readout is None else after.factors.readout.solution.gap
-    return StepResult(after, after.terms, {"gap": gap})
+    return _concluded(problem, factors)
 
 
-def update_documents(problem: Problem, factors: Factors) -> Factors:
-    """Update topics of words and proportions of documents, at fixed multipliers: docs/math.md eq. (61), (62)."""
-    if factors.belief is not None:
-        return _update_coupled_documents(problem, factors, gaussian.N_SWEEPS)
-    K = factors.n_topics
-    log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
-    table = np.zeros_like(factors.topic_counts)
-    table[:, :K] = np.exp(log_topics)
-    prior = Prior(table, factors.doc_prior.astype(np.float32))
-    tilt, gamma = tilt_of(problem, factors), factors.gamma.copy()
-    problem.backend.meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
-    word_topic, doc_topic = np.empty_like(table), np.empty_like(gamma)
-    logs = problem.backend.meanfield_statistics(
-        problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads
-    )
-    # The logarithms hold words and tilt too; they have terms of their own.
-    entropy = float(logs.sum()) - float(np.vdot(word_topic[:, :K].astype(np.float64), log_topics))
-    entropy -= float(np.vdot(problem.lengths, digamma(gamma[:, :K].sum(axis=1, dtype=np.float64))))
-    if len(tilt):
-        entropy -= float(np.vdot(tilt[:, :K].astype(np.float64), doc_topic[:, :K]))
-    return replace(factors, gamma=gamma, doc_topic=doc_topic, word_topic=word_topic, entropy=entropy)
-
-
-def _update_coupled_documents(problem: Problem, factors: Factors, n_sweeps: int) -> Factors:
-    """Update topics of words and proportions where a Gaussian response couples the words: docs/math.md eq. (106)."""
-    assert factors.belief is not None
-    assert factors.log_phi is not None
-    K = factors.n_topics
-    found = gaussian.infer_words(
-        problem.documents,
-        expected_log_topics(factors.topic_counts[:, :K], problem.word_prior),
-        factors.doc_prior,
-        Reward(tilt_of(problem, factors)[:, :K].astype(np.float64), factors.belief.curvature),
-        factors.log_phi,
-        factors.gamma[:, :K].astype(np.float64),
-        n_sweeps,
-        problem.n_threads,
-    )
-    return replace(
-        factors,
-        gamma=as_table(found.gamma),
-        doc_topic=as_table(found.doc_topic),
-        word_topic=as_table(found.word_topic),
-        entropy=float(found.entropy.sum()),
-        log_phi=found.log_phi,
-        overlap=found.overlap,
-    )
-
-
-def tilt_of(problem: Problem, factors: Factors) -> Singles:
-    """Return what margins and responses add to the log-weights of topics, for each token; no rows without both."""
-    shape, K = factors.gamma.shape, factors.n_topics
-    if factors.readout is None and factors.belief is None:
-        return np.empty((0, shape[1]), np.float32)
-    reward = np.zeros((shape[0], K)) if factors.readout is None else -factors.readout.slopes()
-    if problem.response is not None and factors.belief is not None:
-        reward += (problem.response.values / factors.belief.variance) @ factors.belief.mean
-    tilt = np.zeros(shape, np.float32)
-    tilt[:, :K] = reward / problem.lengths[:, None]
-    return tilt
+def _diagnostics(at: Round) -> dict[str, float]:
+    return {"gap": 0.0 if at.factors.readout is None else at.factors.readout.solution.gap}
 
 
 def update_topics(factors: Factors) -> Factors:
@@ -203,31 +125,38 @@ def update_weights(problem: Problem, factors: Factors) -> Factors:
     return replace(factors, belief=belief, readout=replace(readout, weights=belief.mean))
 
 
-def shares_of(problem: Problem, factors: Factors) -> Floats:
-    """Return the expected shares of topics in documents, shape (N, K)."""
-    return np.asarray(factors.doc_topic[:, : factors.n_topics] / problem.lengths[:, None], dtype=np.float64)
-
-
-def moments_of(problem: Problem, factors: Factors) -> Moments:
-    """Return the first two moments of the shares, where a Gaussian response asks for them."""
-    assert factors.overlap is not None
-    return gaussian.moments(shares_of(problem, factors), problem.lengths, factors.overlap)
-
-
 def bound_terms(problem: Problem, factors: Factors) -> dict[str, float]:
     """Return the terms of the negative bound on the log-probability of words and responses, eq. (60) and (110)."""
+    return word_terms(problem, factors) | _response_terms(problem, factors)
+
+
+def word_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+    """Return the terms of the negative bound on the log-probability of the words, docs/math.md eq. (60)."""
     K = factors.n_topics
     counts = factors.word_topic[:, :K].astype(np.float64)
     log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
     gamma = factors.gamma[:, :K].astype(np.float64)
-    terms = {
+    return {
         "words": -float(np.vdot(counts, log_topics)) - factors.entropy,
         "proportions": proportion_divergence(gamma, factors.doc_prior),
         "topics": topic_divergence(factors.topic_counts[:, :K], problem.word_prior),
     }
-    if problem.response is not None and factors.belief is not None:
-        terms |= gaussian.terms(moments_of(problem, factors), problem.response, factors.belief)
-    return terms
+
+
+def _response_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+    if problem.response is None or factors.belief is None:
+        return {}
+    return gaussian.terms(moments_of(problem, factors), problem.response, factors.belief)
+
+
+def _weight_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+    """Return the terms of the regularized objective that depend on the weights."""
+    assert problem.dual is not None
+    assert factors.readout is not None
+    weights = factors.readout.weights
+    terms = {"weights": 0.5 * float(np.vdot(weights, weights)) / problem.dual.weight_variance}
+    terms |= _response_terms(problem, factors)
+    return terms | {"margin": float(np.sum(problem.dual.losses(shares_of(problem, factors) @ weights.T)))}
 
 
 def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
@@ -244,21 +173,35 @@ def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> f
 
 def _concluded(problem: Problem, factors: Factors) -> Round:
     """Solve for multipliers and weights, and evaluate the regularized objective."""
+    words = word_terms(problem, factors)
     if problem.dual is None:
-        return Round(factors, bound_terms(problem, factors))
+        return Round(factors, words)
+    solved = _solved(problem, factors)
+    terms = _weight_terms(problem, solved)
+    if factors.readout is not None:
+        # The solver stops at a gap; the weights before can be better still.
+        kept = _with_weights(solved, factors.readout.weights)
+        before = _weight_terms(problem, kept)
+        if sum(before.values()) < sum(terms.values()):
+            solved, terms = kept, before
+    return Round(solved, words | terms)
+
+
+def _solved(problem: Problem, factors: Factors) -> Factors:
+    assert problem.dual is not None
     before = None if factors.readout is None else factors.readout.solution.dual
-    if problem.response is not None and factors.belief is not None:
-        belief, readout = gaussian.solve_weights(
-            moments_of(problem, factors), problem.response, problem.dual, factors.belief.variance, before, ACCURACY
-        )
-        factors = replace(factors, belief=belief, readout=readout)
-    else:
-        readout = solve_readout(shares_of(problem, factors), problem.dual, before, ACCURACY)
-        factors = replace(factors, readout=readout)
-    squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
-    terms = bound_terms(problem, factors)
-    terms.setdefault("weights", squares)
-    return Round(factors, terms | {"margin": readout.solution.primal - squares})
+    if problem.response is None or factors.belief is None:
+        return replace(factors, readout=solve_readout(shares_of(problem, factors), problem.dual, before, ACCURACY))
+    seen, variance = moments_of(problem, factors), factors.belief.variance
+    belief, readout = gaussian.solve_weights(seen, problem.response, problem.dual, variance, before, ACCURACY)
+    return replace(factors, belief=belief, readout=readout)
+
+
+def _with_weights(factors: Factors, weights: Floats) -> Factors:
+    """Return the factors with other expected weights."""
+    assert factors.readout is not None
+    belief = None if factors.belief is None else replace(factors.belief, mean=weights)
+    return replace(factors, belief=belief, readout=replace(factors.readout, weights=weights))
 
 
 def terms_of(at: Round) -> dict[str, float]:

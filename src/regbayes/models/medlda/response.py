@@ -78,7 +78,8 @@ class WordTopics:
     word_topic: Floats  # (V, K): expected tokens
     doc_topic: Floats  # (N, K): expected tokens
     entropy: Floats  # (N,): E[log theta - log q(z)], summed over tokens
-    own: Floats  # (N,): as `own_quadratic`
+    words: Floats  # (N,): E[log beta], summed over tokens
+    own: Floats  # (N,): phi^T curvature phi, summed over tokens
     overlap: Floats  # (K, K): sum over tokens of phi phi^T / length^2
 
 
@@ -129,7 +130,8 @@ def infer_words(
     tilt, curvature = reward.tilt, reward.curvature
     logs, after_phi, after_gamma = log_topics.astype(np.float32), log_phi.copy(), gamma.copy()
     n_documents, K = gamma.shape
-    doc_topic, entropy, own = np.empty((n_documents, K)), np.empty(n_documents), np.empty(n_documents)
+    doc_topic = np.empty((n_documents, K))
+    entropy, words, own = np.empty(n_documents), np.empty(n_documents), np.empty(n_documents)
 
     def work(_chunk: int, first: int, last: int) -> tuple[Floats, Floats]:
         begin, end = int(documents.starts[first]), int(documents.starts[last])
@@ -145,13 +147,14 @@ def infer_words(
         expected = digamma(at) - digamma(at.sum(axis=1))[:, None]
         surprise = part.by_document @ np.einsum("ek,ek->e", phi, found, dtype=np.float64)
         entropy[first:last] = np.sum(sums * expected, axis=1) - surprise
+        words[first:last] = part.by_document @ np.einsum("ek,ek->e", phi, logs[part.words], dtype=np.float64)
         own[first:last] = part.by_document @ np.einsum("ek,ek->e", phi @ curvature.astype(np.float32), phi)
         weighted = phi.astype(np.float64) * np.sqrt(part.numbers / part.squares[part.row, 0])[:, None]
         return part.by_word @ phi, weighted.T @ weighted
 
     results = map_chunks(work, n_documents, n_threads)
     word_topic, overlap = (np.sum([pair[i] for pair in results], axis=0) for i in (0, 1))
-    return WordTopics(after_phi, after_gamma, word_topic, doc_topic, entropy, own, overlap)
+    return WordTopics(after_phi, after_gamma, word_topic, doc_topic, entropy, words, own, overlap)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from regbayes.models.medlda import consistent, posterior
 from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, Supervision, build_dual
 from regbayes.models.medlda.meanfield import MeanField, as_word_counts, lengths_of
+from regbayes.models.medlda.posterior_state import Problem as PosteriorProblem
 from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.response import Response
 from regbayes.models.medlda.state import Margins, Targets
@@ -100,7 +101,7 @@ def fit(
         state: Any = consistent.start(problem, logits)
     else:
         scheme = posterior
-        problem = posterior.Problem(
+        problem = PosteriorProblem(
             documents_kept,
             lengths,
             dual,
