@@ -7,7 +7,8 @@
 
 Protocol. Labels (Yeast, Scene, emotions): the published split into training and test rows. Seeds 0 to 4 draw the folds
 and the starts. Every method chooses its settings by 5-fold cross-validation on the training rows, from the scores of
-rows that were left out; those of MT-iLSVM are what its CV estimators try by default, include_inputs among them. School:
+rows that were left out; those of MT-iLSVM are what its CV estimators try by default, include_inputs among them (fewer
+behind a kernel map, where fits are long). With --shortlist, seeds after the first choose among the best few. School:
 10 splits, 75/25 within each school, settings by 3-fold cross-validation inside each training part. Landmine: 5 splits
 into halves within each task and class, the same folds. Inputs are scaled on training rows. Nothing sees a test row
 before the one score that is printed.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from mt_methods import (
     JOINT_CS,
     JOINT_TAUS,
     KERNEL_CS,
+    KERNEL_TAUS,
     Method,
     Settings,
     Split,
@@ -63,7 +66,17 @@ from regbayes.metrics import explained_variance_pooled, explained_variance_withi
 FOLDS, GROUP_FOLDS = 5, 3
 POINTS = ("accuracy [A]", "F1-micro [M]", "F1-macro [P]")
 KINDS = (None, ("shared", "f1_micro"), ("per_label", "f1_macro"))  # of thresholds, for each point
-Choice = tuple[float, np.ndarray, Settings, int]  # value on left-out rows, their scores, settings, which inputs
+Variant = tuple[Method, Split]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Settings of one variant of a method, and how they did on left-out rows."""
+
+    which: int
+    settings: Settings
+    scores: np.ndarray  # (rows, labels)
+    values: list[float]  # one for each of POINTS
 
 
 # --- choosing on training rows
@@ -143,45 +156,54 @@ def refit(method: Method, settings: Settings, split: Split, seed: int) -> np.nda
 # --- labels
 
 
-def run_labels(methods: list[tuple[Method, Split]], seed: int, jobs: int) -> tuple[np.ndarray, str]:
-    """Choose among methods (one, or one for each kernel map) and settings for each point; return the test values.
+def run_labels(variants: list[Variant], seed: int, jobs: int) -> tuple[np.ndarray, str, list[Tried]]:
+    """Choose among variants (one method, or one for each kernel map) and settings for each point; return test values.
 
     After the three come the three metrics of the one model and the thresholds that were chosen for F1-macro.
     """
-    best: list[Choice | None] = [None] * 3
-    for which, (method, split) in enumerate(methods):
+    tried = []
+    for which, (method, split) in enumerate(variants):
         for settings, scores in left_out_scores(method, split, seed, jobs):
-            for i in range(len(POINTS)):
-                value = metrics(scores > thresholds(scores, split.y, i), split.y)[i]
-                if best[i] is None or value > best[i][0]:
-                    best[i] = (value, scores, settings, which)
+            found = [metrics(scores > thresholds(scores, split.y, i), split.y)[i] for i in range(len(POINTS))]
+            tried.append(Tried(which, settings, scores, found))
     values, chosen, fitted = [], [], {}
-    resamples = draw_resamples(len(methods[0][1].X), DEFAULT_RESAMPLES, np.random.RandomState(seed))
-    for i, (value, scores, settings, which) in enumerate(best):
-        method, split = methods[which]
-        key = (which, shown(settings))
-        if key not in fitted:
-            fitted[key] = refit(method, settings, split, seed)
-        found = metrics(fitted[key] > thresholds(scores, split.y, i, resamples), split.y_test)
+    resamples = draw_resamples(len(variants[0][1].X), DEFAULT_RESAMPLES, np.random.RandomState(seed))
+    for i in range(len(POINTS)):
+        best = max(tried, key=lambda t: t.values[i])
+        method, split = variants[best.which]
+        if id(best) not in fitted:
+            fitted[id(best)] = refit(method, best.settings, split, seed)
+        found = metrics(fitted[id(best)] > thresholds(best.scores, split.y, i, resamples), split.y_test)
         values.append(found[i])
-        chosen.append(f"{value:.4f} {shown(settings)}")
-    return np.array([*values, *found]), " | ".join(chosen)
+        chosen.append(f"{best.values[i]:.4f} {best.which} {shown(best.settings)}")
+    return np.array([*values, *found]), " | ".join(chosen), tried
+
+
+def shortlisted(variants: list[Variant], tried: list[Tried], size: int) -> list[Variant]:
+    """Return the variants with those settings only that are among the best few for some point."""
+    kept = {id(t) for i in range(len(POINTS)) for t in sorted(tried, key=lambda t: -t.values[i])[:size]}
+    short = []
+    for which, (method, split) in enumerate(variants):
+        paths = [[t.settings] for t in tried if t.which == which and id(t) in kept]
+        if paths:
+            short.append((replace(method, paths=paths), split))
+    return short
 
 
 def shown(settings: Settings) -> str:
     return ",".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in settings.values())
 
 
-def label_table(
-    name: str, methods: dict[str, list[tuple[Method, Split]]], options: argparse.Namespace
-) -> dict[str, np.ndarray]:
+def label_table(name: str, methods: dict[str, list[Variant]], options: argparse.Namespace) -> dict[str, np.ndarray]:
     """Print a row per method; return the test values, (seeds, 6) each."""
     found, seeds = {}, options.seeds
     for label, variants in methods.items():
         start, rows = time.perf_counter(), []
         for seed in range(seeds):
-            values, chosen = run_labels(variants, seed, options.jobs)
+            values, chosen, tried = run_labels(variants, seed, options.jobs)
             rows.append(values)
+            if options.shortlist and seed == 0:
+                variants = shortlisted(variants, tried, options.shortlist)
             if options.verbose:
                 print(f"    {label} seed {seed}: {values[:3].round(4)} chosen at {chosen}", flush=True)
         found[label] = np.array(rows)
@@ -204,8 +226,8 @@ def labels_part(part_name: str, name: str, split: Split, options: argparse.Names
     if part_name == "nystroem":
         width = split.X.shape[1]
         methods = {m.name: [(m, split)] for m in kernel_peers(options.peers, width)}
-        for K in options.components or (50,):
-            variants = behind_kernels(joint(model, K, both, KERNEL_CS, (0.03,)), width)
+        for K in options.components or (20,):
+            variants = behind_kernels(joint(model, K, (True,), KERNEL_CS, KERNEL_TAUS), width)
             methods[f"Nystroem + MT-iLSVM, K = {K}"] = [(variant, split) for variant in variants]
         label_table(name, methods, options)
     if part_name == "few":
@@ -299,6 +321,12 @@ def main() -> None:
     parser.add_argument("--components", nargs="*", type=int, help="n_components; by default what the parts are about")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--splits", type=int, default=10, help="of School")
+    parser.add_argument(
+        "--shortlist",
+        type=int,
+        default=0,
+        help="settings of each point after the first seed; 0: all",
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="print every choice")
     options = parser.parse_args()
