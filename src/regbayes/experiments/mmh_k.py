@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes.estimators._common import one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.figures import COLORS, PEER, new_figure, save, tidy
@@ -22,8 +23,6 @@ from regbayes.experiments.tables import by_line, summarize
 
 SIZES = (5, 10, 20, 40, 60, 80, 100)
 QUICK_SIZES = (5, 20)
-
-
 SETTLED_AT = 20  # the number of features at which the settings of a system are chosen that keeps them for all
 
 
@@ -35,15 +34,17 @@ def _sized(name: str, **quick: Any) -> System:
     return replace(system, grid=distinct, quick_grid=grid(**quick))
 
 
+MMH = named(systems.MULTIWAY, "MMH")
 ORIGINAL = replace(
-    _sized("MMH"),
+    MMH,
     grid=grid(C=(0.001, 0.003, 0.01, 0.03), **systems.MMH_ORIGINAL),
     quick_grid=grid(C=(0.01,), max_iter=(20,), **systems.MMH_ORIGINAL),
 )
 WEIGHTED = replace(
-    _sized("MMH", C=(0.01,), max_iter=(20,)),
+    MMH,
     name="MMH, weighted",
     grid=grid(C=(0.003, 0.01, 0.03), **systems.MMH_SHARES),
+    quick_grid=grid(C=(0.01,), max_iter=(20,)),
 )
 SWEPT = (
     ORIGINAL,
@@ -54,6 +55,7 @@ SWEPT = (
 )
 KEEPING = (ORIGINAL.name,)  # the settings for all numbers of features
 HARMONIUMS = (ORIGINAL.name, WEIGHTED.name, "EFH+SVM")
+LINES = dict(zip((system.name for system in SWEPT), (c for c in COLORS if c != PEER), strict=False))
 
 
 def _of_size(system: System, size: int) -> System:
@@ -137,8 +139,8 @@ class HarmoniumSize(Table1):
         system, size = self._at(cell)
         context = Context(cell.seed, size, train.X.shape[1])
         seconds = 0.0
-        if cell.row in KEEPING:
-            with measured() as search:
+        if cell.row in KEEPING and len(system.settings(self.quick)) > 1:
+            with one_blas_thread(), measured() as search:
                 system = self._settled(cell, train)
             seconds = search.seconds
         found = tuning.evaluate(system, train, test, context, self.task, quick=self.quick, n_folds=self.n_folds)
@@ -166,8 +168,8 @@ class HarmoniumSize(Table1):
         axes = figure.subplots(len(datasets), 2, squeeze=False)
         for row, dataset in zip(axes, datasets, strict=True):
             for ax, metric in zip(row, self.metrics[:2], strict=True):
-                for system, color in zip(SWEPT, COLORS, strict=False):
-                    found = {s: groups.get((dataset.name, system.name, f"K = {s}")) for s in self.sizes}
+                for name, color in LINES.items():
+                    found = {s: groups.get((dataset.name, name, f"K = {s}")) for s in self.sizes}
                     known = {size: summarize(some) for size, some in found.items() if some}
                     means = [s.mean[metric.key] for s in known.values()]
                     spread = [s.std.get(metric.key, 0.0) for s in known.values()]
@@ -186,10 +188,6 @@ class HarmoniumSize(Table1):
 def _explain(figure: Any, rows: set[str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=color, marker="o", label=system.name)
-        for system, color in zip(SWEPT, COLORS, strict=False)
-        if system.name in rows
-    ]
+    handles = [Line2D([], [], color=color, marker="o", label=name) for name, color in LINES.items() if name in rows]
     handles.append(Line2D([], [], color=PEER, linestyle="--", label="LinearSVC on all inputs"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
