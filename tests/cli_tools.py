@@ -12,6 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+SPORT = ["ball", "goal", "match", "team", "player", "coach"]
+LAW = ["court", "judge", "vote", "party", "senate", "law"]
+PRAISE, BLAME = ["superb", "moving", "charming", "witty"], ["dull", "boring", "awful", "tedious"]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -57,3 +61,30 @@ def flowers(n: int = 90, seed: int = 0) -> str:
         place = "" if i % 17 == 5 else ("field", "wood", "shore")[rng.integers(3)]
         lines.append(f"{size[i]:.4f},{width[i]:.4f},{place},{('rose', 'lily', 'aster')[kind[i]]}")
     return "\n".join(lines) + "\n"
+
+
+def document(words: list[str], rng: np.random.Generator, length: int = 12) -> str:
+    """Return a document of these words, among words that say nothing."""
+    return " ".join(["the", "of", "and", "is", *rng.choice(words, length)])
+
+
+def reviews(n: int = 40, seed: int = 0) -> str:
+    """A CSV table of reviews: their subject, and stars that follow from the share of praise."""
+    rng = np.random.default_rng(seed)
+    lines = ["id,review,subject,stars"]
+    for i in range(n):
+        share = rng.uniform()
+        tone = np.where(rng.uniform(size=14) < share, rng.choice(PRAISE, 14), rng.choice(BLAME, 14))
+        subject = ("sport", "law")[i % 2]
+        text = document(SPORT if i % 2 == 0 else LAW, rng) + " " + " ".join(tone)
+        lines.append(f"r{i},{text},{subject},{1 + 4 * share:.2f}")
+    return "\n".join(lines) + "\n"
+
+
+def write_mails(place: Path) -> Path:
+    """Write a folder with eight documents of each of two subjects."""
+    for subject, words in (("sport", SPORT), ("law", LAW)):
+        (place / "mails" / subject).mkdir(parents=True)
+        for i in range(8):
+            (place / "mails" / subject / f"{i}.txt").write_text(document(words, np.random.default_rng(i)))
+    return place / "mails"

@@ -71,7 +71,7 @@ def _regbayes(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Learn readable latent features that predict, from a file: fit, look, predict."""
+    """Learn readable features of rows, or topics of documents, that predict: fit, look, predict."""
 
 
 def main(arguments: list[str] | None = None) -> None:

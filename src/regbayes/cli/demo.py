@@ -10,7 +10,7 @@ import typer
 
 from regbayes.cli.errors import UserError
 from regbayes.cli.options import Json, Quiet
-from regbayes.cli.output import Output
+from regbayes.cli.output import Output, called_as
 
 __all__ = ["demo", "run_demo"]
 
@@ -44,9 +44,11 @@ def demo(
     out.line("iLSVM describes a digit by ten features, which it learned together with the classifier on them.")
     out.line()
     out.line("Look at them:     open " + str(found["page"]) + " in a browser")
-    out.line(f"Try it yourself:  regbayes evaluate {found['model']} {found['test']}")
-    out.line(f"                  regbayes predict {found['model']} {found['test']} --features")
-    out.line("Your own data:    regbayes fit YOUR.csv --target COLUMN --output YOUR.model")
+    regbayes = called_as()
+    out.line(f"Try it yourself:  {regbayes} evaluate {found['model']} {found['test']}")
+    out.line(f"                  {regbayes} predict {found['model']} {found['test']} --features")
+    out.line(f"Your own data:    {regbayes} fit YOUR.csv --target COLUMN --output YOUR.model")
+    out.line(f"Your own texts:   {regbayes} fit YOUR.csv --text COLUMN --target COLUMN --output YOUR.model")
     out.line("In Python:        from regbayes import ILSVMClassifier")
     out.result({"command": "demo", **found})
 

@@ -131,19 +131,25 @@ def fit(
     ] = None,
     min_df: Annotated[
         int | None,
-        typer.Option("--min-df", min=1, help="Documents that a word must occur in.", rich_help_panel=DOCUMENTS),
+        typer.Option(
+            "--min-df", min=1, help="Documents that a word must occur in; 3, or 1 of few.", rich_help_panel=DOCUMENTS
+        ),
     ] = None,
     max_words: Annotated[
         int | None,
-        typer.Option("--max-words", min=2, help="Most words, the frequent ones.", rich_help_panel=DOCUMENTS),
+        typer.Option("--max-words", min=2, help="Most words, the frequent ones; 50000.", rich_help_panel=DOCUMENTS),
     ] = None,
     stop_words: Annotated[
         str | None,
-        typer.Option("--stop-words", help="auto, english, none, or a file of words.", rich_help_panel=DOCUMENTS),
+        typer.Option(
+            "--stop-words", help="auto (by the language), english, none, or a file of words.", rich_help_panel=DOCUMENTS
+        ),
     ] = None,
     inference: Annotated[
         InferenceName | None,
-        typer.Option("--inference", help="How topics are inferred.", rich_help_panel=DOCUMENTS),
+        typer.Option(
+            "--inference", help="How topics are inferred: by sampling or by mean field.", rich_help_panel=DOCUMENTS
+        ),
     ] = None,
     cv: Annotated[
         bool,
@@ -196,7 +202,7 @@ def fit(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a model to a file, and save it.
+    """Fit a model to a file or to documents, and save it.
 
     The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
     cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text, a folder

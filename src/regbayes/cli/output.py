@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Output"]
+__all__ = ["Output", "called_as"]
+
+
+def called_as() -> str:
+    """Return how regbayes can be called again here, for lines that say what comes next."""
+    if shutil.which("regbayes") is not None:
+        return "regbayes"
+    own = Path(sys.argv[0])  # of a virtual environment that is not activated
+    return str(own) if own.stem == "regbayes" else "python -m regbayes"
 
 
 class Output:

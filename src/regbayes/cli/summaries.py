@@ -9,7 +9,7 @@ import numpy as np
 
 from regbayes.cli.errors import counted
 from regbayes.cli.modelfile import ModelFile
-from regbayes.cli.output import Output
+from regbayes.cli.output import Output, called_as
 from regbayes.cli.words import WordSchema
 
 __all__ = ["show_model", "summary", "topics_of"]
@@ -106,8 +106,8 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
         facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
     facts["time"] = f"{found['seconds']:.1f} s"
     facts["saved"] = path
-    facts["next"] = f"regbayes report {path} --output report.html"
-    facts[""] = f"regbayes predict {path} NEW_DATA"
+    facts["next"] = f"{called_as()} report {path} --output report.html"
+    facts[""] = f"{called_as()} predict {path} NEW_DATA"
     out.facts(facts)
 
 
