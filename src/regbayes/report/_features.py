@@ -114,11 +114,13 @@ def _explained_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
     return np.asarray(np.divide(explained, total, out=np.zeros_like(total), where=total > 0))
 
 
-def histograms(values: Floats, *, unit: bool) -> tuple[Integers, Floats]:
-    """Return counts of rows by value, (features, bins), and the ends, (features, 2)."""
+def histograms(values: Floats, *, unit: bool, shares: bool = False) -> tuple[Integers, Floats]:
+    """Return counts of rows by value, (features, bins), and the ends, (features, 2); shares begin at 0."""
     counts, limits = [], []
     for column in values.T:
-        low, high = (0.0, 1.0) if unit else (float(column.min()), float(column.max()))
+        low, high = (0.0, 1.0) if unit and not shares else (float(column.min()), float(column.max()))
+        if shares:
+            low = 0.0
         if low == high:
             low, high = low - 0.5, high + 0.5
         counts.append(np.histogram(column, bins=N_BINS, range=(low, high))[0])

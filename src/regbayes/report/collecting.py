@@ -188,7 +188,7 @@ def _features(
     components = np.asarray(latent.model.components_, dtype=np.float64)[kept]
     groups = latent_features.groups_of(outcomes)
     counts, means, deviations = latent_features.group_statistics(chosen, groups)
-    histogram, limits = latent_features.histograms(chosen, unit=unit)
+    histogram, limits = latent_features.histograms(chosen, unit=unit, shares=topics)
     telling: tuple[tuple[str, ...], ...] = ()
     if topics and len(kept):
         components = latent_features.distributions(components)
