@@ -22,7 +22,7 @@ from large_margin_tools import (
     tube_form,
 )
 from regbayes.engine.result import Status
-from regbayes.framework import margin_problems
+from regbayes.framework import dual_ascent, margin_problems
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import (
     MultiClassDual,
@@ -319,3 +319,40 @@ def test_one_newton_step_solves_least_squares(rng):
     expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
     np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
     assert solution.n_epochs <= margin_problems.MIN_PATIENCE + 2.0
+
+
+@pytest.mark.parametrize("sharing", [0.0, 1.5])
+def test_many_quadratic_rows_of_several_tasks_are_ridge_regression(rng, sharing):
+    """Ridge regression of all tasks at once has the prior covariance ``I + sharing^2`` between their weights."""
+    n, d, C = 600, 3, 0.7
+    X, y, task = rng.standard_normal((n, d)), rng.standard_normal(n), rng.integers(4, size=n)
+    infinite = np.full(n, np.inf)
+    form = BoxDual(-y, np.zeros(n), np.full(n, 0.5 / C), -infinite, infinite)
+    solution = solve_box(X, form, TaskLayout(np.arange(n), task, np.zeros(4, dtype=int), sharing))
+    stacked = np.zeros((n, 4, d))
+    stacked[np.arange(n), task] = X
+    covariance = np.kron(np.eye(4) + sharing**2, np.eye(d))
+    flat = stacked.reshape(n, -1)
+    expected = np.linalg.solve(np.linalg.inv(covariance) + 2 * C * flat.T @ flat, 2 * C * flat.T @ y)
+    np.testing.assert_allclose(solution.weights, expected.reshape(4, d), atol=1e-10)
+    assert solution.n_epochs == 1.0
+
+
+def test_rows_that_do_not_fit_the_cache_are_visited_block_by_block(rng):
+    rows = np.sort(rng.choice(10**6, 40_001, replace=False))
+    order = dual_ascent.shuffled(rows, rng)
+    np.testing.assert_array_equal(np.sort(order), rows)
+    places = np.searchsorted(rows, order[:40_000]).reshape(-1, dual_ascent.BLOCK_ROWS)
+    assert np.all(np.ptp(places, axis=1) == dual_ascent.BLOCK_ROWS - 1)
+    assert np.abs(np.corrcoef(order, rows)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("loss", BINARY)
+def test_the_order_of_visits_does_not_change_the_solution(rng, loss, monkeypatch):
+    X, signs = binary_data(rng)
+    few = solve_box(X * signs[:, None], BINARY[loss](len(X), 0.5), tol=1e-8)
+    monkeypatch.setattr(dual_ascent, "MOST_SCATTERED", 10)
+    blocked = solve_box(X * signs[:, None], BINARY[loss](len(X), 0.5), tol=1e-8)
+    assert blocked.status is Status.CONVERGED
+    np.testing.assert_allclose(blocked.weights, few.weights, atol=1e-4)
+    assert abs(blocked.primal - few.primal) <= 1e-8 * few.primal

@@ -23,7 +23,8 @@ from regbayes.estimators._common import (
     warn_if_truncated,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.estimators._tasks import Floats, Layout, Targets, check_no_empty_task
+from regbayes.estimators._tasks import Floats, Integers, Layout, Targets, check_no_empty_task
+from regbayes.kernels.chunks import chunk_bounds
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
 from regbayes.models.mt_ilsvm.predict import seen_features
@@ -47,26 +48,38 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def standardized(X: Floats, scaled: bool) -> tuple[Floats, Floats, Floats]:
+def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tuple[Floats, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
+    With ``order`` the rows come back in that order. No other copy of X is made.
     """
-    peak = np.maximum(X.max(axis=0), -X.min(axis=0))
+    highest, lowest = X.max(axis=0), X.min(axis=0)
+    peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
-    small = X / unit
-    fixed = np.ptp(small, axis=0) == 0
-    mean = np.where(fixed, X[0], small.mean(axis=0) * unit)
-    spread = small.std(axis=0)
-    del small
+    fixed = highest / unit == lowest / unit
+    small_mean = _mean_of_rows(lambda rows: rows / unit, X)
+    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X))
+    mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
-    centred = np.asarray(X - mean)
+    centred = np.empty(X.shape)
+    if order is None:
+        np.subtract(X, mean, out=centred)
+    else:
+        np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
+        centred -= mean
     centred /= scale
     with np.errstate(over="ignore"):
         if not np.isfinite(np.vdot(centred, centred)):
             raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
     return centred, mean, scale
+
+
+def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats) -> Floats:
+    """Return the mean over rows of a function of them, chunk by chunk."""
+    sums = [function(X[first:last]).sum(axis=0) for first, last in chunk_bounds(len(X))]
+    return np.asarray(np.sum(sums, axis=0) / len(X))
 
 
 def sharing_of(estimator: Any, layout: Layout) -> float:

@@ -6,7 +6,7 @@ per row and say beside it which task it belongs to. One vector is one task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -101,6 +101,20 @@ def _ragged(values: NDArray[Any], task: Any, observed: NDArray[np.bool_]) -> Tar
     ids, codes = np.unique(named, return_inverse=True)
     rows = np.flatnonzero(observed)
     return Targets("ragged", ids, rows, codes[rows].astype(np.int64), values[rows])
+
+
+def in_order_of_tasks(targets: Targets, n_rows: int) -> tuple[Targets, Integers | None]:
+    """Return ragged targets for rows that are sorted by task, and that order of the rows; None leaves it as it is.
+
+    A pass over the targets of a task is then a pass over neighbours in memory. Rows without a target come last.
+    """
+    if targets.layout != "ragged":
+        return targets, None
+    with_target = targets.rows[np.argsort(targets.tasks, kind="stable")]
+    order = np.concatenate([with_target, np.setdiff1d(np.arange(n_rows), with_target)])
+    place = np.empty(n_rows, dtype=np.int64)
+    place[order] = np.arange(n_rows)
+    return replace(targets, rows=place[targets.rows]), order
 
 
 def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:

@@ -29,7 +29,7 @@ from regbayes.estimators._multitask import (
     sharing_of,
     standardized,
 )
-from regbayes.estimators._tasks import known_codes, read_targets
+from regbayes.estimators._tasks import in_order_of_tasks, known_codes, read_targets
 from regbayes.estimators.metrics import task_accuracy
 from regbayes.models.mt_ilsvm import predict
 
@@ -240,8 +240,9 @@ class MultiTaskILSVMClassifier(
         targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
         check_tasks(self, targets)
         labels = read_labels(targets)
+        targets, order = in_order_of_tasks(targets, len(X))
         cells, outputs = labelled_cells(targets, labels, self.class_weight, self.cost)
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs)
+        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order)
         self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
         self.classes_ = labels.common_classes
         settings = settings_of(self, sharing_of(self, targets.layout))

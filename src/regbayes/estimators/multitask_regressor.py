@@ -23,7 +23,7 @@ from regbayes.estimators._multitask import (
     sharing_of,
     standardized,
 )
-from regbayes.estimators._tasks import Targets, known_codes, read_targets
+from regbayes.estimators._tasks import Targets, in_order_of_tasks, known_codes, read_targets
 from regbayes.estimators.metrics import explained_variance_pooled
 from regbayes.models.mt_ilsvm import predict
 from regbayes.models.mt_ilsvm.cells import regression_cells
@@ -187,10 +187,11 @@ class MultiTaskILSVMRegressor(
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         targets = read_targets(y, task, X, numeric=True)
         check_tasks(self, targets)
+        targets, order = in_order_of_tasks(targets, len(X))
         self.target_mean_, self.target_scale_ = self._target_units(targets)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
         problem = regression_cells(targets.rows, targets.tasks, values, len(targets.ids))
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs)
+        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order)
         self.tasks_, self._layout = targets.ids, targets.layout
         settings = settings_of(self, sharing_of(self, targets.layout), float(self.epsilon))
         data = {"X": X, "y": y} if task is None else {"X": X, "y": y, "metadata": {"task": task}}
@@ -213,7 +214,9 @@ class MultiTaskILSVMRegressor(
                 "unseen_tasks='shared' needs targets in one unit: set scale_targets='pooled', or False if they are "
                 "scaled already"
             )
-        units = [standardized(targets.values[targets.tasks == t, None], scaled=True)[1:] for t in range(n_tasks)]
+        in_order = targets.values[np.argsort(targets.tasks, kind="stable")]
+        by_task = np.split(in_order, np.cumsum(targets.counts)[:-1])
+        units = [standardized(values[:, None], scaled=True)[1:] for values in by_task]
         means, scales = np.array(units)[:, :, 0].T
         return means, scales
 

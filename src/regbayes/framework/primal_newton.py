@@ -19,6 +19,7 @@ from regbayes.kernels.types import BoxRows, Floats, Indices
 
 MAX_HALVINGS = 30
 SUFFICIENT = 1e-4  # Armijo's constant
+BLOCK_ROWS = 2048  # rows that are copied at a time
 
 
 class SmoothPrimal:
@@ -58,6 +59,15 @@ class SmoothPrimal:
         np.add.at(sums, self.rows.group, weights)
         return weights - (self.coupling[:, None] * sums)[self.rows.group]
 
+    def curvature(self, members: Indices) -> Floats:
+        """Return the identity plus ``sum_i x_i x_i' / ridge_i`` over some rows, summed block by block."""
+        rows, total = self.rows, np.eye(self.rows.features.shape[1])
+        for first in range(0, members.size, BLOCK_ROWS):
+            block = members[first : first + BLOCK_ROWS]
+            scaled = rows.features[rows.feature_row[block]] / np.sqrt(rows.ridge[block])[:, None]
+            total += scaled.T @ scaled
+        return total
+
     def direction(self, gradient: Floats, u: Floats) -> Floats:
         """Return the Newton direction from the gradient and the multipliers where it was taken."""
         rows, n_features = self.rows, gradient.shape[1]
@@ -65,9 +75,7 @@ class SmoothPrimal:
         step, factors = np.empty_like(gradient), []
         by_sum = np.broadcast_to(np.eye(n_features), (self.coupling.size, n_features, n_features)).copy()
         for t, members in enumerate(self.of_task):
-            inside = members[curved[members]]
-            scaled = rows.features[rows.feature_row[inside]] / np.sqrt(rows.ridge[inside])[:, None]
-            factor = cho_factor(np.eye(n_features) + scaled.T @ scaled)
+            factor = cho_factor(self.curvature(members[curved[members]]))
             step[t] = -cho_solve(factor, gradient[t])
             if rows.sharing > 0.0:
                 factors.append(factor)

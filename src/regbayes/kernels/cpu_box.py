@@ -124,9 +124,10 @@ def _score_rows(features: Reals, feature_row: Indices, task: Indices, weights: F
 @compiled
 def _sum_weights(features: Reals, feature_row: Indices, task: Indices, dual: Floats, weights: Floats) -> None:
     for i in range(task.size):
-        if dual[i] != 0.0:
+        u, t, f = dual[i], task[i], feature_row[i]
+        if u != 0.0:
             for k in range(features.shape[1]):
-                weights[task[i], k] += dual[i] * features[feature_row[i], k]
+                weights[t, k] += u * features[f, k]
 
 
 def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:

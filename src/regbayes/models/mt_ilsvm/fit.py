@@ -105,11 +105,11 @@ def prepare(
     n_targets = float(len(cells)) if row_weights is None else float(row_weights[cells.rows].sum())
     tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
     scales = resolve_scales(settings, tau, stats.n_rows, n_targets)
-    labelled, rows = np.unique(cells.rows, return_inverse=True)
-    if len(labelled) == len(X):
-        kept = X
-    else:
-        kept, cells = X[labelled], replace(cells, rows=rows.astype(np.int64))
+    has_target = np.zeros(len(X), dtype=np.bool_)
+    has_target[cells.rows] = True
+    kept = X
+    if not has_target.all():
+        kept, cells = X[has_target], replace(cells, rows=np.cumsum(has_target)[cells.rows] - 1)
     margins = MarginProblem(
         X=np.ascontiguousarray(kept, dtype=np.float64),
         cells=cells,

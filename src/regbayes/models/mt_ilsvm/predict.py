@@ -13,14 +13,18 @@ columns, so a price C that suits it would all but switch single columns off."""
 
 def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
-    return np.asarray(X @ (psi / (input_scale * np.sqrt(len(psi)))))
+    return np.asarray(X @ _projection(psi, input_scale))
+
+
+def _projection(psi: Floats, input_scale: float) -> Floats:
+    return psi / (input_scale * np.sqrt(len(psi)))
 
 
 def seen_features(X: Floats, psi: Floats, input_scale: float, include_inputs: bool, fit_intercept: bool) -> Floats:
     """Return the columns that outputs see, (n, P): latent features, inputs if included, the constant."""
     n_rows, (n_columns, n_features) = len(X), psi.shape
     seen = np.empty((n_rows, n_features + include_inputs * n_columns + fit_intercept))
-    seen[:, :n_features] = latent_features(X, psi, input_scale)
+    np.matmul(X, _projection(psi, input_scale), out=seen[:, :n_features])  # no copy in between
     if include_inputs:
         np.multiply(
             X, INPUT_GAIN / (input_scale * np.sqrt(n_columns)), out=seen[:, n_features : n_features + n_columns]
