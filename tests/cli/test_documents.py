@@ -131,6 +131,25 @@ def test_long_documents_and_other_encodings_are_read(tmp_path):
 # Which words are kept
 
 
+def test_quotation_marks_between_tabs_need_not_pair(tmp_path):
+    (tmp_path / "t.tsv").write_text('text\ty\n"Great" film\tgood\n"a mess\tbad\nplain\tbad\n')
+    table = read_table(str(tmp_path / "t.tsv"))
+    assert table.column("text").tolist() == ['"Great" film', '"a mess', "plain"]
+    assert "taken as they stand" in table.notes[0]
+    (tmp_path / "t.tsv").write_text('text\ty\n"two\twords"\tgood\n')
+    assert read_table(str(tmp_path / "t.tsv")).column("text").tolist() == ["two\twords"]
+    (tmp_path / "t.tsv").write_text('text\ty\n"open\tgood\textra\n')
+    with pytest.raises(BadDataError, match="unexpected end of data"):
+        read_table(str(tmp_path / "t.tsv"))
+
+
+def test_several_columns_of_text_are_joined():
+    table = table_of(["a film", None], body=["with a plot", "a book"])
+    schema, counts = learn_words(table, WordWishes(("text", "body"), stop_words="none"), lambda _: None, pytest.fail)
+    assert schema.words == ("book", "film", "plot", "with")
+    assert counts.toarray().tolist() == [[0, 1, 1, 1], [1, 0, 0, 0]]
+
+
 def test_words_are_those_of_scikit_learns_counter():
     texts = [document(words, np.random.default_rng(i)) for i in range(60) for words in (SPORT, LAW)]
     texts[0] += " rareword 1984 " + "x" * (LONGEST_WORD + 1)

@@ -31,10 +31,19 @@ def read_csv(path: str, options: ReadOptions) -> Table:
     source = "stdin" if path == "-" else path
     text = decoded(read_bytes(path), source, options.encoding)
     delimiter = options.delimiter or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
-    header, rows = _split(text, delimiter, source, options.header)
+    notes: list[str] = []
+    try:
+        header, rows = _split(text, delimiter, source, options.header)
+    except BadDataError as error:
+        if delimiter != "\t" or '"' not in text:
+            raise
+        try:  # many programs write tabs between fields without quoting any
+            header, rows = _split(text, delimiter, source, options.header, csv.QUOTE_NONE)
+        except BadDataError:
+            raise error from None
+        notes.append(f"quotation marks in {source} do not enclose whole fields, so they are taken as they stand")
     check_size(len(rows), len(header), source)
     missing = MISSING | set(options.missing) if options.missing else MISSING
-    notes: list[str] = []
     values = list(zip(*rows, strict=True)) if rows else [()] * len(header)
     columns = [
         _typed(column, name, missing, delimiter == ";", notes) for name, column in zip(header, values, strict=True)
@@ -81,9 +90,11 @@ def _delimiter(text: str) -> str:
     return max(DELIMITERS, key=bare.count)
 
 
-def _split(text: str, delimiter: str, source: str, has_header: bool) -> tuple[list[str], list[list[str]]]:
+def _split(
+    text: str, delimiter: str, source: str, has_header: bool, quoting: Any = csv.QUOTE_MINIMAL
+) -> tuple[list[str], list[list[str]]]:
     """Return the names and the fields of all rows, each as long as the first."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, quoting=quoting)
     rows: list[list[str]] = []
     header: list[str] | None = None
     shortest = csv.field_size_limit(LONGEST_FIELD)
