@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.spatial.distance import pdist, squareform
 from scipy.special import log_expit
 from scipy.stats import norm
 
@@ -17,6 +18,7 @@ from regbayes.models.linear_tasks.predictor_subspace import SubspaceSettings
 from regbayes.models.linear_tasks.problem import LinearTasks
 from regbayes.models.linear_tasks.shared_clusters import ClusterSettings
 from regbayes.models.mt_ilsvm.cells import classification_cells
+from regbayes.priors.dirichlet_process import Sticks
 
 
 def small_problem(n_tasks: int = 4, n_columns: int = 5, n_rows: int = 30, seed: int = 0) -> LinearTasks:
@@ -54,7 +56,7 @@ def test_one_cluster_bounds_the_evidence():
     found, _ = quad(
         lambda w: np.exp(np.sum(log_expit(targets * w)) + norm.logpdf(w, scale=np.sqrt(state.variance))), -10, 10
     )
-    bound = -result.trace.objective[-1]
+    bound = -result.trace.objective[-1] + np.log(2.0)  # the process has other clusters, q has one
     assert np.log(found) - 0.3 < bound < np.log(found)
     mean, _ = quad(
         lambda w: w * np.exp(np.sum(log_expit(targets * w)) + norm.logpdf(w, scale=np.sqrt(state.variance))) / found,
@@ -84,12 +86,13 @@ def test_no_perturbation_of_a_block_of_the_clusters_beats_its_update():
         return root @ covariances @ root.transpose(0, 2, 1)
 
     bound = quadratic_bound(problem, state.xi)
+
+    def stretched(sticks):
+        return Sticks(*[a * np.exp(0.05 * rng.standard_normal(a.shape)) for a in (sticks.first, sticks.second)])
+
     blocks = {
-        "sticks": (
-            shared_clusters.update_sticks(state, settings),
-            lambda a: a * np.exp(0.05 * rng.standard_normal(a.shape)),
-        ),
-        "memberships": (shared_clusters.update_memberships(bound, state), turned),
+        "sticks": (shared_clusters.update_sticks(state, settings), stretched),
+        "memberships": (shared_clusters.update_memberships(bound, state, settings), turned),
         "means": (shared_clusters.update_weights(bound, state), lambda a: a + 0.05 * rng.standard_normal(a.shape)),
         "covariances": (shared_clusters.update_weights(bound, state), spread),
         "xi": (shared_clusters.update_xi(problem, state), lambda a: a * np.exp(0.1 * rng.standard_normal(a.shape))),
@@ -112,6 +115,9 @@ def test_no_perturbation_of_a_block_of_the_subspace_beats_its_update(augmented):
     def value(s):
         return sum(predictor_subspace.objective(problem, bound, s, settings).values())
 
+    np.testing.assert_allclose(
+        predictor_subspace.update_xi(problem, state), best_xi(problem, state.second_moments), rtol=1e-10
+    )
     updated = predictor_subspace.update_loadings(bound, state)
     best = value(updated)
     assert best < value(replace(state, loadings=state.loadings + 0.1))
@@ -142,7 +148,52 @@ def test_the_bound_never_falls(seed):
     for augmented in (False, True):
         result = predictor_subspace.fit(problem, SubspaceSettings(4, 2.0, augmented, 40, 0.0), rng, [])
         assert result.trace.rises.largest < 1e-7
-    assert shared_clusters.fit(problem, ClusterSettings(4, 1.0, 40, 0.0), rng, []).trace.rises.largest < 1e-7
+    for kernel in (None, log_kernel(rng.standard_normal((4, 2)))):
+        settings = ClusterSettings(4, 1.0, 40, 0.0, kernel)
+        assert shared_clusters.fit(problem, settings, rng, []).trace.rises.largest < 1e-7
+
+
+# --- kernels between tasks
+
+
+def log_kernel(places, width=1.0):
+    return -0.5 * squareform(pdist(places, "sqeuclidean")) / width**2
+
+
+def test_a_kernel_that_reaches_everywhere_is_the_plain_process():
+    problem = small_problem(n_tasks=6)
+    places = np.random.default_rng(0).standard_normal((6, 2))
+    found = [
+        shared_clusters.fit(problem, ClusterSettings(4, 1.0, 20, 0.0, kernel), np.random.default_rng(0), [])
+        for kernel in (None, log_kernel(places, 1e9))
+    ]
+    np.testing.assert_allclose(found[1].trace.objective, found[0].trace.objective, rtol=1e-10)
+    np.testing.assert_allclose(found[1].state.memberships, found[0].state.memberships, atol=1e-8)
+
+
+def test_tasks_that_are_near_share_a_cluster_where_labels_are_few():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(12), 8)
+    X = rng.standard_normal((len(task), 3))
+    weights = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    y = np.sum(X * weights[task % 2], axis=1) + rng.logistic(size=len(task)) > 0
+    places = np.column_stack([np.arange(12) % 2, 0.05 * rng.standard_normal(12)])
+    kernel = DirichletProcessTaskClassifier(kernel_width=0.2, task_locations=places, random_state=0)
+    kernel.fit(X, y, task=task)
+    found = kernel.memberships_.argmax(axis=1)
+    assert kernel.n_clusters_ == 2
+    assert found.tolist() == [found[t % 2] for t in range(12)]
+    assert kernel.centres_[found[0]] % 2 == 0
+    assert kernel.centres_[found[1]] % 2 == 1
+    plain = DirichletProcessTaskClassifier(random_state=0).fit(X, y, task=task)
+    assert plain.n_clusters_ == 1  # labels alone do not tell the two apart
+
+
+def test_a_kernel_needs_a_place_for_every_task():
+    X, y, task = np.eye(6), np.arange(6) % 2, np.arange(6) // 2
+    model = DirichletProcessTaskClassifier(kernel_width=1.0, task_locations=np.zeros((2, 1)))
+    with pytest.raises(ValueError, match="task_locations has 2 rows; there must be one for each of the 3 rows"):
+        model.fit(X, y, task=task)
 
 
 # --- what was planted

@@ -41,7 +41,8 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
     Parameters
     ----------
     n_components : int, default=20
-        Truncation: the most directions there can be.
+        Truncation: the most directions there can be. The basic model makes no more than there are weight vectors, which
+        cannot span more; the inputs, in the augmented one, can.
     augmented : bool, default=False
         Whether the directions also explain the inputs.
     alpha : float, default=2.0
@@ -138,8 +139,9 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
+        most = int(self.n_components)
         settings = SubspaceSettings(
-            n_components=int(self.n_components),
+            n_components=most if self.augmented else min(most, problem.n_outputs),
             alpha=float(self.alpha),
             augmented=bool(self.augmented),
             max_iter=int(self.max_iter),

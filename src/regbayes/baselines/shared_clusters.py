@@ -6,6 +6,9 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import pdist, squareform
+from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval
 
 from regbayes._registry import persistable
@@ -22,6 +25,8 @@ from regbayes.estimators._common import POSITIVE, generator
 from regbayes.models.linear_tasks import shared_clusters
 from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
 
+Floats = NDArray[np.float64]
+
 CONSTANT = 1.0
 A_TASK = 0.5  # expected number of tasks that makes a cluster one that is in use
 
@@ -31,8 +36,9 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
     """Logistic regressions under a Dirichlet process: tasks fall into clusters, and those of one share their weights.
 
     How many clusters there are comes from the data. Tasks of a cluster learn from all of its labels; the others learn
-    nothing from it. Inference is mean field over stick-breaking weights, with a quadratic bound on the logistic
-    function.
+    nothing from it. With ``kernel_width`` tasks have places, and those that are near each other are more likely to be
+    of one cluster (kernel stick-breaking, Dunson and Park 2008). Inference is mean field over stick-breaking weights,
+    with a quadratic bound on the logistic function.
 
     A task with more than two classes has weights for each ("this class or another?"), each with a cluster. Columns of X
     are standardised inside.
@@ -43,6 +49,14 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         Truncation: the most clusters there can be. No more are made than there are weight vectors.
     alpha : float, default=1.0
         Concentration of the Dirichlet process: larger values expect more clusters.
+    kernel_width : float or None, default=None
+        How far a cluster reaches, in units of the median distance between tasks: the share of a cluster falls with the
+        squared exponential of the distance from its centre, which is one of the tasks. None is no limit, the plain
+        process.
+    task_locations : array-like of shape (n_outputs, n_coordinates) or None, default=None
+        Where the tasks are, in the order of ``tasks_``; a task with more than two classes has a row for each. None is
+        the mean of the standardised inputs of the rows that have the label (the second of two classes). Used with
+        ``kernel_width`` alone.
     class_weight : dict, list of dict, "balanced" or None, default=None
         Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
         each task.
@@ -69,6 +83,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         Clusters in use.
     memberships_ : array of shape (n_outputs, n_clusters)
         Probability that a row of ``coef_`` belongs to a cluster.
+    centres_ : array of shape (n_clusters,) or None
+        The rows of ``coef_`` at whose places the clusters are, with ``kernel_width``.
     coef_ : array of shape (n_outputs, n_features)
         Expected weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
         ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``, in log-odds.
@@ -87,6 +103,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
     ----------
     Y. Xue, X. Liao, L. Carin and B. Krishnapuram (2007). Multi-task learning for classification with Dirichlet process
     priors. JMLR 8.
+
+    D. B. Dunson and J.-H. Park (2008). Kernel stick-breaking processes. Biometrika 95, 307-323.
 
     Examples
     --------
@@ -107,6 +125,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         **ITERATION_CONSTRAINTS,
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "alpha": [POSITIVE],
+        "kernel_width": [POSITIVE, None],
+        "task_locations": ["array-like", None],
         "random_state": ["random_state"],
     }
 
@@ -115,6 +135,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         n_clusters: int = 20,
         *,
         alpha: float = 1.0,
+        kernel_width: float | None = None,
+        task_locations: ArrayLike | None = None,
         class_weight: Any = None,
         unlabeled: Any = None,
         scale_inputs: bool = True,
@@ -125,6 +147,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
     ) -> None:
         self.n_clusters = n_clusters
         self.alpha = alpha
+        self.kernel_width = kernel_width
+        self.task_locations = task_locations
         self.class_weight = class_weight
         self.unlabeled = unlabeled
         self.scale_inputs = scale_inputs
@@ -134,10 +158,47 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
-        n_clusters = min(int(self.n_clusters), problem.n_outputs)
-        settings = ClusterSettings(n_clusters, float(self.alpha), int(self.max_iter), float(self.tol))
+        kernel = None if self.kernel_width is None else self._log_kernel(problem)
+        settings = ClusterSettings(
+            n_clusters=min(int(self.n_clusters), problem.n_outputs),
+            alpha=float(self.alpha),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+            log_kernel=kernel,
+        )
         linear, rng = problem.linear("logistic", CONSTANT), generator(self.random_state)
-        self._run(problem, lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks), _attributes)
+
+        def attributes(state: Clusters) -> dict[str, Any]:
+            return _attributes(state) | {"centres_": None if kernel is None else state.centres}
+
+        self._run(problem, lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks), attributes)
+
+    def _log_kernel(self, problem: TaskProblem) -> Floats:
+        """Logarithm of the kernel between every two outputs."""
+        places = _places(problem) if self.task_locations is None else self._given_places(problem.n_outputs)
+        squares = squareform(pdist(places, "sqeuclidean"))
+        apart = squares[np.triu_indices_from(squares, k=1)]
+        unit = float(np.median(apart[apart > 0])) if np.any(apart > 0) else 1.0
+        return np.asarray(-0.5 * squares / (unit * float(self.kernel_width) ** 2))
+
+    def _given_places(self, n_outputs: int) -> Floats:
+        places = check_array(self.task_locations, dtype=np.float64, input_name="task_locations")
+        if len(places) != n_outputs:
+            raise ValueError(
+                f"task_locations has {len(places)} rows; there must be one for each of the {n_outputs} rows of coef_, "
+                "in the order of tasks_"
+            )
+        return places
+
+
+def _places(problem: TaskProblem) -> Floats:
+    """Mean inputs of the rows that have the label, for each output."""
+    cells = problem.cells
+    yes = cells.targets > 0
+    sums, counts = np.zeros((problem.n_outputs, problem.X.shape[1])), np.zeros(problem.n_outputs)
+    np.add.at(sums, cells.outputs[yes], problem.X[cells.rows[yes]])
+    np.add.at(counts, cells.outputs[yes], 1.0)
+    return np.asarray(sums / np.maximum(counts, 1.0)[:, None])
 
 
 def _attributes(state: Clusters) -> dict[str, Any]:

@@ -25,12 +25,15 @@ from sklearn.svm import SVC, LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.baselines import (
+    ASOClassifier,
     ASORegressor,
     BMTLRegressor,
     DirichletProcessTaskClassifier,
     MTGPRegressor,
+    MTRLClassifier,
     MTRLRegressor,
     PredictorSubspaceClassifier,
+    SingleTaskClassifier,
     SingleTaskRegressor,
 )
 from regbayes.experiments.peers import RangeScaled, TaskAdapter, TaskDeviationRidge
@@ -90,7 +93,8 @@ class System:
         context = Context(0, n_components, 1)
         made = [self.estimator(context, settings) for settings in self.settings(quick)]
         facts = {"system": self.name, "estimators": [model.__repr__(N_CHAR_MAX=10**6) for model in made]}
-        return facts | {"code": model_code()} if self.group == PAPER else facts
+        ours = self.group == PAPER or type(made[0]).__module__.startswith("regbayes.baselines.")
+        return facts | {"code": model_code()} if ours else facts
 
 
 def found(name: str) -> Any:
@@ -240,6 +244,10 @@ def _predictor_subspace(context: Context, **settings: Any) -> Any:
     return PredictorSubspaceClassifier(context.n_components, random_state=context.seed, **settings)
 
 
+def _task_clusters(context: Context, **settings: Any) -> Any:
+    return DirichletProcessTaskClassifier(random_state=context.seed, **settings)
+
+
 def _per_label(model: Callable[..., Any]) -> Callable[..., Any]:
     return lambda context, **settings: OneVsRestClassifier(model(context, **settings))
 
@@ -247,16 +255,27 @@ def _per_label(model: Callable[..., Any]) -> Callable[..., Any]:
 MULTILABEL: tuple[System, ...] = (
     System(
         "YaXue",
-        lambda context, **settings: DirichletProcessTaskClassifier(random_state=context.seed, **settings),
-        grid(alpha=(0.1, 1.0, 10.0)),
-        grid(alpha=(1.0,)),
+        _task_clusters,
+        grid(alpha=(0.1, 1.0, 10.0), kernel_width=(0.5, 1.0, 2.0)),
+        grid(kernel_width=(1.0,)),
     ),
+    System("YaXue, plain sticks", _task_clusters, grid(alpha=(0.1, 1.0, 10.0)), grid(alpha=(1.0,))),
     System("Piyushrai-1", _predictor_subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(20,))),
     System(
         "Piyushrai-2",
         _predictor_subspace,
         grid(alpha=(1.0, 5.0), augmented=(True,)),
         grid(augmented=(True,), max_iter=(20,)),
+    ),
+    System(
+        "STL", lambda _, **settings: SingleTaskClassifier(**settings), grid(C=LINEAR_CS), grid(C=(0.01,)), random=False
+    ),
+    System(
+        "MTRL",
+        lambda _, **settings: MTRLClassifier(**settings),
+        grid(relation_alpha=(30.0, 100.0, 300.0, 1000.0)),
+        grid(relation_alpha=(100.0,)),
+        random=False,
     ),
     System(
         "MT-IBP+SVM",
@@ -278,6 +297,14 @@ MULTILABEL: tuple[System, ...] = (
         grid(C=(0.01,), margins=("posterior",), max_iter=(20,)),
     ),
     System("majority", lambda _: DummyClassifier(strategy="most_frequent"), group=PEERS, random=False),
+    System(
+        "ASO",
+        lambda _, **settings: ASOClassifier(**settings),
+        grid(n_components=(1, 2), alpha=(300.0, 1000.0, 3000.0)),
+        grid(n_components=(1,), alpha=(1000.0,)),
+        PEERS,
+        random=False,
+    ),
     System("LinearSVC", _per_label(_linear_svc), grid(C=LINEAR_CS), grid(C=(0.01,)), PEERS, random=False),
     System("logistic regression", _per_label(_logistic), grid(C=LINEAR_CS), grid(C=(0.01,)), PEERS, random=False),
     System(

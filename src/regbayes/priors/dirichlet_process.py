@@ -33,12 +33,16 @@ def update_sticks(counts: Floats, alpha: float) -> Sticks:
     return Sticks(1.0 + counts, alpha + _later(counts))
 
 
+def log_sticks(sticks: Sticks) -> tuple[Floats, Floats]:
+    """``E[log v_k]`` and ``E[log(1 - v_k)]``, each of shape (T,)."""
+    both = digamma(sticks.first + sticks.second)
+    return np.asarray(digamma(sticks.first) - both), np.asarray(digamma(sticks.second) - both)
+
+
 def log_weights(sticks: Sticks) -> Floats:
     """``E[log pi_k]``, eq. (93), shape (T,)."""
-    both = digamma(sticks.first + sticks.second)
-    log_rest = digamma(sticks.second) - both
-    before = np.concatenate([[0.0], np.cumsum(log_rest)[:-1]])
-    return np.asarray(digamma(sticks.first) - both + before)
+    log_taken, log_rest = log_sticks(sticks)
+    return np.asarray(log_taken + np.cumsum(log_rest) - log_rest)
 
 
 def expected_weights(sticks: Sticks) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import expit, xlogy
 
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
-from regbayes.models.linear_tasks.logistic import QuadraticBound, best_xi, quadratic_bound
+from regbayes.models.linear_tasks.logistic import QuadraticBound, quadratic_bound
 from regbayes.models.linear_tasks.problem import Floats, LinearTasks
 from regbayes.priors.indian_buffet import (
     Sticks,
@@ -169,12 +169,24 @@ def update(problem: LinearTasks, state: Subspace, settings: SubspaceSettings) ->
     state = ordered(state)
     counts = state.basis.probability.sum(axis=0)
     state = replace(state, sticks=update_sticks(state.sticks, counts, len(state.basis.mean), settings.alpha))
-    state = replace(state, xi=best_xi(problem, state.second_moments))
+    state = replace(state, xi=update_xi(problem, state))
     bound = quadratic_bound(problem, state.xi)
     state = update_basis(problem, bound, state)
     state = update_inputs(problem, update_loadings(bound, state))
     square = float(state.basis.square.sum() / max(float(state.basis.probability.sum()), np.finfo(np.float64).tiny))
     return bound, replace(state, basis=replace(state.basis, variance=square))
+
+
+def update_xi(problem: LinearTasks, state: Subspace) -> Floats:
+    """Return the xi that make the bound tightest, `best_xi` by way of the directions, which are fewer than inputs."""
+    moments, basis = state.loading_moments, state.basis
+    turned, squared = problem.X @ _turned(basis), problem.X[:, :-1] ** 2
+    extra = squared @ ((basis.square - basis.expected**2) @ np.einsum("mkk->km", moments[:, :-1, :-1]))
+    squares = np.empty(len(problem.cells))
+    for m, here in enumerate(problem.slices()):
+        rows = problem.cells.rows[here]
+        squares[here] = np.sum((turned[rows] @ moments[m]) * turned[rows], axis=1) + extra[rows, m]
+    return np.sqrt(np.maximum(squares, 0.0))
 
 
 def ordered(state: Subspace) -> Subspace:

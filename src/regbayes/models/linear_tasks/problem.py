@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from regbayes.models.mt_ilsvm.cells import Cells
 
@@ -24,6 +25,7 @@ Product = Callable[[Floats], Floats]
 NEWTON_STEPS = 50
 HALVINGS = 30
 CG_TOLERANCE = 1e-10
+NEARLY_SINGULAR = 1e-5  # ratio of pivots in a Cholesky factor, the root of that in the system
 SETTLED = 1e-12  # relative fall of the objective at which Newton's method has nothing left to do
 
 
@@ -144,9 +146,7 @@ def ridge(grams: Floats, sums: Floats, penalty: Penalty, start: Floats) -> Float
     if penalty.mixing is None:
         systems = grams + np.diag(penalty.columns)
         rest = sums - (systems @ start[:, :, None])[:, :, 0]
-        # The shortest way from the start, where free columns leave several: what no target asks for stays as it is.
-        steps = [np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(systems, rest, strict=True)]
-        return np.asarray(start + np.stack(steps))
+        return np.asarray(start + np.stack([_shortest(a, b) for a, b in zip(systems, rest, strict=True)]))
     S = penalty.mixing
 
     def product(V: Floats) -> Floats:
@@ -154,6 +154,18 @@ def ridge(grams: Floats, sums: Floats, penalty: Penalty, start: Floats) -> Float
 
     diagonal = S**2 @ np.einsum("mjj->mj", grams) + penalty.columns
     return _conjugate_gradients(product, S @ sums, np.where(diagonal > 0, diagonal, 1.0), start)
+
+
+def _shortest(system: Floats, right: Floats) -> Floats:
+    """Solve a system that may be singular; of several solutions, where free columns leave some, the shortest.
+
+    A step is what is solved for, so what no target asks for stays as it was.
+    """
+    root, failed = lapack.dpotrf(system, lower=True, clean=False)
+    sizes = np.diag(root)
+    if failed or sizes.min(initial=1.0) < NEARLY_SINGULAR * sizes.max(initial=1.0):
+        return np.asarray(np.linalg.lstsq(system, right, rcond=None)[0])
+    return np.asarray(lapack.dpotrs(root, right, lower=True)[0])
 
 
 def _conjugate_gradients(product: Product, right: Floats, diagonal: Floats, start: Floats) -> Floats:

@@ -3,8 +3,12 @@
     v_k ~ Beta(1, alpha),  share_k = v_k prod_{j<k} (1 - v_j),  c_m ~ share,  w_k ~ N(0, variance I),
     label of output m in row x ~ sigmoid(w_{c_m} . x)
 
-Mean field with the quadratic bound on the logistic function, truncated at K clusters. Every update is exact for its
-block, so the bound on the evidence never falls.
+With a kernel between outputs, shares are those of `regbayes.priors.kernel_sticks`, and every cluster has its centre at
+one of the outputs: outputs that are near each other tend to share a cluster.
+
+Mean field with the quadratic bound on the logistic function; q has K clusters, the process any number. Every update is
+exact for its block, but for sticks with a kernel, whose update is the best for the present auxiliary variables; so the
+bound on the evidence never falls.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import betaln, digamma, logsumexp, xlogy
+from scipy.special import logsumexp, xlogy
 
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
 from regbayes.models.linear_tasks.logistic import QuadraticBound, best_xi, quadratic_bound
 from regbayes.models.linear_tasks.problem import Floats, LinearTasks
+from regbayes.priors import dirichlet_process, kernel_sticks
+from regbayes.priors.dirichlet_process import Integers, Sticks
 
 Callback = Callable[[Progress[Any]], bool | None]
 
@@ -30,7 +36,8 @@ class Clusters:
     memberships: Floats  # (M, K)
     means: Floats  # (K, d): of the clusters' weights
     covariances: Floats  # (K, d, d)
-    sticks: Floats  # (K - 1, 2): Beta parameters of v; the last stick takes what is left
+    sticks: Sticks  # (K,)
+    centres: Integers  # (K,): outputs at which the clusters are; of no consequence without a kernel
     variance: float  # of the prior of weights
     xi: Floats  # (n,): of the bound on each label
 
@@ -48,6 +55,7 @@ class ClusterSettings:
     alpha: float
     max_iter: int
     tol: float
+    log_kernel: Floats | None = None  # (M, M): of every two outputs; None is 0 throughout, the plain process
 
 
 def fit(
@@ -67,59 +75,77 @@ def fit(
 def initial(problem: LinearTasks, settings: ClusterSettings, rng: np.random.Generator) -> Clusters:
     """Start with every output in a cluster of its own, as far as there are clusters."""
     M, d, K = problem.n_outputs, problem.X.shape[1], settings.n_clusters
-    alone = np.zeros((M, K))
-    alone[np.arange(M), rng.permutation(M) % K] = 1.0
+    alone, order = np.zeros((M, K)), rng.permutation(M)
+    alone[order, np.arange(M) % K] = 1.0
     state = Clusters(
         memberships=alone,
         means=np.zeros((K, d)),
         covariances=np.repeat(np.eye(d)[None], K, axis=0),
-        sticks=np.ones((K - 1, 2)),
+        sticks=dirichlet_process.update_sticks(alone.sum(axis=0), settings.alpha),
+        centres=order[:K].astype(np.int64),
         variance=1.0,
         xi=np.ones(len(problem.cells)),
     )
-    return update_weights(quadratic_bound(problem, state.xi), update_sticks(state, settings))
+    return update_weights(quadratic_bound(problem, state.xi), state)
 
 
 def update(problem: LinearTasks, state: Clusters, settings: ClusterSettings) -> tuple[QuadraticBound, Clusters]:
     """One iteration over all blocks; also the bound on the labels, which is most of the work."""
-    state = update_sticks(ordered(state), settings)
+    state = update_sticks(ordered(state, settings), settings)
+    state = update_centres(state, settings)
     state = update_xi(problem, state)
     bound = quadratic_bound(problem, state.xi)
-    state = update_memberships(bound, state)
+    state = update_memberships(bound, state, settings)
     state = update_weights(bound, state)
     return bound, update_variance(state)
 
 
-def ordered(state: Clusters) -> Clusters:
-    """Put large clusters first, which the sticks prefer."""
-    order = np.argsort(-state.memberships.sum(axis=0), kind="stable")
-    return replace(
+def ordered(state: Clusters, settings: ClusterSettings) -> Clusters:
+    """Put large clusters first, which the plain process prefers; with a kernel only where the bound does, too."""
+    order = dirichlet_process.best_order(state.memberships.sum(axis=0))
+    moved = replace(
         state,
         memberships=state.memberships[:, order],
         means=state.means[order],
         covariances=state.covariances[order],
+        sticks=Sticks(state.sticks.first[order], state.sticks.second[order]),
+        centres=state.centres[order],
     )
+    if settings.log_kernel is None:
+        return moved
+    before, after = (sum(prior_terms(update_sticks(s, settings), settings).values()) for s in (state, moved))
+    return moved if after < before else state
 
 
 def update_sticks(state: Clusters, settings: ClusterSettings) -> Clusters:
     """Return the sticks for the expected sizes of the clusters."""
-    sizes = state.memberships.sum(axis=0)
-    after = np.cumsum(sizes[::-1])[::-1] - sizes
-    return replace(state, sticks=np.stack([1.0 + sizes, settings.alpha + after], axis=1)[:-1])
+    if settings.log_kernel is None:
+        sticks = dirichlet_process.update_sticks(state.memberships.sum(axis=0), settings.alpha)
+    else:
+        near = settings.log_kernel[:, state.centres]
+        sticks = kernel_sticks.update_sticks(state.sticks, near, state.memberships, settings.alpha)
+    return replace(state, sticks=sticks)
 
 
-def log_shares(sticks: Floats) -> Floats:
-    """``E[log share_k]``, (K,)."""
-    both = digamma(sticks.sum(axis=1))
-    taken, rest = digamma(sticks[:, 0]) - both, digamma(sticks[:, 1]) - both
-    return np.asarray(np.append(taken, 0.0) + np.concatenate([[0.0], np.cumsum(rest)]))
+def update_centres(state: Clusters, settings: ClusterSettings) -> Clusters:
+    """Return the best centres, where there is a kernel."""
+    if settings.log_kernel is None:
+        return state
+    return replace(state, centres=kernel_sticks.best_centres(state.sticks, settings.log_kernel, state.memberships))
 
 
-def update_memberships(bound: QuadraticBound, state: Clusters) -> Clusters:
+def log_shares(state: Clusters, settings: ClusterSettings) -> Floats:
+    """``E[log share]`` of every cluster for every output, or the bound on it, (M, K)."""
+    if settings.log_kernel is None:
+        return np.broadcast_to(dirichlet_process.log_weights(state.sticks), state.memberships.shape)
+    return kernel_sticks.log_shares(state.sticks, settings.log_kernel[:, state.centres])
+
+
+def update_memberships(bound: QuadraticBound, state: Clusters, settings: ClusterSettings) -> Clusters:
     """Return how likely each output is in each cluster."""
     flat = bound.grams.reshape(len(bound.grams), -1) @ state.second_moments.reshape(len(state.means), -1).T
     fitted = bound.sums @ state.means.T - 0.5 * flat
-    joint = fitted + log_shares(state.sticks)
+    joint = fitted + log_shares(state, settings)
     return replace(state, memberships=np.exp(joint - logsumexp(joint, axis=1, keepdims=True)))
 
 
@@ -149,14 +175,17 @@ def objective(bound: QuadraticBound, state: Clusters, settings: ClusterSettings)
     fitted = bound.expected(state.memberships @ state.means, np.einsum("mk,kde->mde", state.memberships, seconds))
     squares = np.einsum("kdd->k", seconds) / state.variance
     spread = d * np.log(state.variance) - np.linalg.slogdet(state.covariances)[1]
-    first, second = state.sticks.T
-    kl_sticks = -np.log(settings.alpha) - betaln(first, second)
-    kl_sticks += (first - 1) * digamma(first) + (second - settings.alpha) * digamma(second)
-    kl_sticks -= (first + second - 1 - settings.alpha) * digamma(first + second)
-    members = state.memberships
     return {
         "likelihood": -float(fitted.sum()),
         "kl_weights": 0.5 * float(np.sum(spread + squares - d)),
-        "kl_memberships": float(np.sum(xlogy(members, members)) - np.sum(members @ log_shares(state.sticks))),
-        "kl_sticks": float(np.sum(kl_sticks)),
+        **prior_terms(state, settings),
+    }
+
+
+def prior_terms(state: Clusters, settings: ClusterSettings) -> dict[str, float]:
+    """The terms of sticks and memberships; the prior of the centres is uniform, and its constant left out."""
+    members, shares = state.memberships, log_shares(state, settings)
+    return {
+        "kl_memberships": float(np.sum(xlogy(members, members)) - np.sum(members[members > 0] * shares[members > 0])),
+        "kl_sticks": dirichlet_process.kl_sticks(state.sticks, settings.alpha),
     }
