@@ -17,7 +17,7 @@ def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
 
 
 def _projection(psi: Floats, input_scale: float) -> Floats:
-    return psi / (input_scale * np.sqrt(len(psi)))
+    return np.asarray(psi / (input_scale * np.sqrt(len(psi))))
 
 
 def seen_features(X: Floats, psi: Floats, input_scale: float, include_inputs: bool, fit_intercept: bool) -> Floats:
