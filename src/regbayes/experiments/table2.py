@@ -70,8 +70,10 @@ class Table2(Comparison):
             "part is scored once for each.",
             "MT-iLSVM^f also sees the inputs (the paper has that row for School only). MT-IBP+SVM finds its features "
             'without labels; "printed updates" is margins="posterior", the alternation that the paper prints.',
-            "YaXue is logistic regression with a Dirichlet process over the tasks' weights; Piyushrai-1 and "
-            "Piyushrai-2 are the basic and the augmented infinite predictor subspace model.",
+            "YaXue is logistic regression with a Dirichlet process over the tasks' weights, by kernel stick-breaking "
+            "between the labels' mean inputs, and by plain sticks; Piyushrai-1 and Piyushrai-2 are the basic and the "
+            "augmented infinite predictor subspace model. STL, one linear SVM per label, and MTRL are systems of the "
+            "paper's that it runs on School only.",
             "Mind the majority label when reading the paper's accuracies.",
         )
 
