@@ -59,13 +59,13 @@ def draw(n_documents: int, n_topics: int, n_words: int, length: int, seed: int =
         n = min(20_000, n_documents - first)
         proportions = rng.dirichlet(np.full(n_topics, 0.1), n)
         labels.append(np.argmax(proportions, axis=1) % 10)
-        chosen = (rng.random((n, length, 1)) > np.cumsum(proportions, axis=1)[:, None, :-1]).sum(axis=2)
-        words = np.empty((n, length), dtype=np.int32)
-        for k in range(n_topics):
-            mask = chosen == k
-            words[mask] = np.searchsorted(topics[k], rng.random(mask.sum()) * topics[k, -1])
-        rows = np.repeat(np.arange(n), length)
-        parts.append(csr_matrix((np.ones(n * length, np.int32), (rows, words.ravel())), shape=(n, n_words)))
+        numbers = rng.multinomial(length, proportions)
+        rows = np.concatenate([np.repeat(np.arange(n, dtype=np.int32), numbers[:, k]) for k in range(n_topics)])
+        drawn = [np.searchsorted(topics[k], rng.random(numbers[:, k].sum()) * topics[k, -1]) for k in range(n_topics)]
+        words = np.concatenate(drawn).astype(np.int32)
+        part = csr_matrix((np.ones(n * length, np.int32), (rows, words)), shape=(n, n_words))
+        part.sum_duplicates()
+        parts.append(part)
     return csr_array(vstack(parts)), np.concatenate(labels)
 
 

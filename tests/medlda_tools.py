@@ -40,6 +40,7 @@ def settings(n_components: int = 2, **changes: Any) -> Settings:
         "weight_variance": 1.5,
         "n_sweeps": 10,
         "n_burn_in": 0,
+        "n_rising": 0,
         "propose": False,
         "seed": 0,
         "n_threads": 1,

@@ -23,6 +23,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import regbayes
 from medlda_tools import draw_documents
 from regbayes import MedLDAClassifier, MedLDARegressor
+from regbayes.models.medlda import gibbs
+from regbayes.models.medlda.corpus import default_groups
 
 X, PROPORTIONS, TOPICS = draw_documents()
 LABELS = np.array(["sport", "law", "food"])[np.argmax(PROPORTIONS[:, :3], axis=1)]
@@ -259,6 +261,23 @@ def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
         np.testing.assert_array_equal(other.transform(X), fits[0].transform(X))
 
 
+def test_the_number_of_threads_changes_no_bit_with_many_topics():
+    many = np.arange(300) % 20
+    fits = [classifier(320, max_iter=3, n_blocks=3, n_jobs=n_jobs).fit(X, many) for n_jobs in (1, 2, 5)]
+    assert gibbs.prefers_proposals(320, 20) and 320 > gibbs.MOST_DRAWN_TOGETHER
+    for other in fits[1:]:
+        np.testing.assert_array_equal(other.components_, fits[0].components_)
+        np.testing.assert_array_equal(other.coef_, fits[0].coef_)
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_documents", "expected"),
+    [(400_000, 4_000, 1), (1_100_000, 8_500, 4), (10**7, 10**5, 8), (10**7, 10**6, 4), (10**8, 10**5, 16), (0, 3, 1)],
+)
+def test_how_a_corpus_is_cut(n_tokens, n_documents, expected):
+    assert default_groups(n_tokens, n_documents) == expected
+
+
 def test_blocks_change_little():
     train, test = X[:200], X[200:]
     perplexities = [classifier(n_blocks=n, max_iter=40).fit(train, LABELS[:200]).perplexity(test) for n in (1, 2, 8)]
@@ -325,6 +344,12 @@ def test_longer_chains_do_not_predict_worse():
     assert scores[1] > scores[0] - 0.03
 
 
+def test_prices_grow_to_what_they_should_be():
+    whole, grown = (classifier(price_rise=rise, max_iter=15, n_blocks=1).fit(X, LABELS) for rise in (0, 5))
+    assert whole.trace_.terms["margin"][2] < grown.trace_.terms["margin"][2]
+    assert grown.trace_.terms["margin"][-1] < grown.trace_.terms["margin"][2]
+
+
 def test_the_trace_has_the_terms():
     fitted = classifier().fit(X, LABELS)
     assert set(fitted.trace_.terms) == {"words", "margin", "weights"}
@@ -386,6 +411,8 @@ def test_counts_that_cannot_be_fitted(make, y, rows, message):
         {"max_iter": 0},
         {"burn_in": 15},
         {"burn_in": -1},
+        {"price_rise": 15},
+        {"price_rise": 1.5},
         {"n_blocks": 0},
         {"n_blocks": "many"},
         {"inference": "exact"},

@@ -34,6 +34,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left"), None],
     "tol": [NOT_NEGATIVE],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
+    "price_rise": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
     "refit": ["boolean"],
     "warm_start": ["boolean"],

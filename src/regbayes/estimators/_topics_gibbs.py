@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -49,6 +50,8 @@ def run_gibbs(
     memory = _memory_for(estimator, fingerprint[-1]) if streaming else None
     chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
     settings = _settings(estimator, fingerprint[-1], 0 if chain is None else chain.sweep)
+    if memory is not None or hint is not None:
+        settings = replace(settings, n_rising=0)  # topics that are known need no time to form
     documents = as_documents(counts) if estimator.refit else None
 
     def attributes(at: Chain) -> dict[str, Any]:
@@ -78,7 +81,8 @@ def run_gibbs(
 
 def _corpus(counts: Counts, n_blocks: Any) -> Corpus:
     numbers = counts.data.astype(np.int32, copy=False)
-    n_groups = default_groups(int(numbers.sum(dtype=np.int64))) if n_blocks == "auto" else int(n_blocks)
+    n_tokens = int(numbers.sum(dtype=np.int64))
+    n_groups = default_groups(n_tokens, counts.shape[0]) if n_blocks == "auto" else int(n_blocks)
     indptr, words = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
     return build_corpus(indptr, words, numbers, counts.shape[1], n_groups)
 
@@ -91,6 +95,7 @@ def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
         raise ValueError(f'{name}={value!r} needs inference="variational"; the sampler takes a positive number')
     if estimator.loss is not None and estimator.loss.startswith("squared"):
         raise ValueError(f'loss={estimator.loss!r} needs inference="variational"')
+    propose = gibbs.prefers_proposals(int(estimator.n_components), n_responses)
     return Settings(
         n_components=int(estimator.n_components),
         doc_topic_prior=DEFAULT_DOC_TOPIC_PRIOR if alpha is None else float(alpha),
@@ -98,7 +103,8 @@ def _settings(estimator: Any, n_responses: int, done: int) -> Settings:
         weight_variance=weight_variance(estimator),
         n_sweeps=done + iteration_limit(estimator),
         n_burn_in=_burn_in(estimator),
-        propose=gibbs.prefers_proposals(int(estimator.n_components), n_responses),
+        n_rising=_rising(estimator, propose),
+        propose=propose,
         seed=int(generator(estimator.random_state).integers(2**31)),
         n_threads=n_threads(estimator.n_jobs),
     )
@@ -113,6 +119,21 @@ def _burn_in(estimator: Any) -> int:
         raise ValueError(
             "burn_in must be less than max_iter, so that sweeps are left to average over; "
             f"got burn_in={wanted!r} and max_iter={most!r}"
+        )
+    return int(wanted)
+
+
+def _rising(estimator: Any, many_topics: bool) -> int:
+    """Return over how many sweeps the price grows: a number, or a share of all."""
+    wanted, most = estimator.price_rise, iteration_limit(estimator)
+    if wanted is None:
+        return _burn_in(estimator) if many_topics else 0
+    if not isinstance(wanted, Integral):
+        return int(wanted * most)
+    if wanted >= most:
+        raise ValueError(
+            "price_rise must be less than max_iter, so that sweeps are left at the full price; "
+            f"got price_rise={wanted!r} and max_iter={most!r}"
         )
     return int(wanted)
 

@@ -81,11 +81,17 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         Sweeps over a document by which consistent margins, and prediction after them, infer its topics.
     max_iter : int or None, default=None
         Sweeps over all words, 40 by default; steps or rounds of mean field, 100 by default.
-    tol : float, default=1e-4
-        Mean field ends when the objective changes by less than this share of itself, twice in a row.
+    tol : float, default=0.02
+        Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
+        makes ``max_iter`` steps. The sampler does not look at it.
     burn_in : int or float, default=0.5
-        Of the sampler, as are ``refit`` and ``n_blocks``. Sweeps before averages are taken: their number, or their
-        share of ``max_iter`` if it is a float below 1.
+        Of the sampler, as are ``price_rise``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
+        number, or their share of ``max_iter`` if it is a float below 1.
+    price_rise : int, float or None, default=None
+        Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``.
+        From a random start strong labels split the subjects of the corpus as chance has it; a price that grows lets
+        topics form first. None is 0, but ``burn_in`` where there are many topics (``n_components`` times classes beyond
+        4000), which gains most.
     refit : bool, default=True
         Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
         see: those that are inferred for the training documents without their responses (``partial_fit`` by least
@@ -93,7 +99,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     n_blocks : int or "auto", default="auto"
         Documents and words are each cut into so many groups, and as many threads find work. More than one makes
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
-        and 16 at most.
+        and 16 at most, less where documents are short.
     warm_start : bool, default=False
         Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
         with mean field, it begins at the last topics and weights.
@@ -165,8 +171,9 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         weight_variance: float | None = None,
         n_sweeps: int = 5,
         max_iter: int | None = None,
-        tol: float = 1e-4,
+        tol: float = 0.02,
         burn_in: float = 0.5,
+        price_rise: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -189,6 +196,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
+        self.price_rise = price_rise
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start

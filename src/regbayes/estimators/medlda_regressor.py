@@ -63,7 +63,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
         each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
         model is supervised latent Dirichlet allocation with normal weights.
-    n_sweeps, max_iter, tol, burn_in, refit, n_blocks, warm_start, random_state, n_jobs, verbose
+    n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
@@ -120,8 +120,9 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         response_variance: float | Literal["auto"] | None = None,
         n_sweeps: int = 5,
         max_iter: int | None = None,
-        tol: float = 1e-4,
+        tol: float = 0.02,
         burn_in: float = 0.5,
+        price_rise: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -143,6 +144,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
+        self.price_rise = price_rise
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start

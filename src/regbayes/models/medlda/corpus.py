@@ -22,6 +22,8 @@ Integers = NDArray[np.int64]
 
 TOKENS_PER_GROUP = 250_000
 MOST_GROUPS = 16
+FEWEST_GROUPS = 4  # of a large corpus, so that threads find work
+TOKENS_PER_RUN = 12  # of a document in a block, on average
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,14 @@ class Corpus:
         return np.repeat(self.tokens.documents, np.diff(self.tokens.starts))
 
 
-def default_groups(n_tokens: int) -> int:
-    """Return how many groups a corpus is cut into: a power of two, one for a small corpus."""
+def default_groups(n_tokens: int, n_documents: int) -> int:
+    """Return how many groups a corpus is cut into: a power of two, one for a small corpus.
+
+    What a document costs, whatever its length, it costs once in each group of words, so short ones have fewer groups.
+    """
+    most = min(MOST_GROUPS, max(FEWEST_GROUPS, n_tokens // (TOKENS_PER_RUN * max(n_documents, 1))))
     groups = 1
-    while groups < MOST_GROUPS and n_tokens >= TOKENS_PER_GROUP * 2 * groups:
+    while 2 * groups <= most and n_tokens >= TOKENS_PER_GROUP * 2 * groups:
         groups *= 2
     return groups
 

@@ -76,7 +76,7 @@ def start(problem: Problem, hint: Memory | None = None) -> Chain:
         nothing = np.zeros((len(corpus.lengths), 0))
         return Chain(counts, weights[:0], nothing, nothing, nothing, 0, None)
     scores = document_scores(problem, counts, weights)
-    return Chain(counts, weights, *expected_quadratics(problem.responses, scores), scores, 0, None)
+    return Chain(counts, weights, *expected_quadratics(_risen(problem, 0), scores), scores, 0, None)
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
@@ -91,12 +91,21 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
         weights, scores = update_weights(problem, chain, rng)
         shape = (n_variables(problem.responses), *scores.shape)
-        drawn = draw_quadratics(problem.responses, scores, rng.standard_normal(shape), rng.random(shape))
+        drawn = draw_quadratics(_risen(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
         terms |= _response_terms(problem, scores, weights)
     if sweep > settings.n_burn_in:
         chain = replace(chain, averages=_averaged(chain))
     return StepResult(chain, terms, {"changed": n_changed / max(problem.corpus.n_tokens, 1)})
+
+
+def _risen(problem: Problem, sweep: int) -> Responses:
+    """Return the responses at the prices of the next sweep."""
+    assert problem.responses is not None
+    n_rising = problem.settings.n_rising
+    if sweep >= n_rising:
+        return problem.responses
+    return replace(problem.responses, prices=problem.responses.prices * ((sweep + 1) / (n_rising + 1)))
 
 
 def _generator(settings: Settings, sweep: int, part: int) -> np.random.Generator:

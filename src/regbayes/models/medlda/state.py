@@ -24,6 +24,7 @@ class Settings:
     weight_variance: float  # v^2
     n_sweeps: int
     n_burn_in: int  # sweeps before averages are taken
+    n_rising: int  # sweeps over which prices grow from zero
     propose: bool  # whether topics are proposed and accepted, or drawn; see `gibbs.prefers_proposals`
     seed: int
     n_threads: int
