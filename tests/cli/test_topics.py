@@ -217,6 +217,14 @@ def test_mistakes_get_one_line(tmp_path, monkeypatch, options, code, message):
     assert not (tmp_path / "m").exists()
 
 
+def test_documents_that_were_not_asked_for_are_pointed_out(folder, tmp_path):
+    arguments = ("fit", folder / "reviews.csv", "-t", "subject", "-o", tmp_path / "m", "--no-cv", "--max-iter", 3)
+    assert "--text review would find topics" in run_here(*arguments, "--n-components", 3).err
+    alone = run_here(*arguments, "--ignore", "id", "--ignore", "stars")
+    assert alone.code == 3
+    assert "no column left that could be an input; --text review would find topics" in alone.err
+
+
 def test_documents_without_words_are_left_out_in_training_and_answered_later(folder, tmp_path):
     text = (folder / "reviews.csv").read_text() + "r98,,law,3\nr99,12 34,law,2\n"
     (tmp_path / "t.csv").write_text(text)

@@ -26,6 +26,7 @@ Say = Callable[[str], None]
 
 MAX_CATEGORIES = 50
 LARGEST = 1e100  # squares of larger numbers, summed, are infinite
+DOCUMENT_LENGTH = 40  # characters on average, above which text is documents rather than names
 FEW_ROWS = 10  # below which whole numbers may rise from row to row by chance
 IDENTIFIER_SHARE = 0.5  # of rows with a text of their own, above which a column names rows and does not group them
 
@@ -146,9 +147,22 @@ def learn_schema(
     counters = [name for name in inputs if name not in categorical and _counts_rows(table.column(name))]
     if counters:
         say(f"whole numbers that rise from row to row: {listed(counters)}. If they only number the rows: --ignore them")
+    documents = [name for names in left_out.values() for name in names if _holds_documents(table.column(name))]
+    hint = f"--text {documents[0]} would find topics in what is written there" if documents else ""
     if not found:
-        raise BadDataError(f"{table.source} has no column left that could be an input")
+        more = f"; {hint}" if hint else ""
+        raise BadDataError(f"{table.source} has no column left that could be an input{more}")
+    if hint:
+        say(hint)
     return Schema(tuple(found))
+
+
+def _holds_documents(column: NDArray[Any]) -> bool:
+    """Whether a column of text is so long that it was written to be read."""
+    if column.dtype != object:
+        return False
+    lengths = [len(value) for value in column if value is not None]
+    return bool(lengths) and float(np.mean(lengths)) > DOCUMENT_LENGTH
 
 
 def _learn_numbers(name: str, column: Floats, standardize: bool) -> NumberColumn | str:
