@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from regbayes.report import render
-from report_tools import FITS, data_of, hostile_data
+from report_tools import FITS, HOSTILE, data_of, hostile_data
 
 pytestmark = [
     pytest.mark.browser,
@@ -245,3 +245,7 @@ def test_names_from_strangers_are_shown_and_not_run(show):
     assert page.locator("img").count() == 0
     page.set_viewport_size(PHONE)
     page.wait_for_function(NO_OVERFLOW)
+    features = replace(data.features, noun="topic", telling=(HOSTILE,) * len(data.features.number))
+    page = show(replace(data, features=features))
+    assert page.locator(".glance .words").first.text_content() == ", ".join(HOSTILE[:8]).replace("\ud800", "?")
+    assert page.evaluate("window.hacked") is None

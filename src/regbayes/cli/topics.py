@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
-from regbayes.cli.search import Problem, fit_model
+from regbayes.cli.search import FitSettings, Problem, fit_model
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import TargetSpec, choose_targets, decide, shown_label
 from regbayes.cli.training import Wishes, collect_report, facts_of, rows_with_target
@@ -103,7 +103,9 @@ class TopicSearch:
         return self
 
 
-def train_documents(table: Table, wishes: Wishes, words: WordWishes, settings: Any, output: Output) -> ModelFile:
+def train_documents(
+    table: Table, wishes: Wishes, words: WordWishes, settings: FitSettings, output: Output
+) -> ModelFile:
     """Fit a topic model to documents, and gather what its page shows.
 
     Raises
