@@ -321,6 +321,16 @@ def test_documents_in_portions(make, y):
 
 
 @BOTH
+def test_a_portion_of_empty_documents_changes_nothing(make, y):
+    model = make().fit(X, y)
+    before, coef = model.components_, model.coef_
+    after = model.partial_fit(0 * X, y)
+    assert before.sum() == pytest.approx(after.components_.sum())
+    assert np.all(np.isfinite(coef))
+    assert np.all(np.isfinite(after.coef_))
+
+
+@BOTH
 def test_partial_fit_goes_on_after_fit(make, y):
     model = make().fit(X[:200], y[:200])
     model.partial_fit(X[200:], y[200:])
@@ -389,10 +399,13 @@ def test_saved_copied_and_pickled(make, y, tmp_path):
         (0.5 * X, "whole counts"),
         (TfidfVectorizer().fit_transform(["a few words", "more words here"] * 150), "whole counts"),
         (0 * X, "no words"),
+        (X * 2**31, "less than 2\\*\\*31"),
+        (["good film"] * 300, "CountVectorizer"),
+        (pd.Series(["good film"] * 300), "CountVectorizer"),
         (np.full((300, 3), np.nan), "NaN"),
         (X[:10], "inconsistent numbers of samples"),
     ],
-    ids=["negative", "fractions", "tf-idf", "empty", "nan", "short"],
+    ids=["negative", "fractions", "tf-idf", "empty", "huge", "texts", "series", "nan", "short"],
 )
 def test_counts_that_cannot_be_fitted(make, y, rows, message):
     with pytest.raises(ValueError, match=message):
@@ -417,6 +430,7 @@ def test_counts_that_cannot_be_fitted(make, y, rows, message):
         {"n_blocks": 0},
         {"n_blocks": "many"},
         {"inference": "exact"},
+        {"n_jobs": 0},
     ],
     ids=str,
 )

@@ -47,6 +47,8 @@ def generator(random_state: Any) -> np.random.Generator:
 
 def n_threads(n_jobs: int | None) -> int:
     """Return the number of threads that ``n_jobs`` asks for."""
+    if n_jobs == 0:
+        raise ValueError("n_jobs must be a number of threads, -1 for one on each core, or None; got 0")
     return int(effective_n_jobs(n_jobs))
 
 

@@ -165,6 +165,7 @@ def iteration_limit(estimator: Any) -> int:
 
 def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
     """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates."""
+    _check_no_texts(X)
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
     check_non_negative(X, type(estimator).__name__)
     counts = X if issparse(X) else csr_array(X)
@@ -172,13 +173,31 @@ def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = Fals
         counts = counts.copy()
         counts.sum_duplicates()
         counts.eliminate_zeros()
-    if whole and counts.data.dtype.kind == "f" and np.any(counts.data != np.rint(counts.data)):
-        bad = counts.data[counts.data != np.rint(counts.data)][0]
+    if whole:
+        _check_whole(counts.data)
+    return counts
+
+
+def _check_no_texts(X: Any) -> None:
+    one_dimensional = isinstance(X, list | tuple) or getattr(X, "ndim", None) == 1
+    if one_dimensional and isinstance(next(iter(X), None), str):
+        raise ValueError("X must hold counts of words, one row for each text; make them with CountVectorizer")
+
+
+def _check_whole(numbers: NDArray[Any]) -> None:
+    """Refuse counts that the sampler cannot take apart into words."""
+    if numbers.dtype.kind == "f" and np.any(numbers != np.rint(numbers)):
+        bad = float(numbers[numbers != np.rint(numbers)][0])
         raise ValueError(
             'inference="gibbs" draws a topic for every single word, so X must hold whole counts (as CountVectorizer '
             f"gives, but not TfidfVectorizer); it has the value {bad!r}"
         )
-    return counts
+    largest = numbers.max(initial=0)
+    if largest > np.iinfo(np.int32).max:
+        raise ValueError(
+            'inference="gibbs" draws a topic for every single word, so counts in X must be less than 2**31; '
+            f"the largest is {float(largest):g}"
+        )
 
 
 def as_documents(counts: Counts) -> Documents:

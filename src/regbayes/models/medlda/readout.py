@@ -37,7 +37,7 @@ def refit(
     lengths = np.add.reduceat(np.append(documents.numbers, 0.0), documents.starts[:-1]) * (
         np.diff(documents.starts) > 0
     )
-    mean_length = lengths.sum() / np.count_nonzero(lengths)
+    mean_length = max(lengths.sum(), 1.0) / max(np.count_nonzero(lengths), 1)
     prices = np.where(lengths[:, None] > 0, responses.prices * (PRICE / mean_length), 0.0)
     lighter = replace(responses, prices=prices)
     squares = sum_squares(shares, lighter, earlier)
