@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regbayes.engine import AbsoluteChange, FitResult, Progress, RelativeChange, Status, StepResult, Trace, run
+from regbayes.engine import (
+    AbsoluteChange,
+    DiminishingReturns,
+    FitResult,
+    Progress,
+    RelativeChange,
+    Status,
+    StepResult,
+    Trace,
+    run,
+)
 
 finite = st.floats(-1e6, 1e6)
 
@@ -115,6 +125,29 @@ class TestConvergence:
     @pytest.mark.parametrize("rule", [RelativeChange(1e-3), AbsoluteChange(1e-3)], ids=["relative", "absolute"])
     def test_an_infeasible_start_is_not_a_small_change(self, rule):
         assert rule([math.inf, 1.0]) is None
+
+    @pytest.mark.parametrize("constant", [0.0, 1e6, -1e6])
+    def test_diminishing_returns_are_judged_by_what_was_gained_before(self, constant):
+        course = constant + 64.0 * 0.5 ** np.arange(20)
+        rule = DiminishingReturns(0.25, window=2, least=0.0)
+        # Two iterations gain three quarters of what is left at t - 2, and all so far is 64 less what is left at t.
+        gained = [course[t - 2] - course[t] <= 0.25 * (course[0] - course[t]) for t in range(2, 20)]
+        ends = run(**replay(course.tolist()), stop=rule)
+        assert ends.status is Status.CONVERGED
+        assert ends.n_iter == 2 + gained.index(True) == 4
+        assert run(**replay(course.tolist()), stop=DiminishingReturns(0.0, window=2)).status is Status.ITERATION_LIMIT
+
+    def test_a_start_that_is_next_to_the_end_ends_soon(self):
+        rule = DiminishingReturns(0.1, window=2)
+        assert rule([1e6, 1e6 - 0.1, 1e6 - 0.2]) is Status.CONVERGED
+        assert rule([1e6, 1e6 - 10.0, 1e6 - 20.0]) is None
+        assert rule([math.inf, 5.0, 4.0]) is None
+        assert rule([math.inf, 5.0, 4.0, 4.0, 4.0]) is Status.CONVERGED
+
+    @pytest.mark.parametrize("parameters", [{"tol": -1.0}, {"tol": math.nan}, {"tol": 0.1, "window": 0}])
+    def test_diminishing_returns_need_sensible_numbers(self, parameters):
+        with pytest.raises(ValueError, match="must be"):
+            DiminishingReturns(**parameters)
 
     @pytest.mark.parametrize("constant", [0.0, 1e6, -1e6])
     def test_an_absolute_rule_does_not_see_constants(self, constant):

@@ -71,9 +71,9 @@ def test_sweeps_stop_where_little_changes():
     np.testing.assert_allclose(again, tight, atol=1e-3)
 
 
-def negative_bound(documents, prior, history, logs, lengths):
+def negative_bound(prior, gamma, logs, lengths):
     K, alpha = len(prior.doc_prior), prior.doc_prior.astype(float)
-    gamma = history[-1, :, :K].astype(float)
+    gamma = gamma[:, :K].astype(float)
     total = gamma.sum(axis=1)
     kl = gammaln(total) - gammaln(alpha.sum()) - (gammaln(gamma) - gammaln(alpha)).sum(axis=1)
     kl += ((gamma - alpha) * (digamma(gamma) - digamma(total)[:, None])).sum(axis=1)
@@ -90,12 +90,12 @@ def test_reversed_sweeps_are_the_derivative(n_sweeps):
 
     def objective(table):
         at = Prior(table, prior.doc_prior.astype(np.float64))
-        history = np.zeros((n_sweeps + 1, *gamma.shape))
-        logs = reference.infer_by_sweeps(documents, at, history)
-        return np.sum(slopes * history[-1]) + 0.7 * negative_bound(documents, at, history, logs, lengths), history
+        found = np.zeros(gamma.shape)
+        logs = reference.infer_by_sweeps(documents, at, n_sweeps, found)
+        return np.sum(slopes * found) + 0.7 * negative_bound(at, found, logs, lengths), found
 
-    _, history = objective(topics)
-    found = reference.reverse_sweeps(documents, Prior(topics, prior.doc_prior), history, slopes, 0.7)
+    _, last = objective(topics)
+    found = reference.reverse_sweeps(documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, 0.7)
     way = np.zeros_like(topics)
     way[:, :3] = rng.standard_normal((12, 3)) * topics[:, :3]
     step = 1e-5
@@ -110,9 +110,9 @@ def test_compiled_inference_and_its_derivative_are_those_of_the_reference(n_topi
     slopes[:, n_topics:] = 0
     results = []
     for kernels in (reference, cpu):
-        history = np.full((5, *gamma.shape), np.nan, np.float32)
-        logs = kernels.infer_by_sweeps(documents, prior, history)
-        results.append((history, logs, kernels.reverse_sweeps(documents, prior, history, slopes, 0.3)))
+        last = np.full(gamma.shape, np.nan, np.float32)
+        logs = kernels.infer_by_sweeps(documents, prior, 4, last)
+        results.append((last, logs, kernels.reverse_sweeps(documents, prior, 4, last, slopes, 0.3)))
     for expected, ours in zip(*results, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
@@ -125,10 +125,10 @@ def test_threads_and_groups_do_not_change_a_bit():
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
         cpu.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, found, n_threads)
         logs = cpu.meanfield_statistics(documents, prior, tilt, found, words, docs, n_threads)
-        history = np.empty((3, *gamma.shape), np.float32)
-        cpu.infer_by_sweeps(documents, prior, history, n_threads)
-        table = cpu.reverse_sweeps(documents, prior, history, gamma, 1.0, n_threads)
-        results.append((found, words, docs, logs, history, table))
+        last = np.empty(gamma.shape, np.float32)
+        cpu.infer_by_sweeps(documents, prior, 2, last, n_threads)
+        table = cpu.reverse_sweeps(documents, prior, 2, last, gamma, 1.0, n_threads)
+        results.append((found, words, docs, logs, last, table))
     for one, several in zip(*results, strict=True):
         np.testing.assert_array_equal(one, several)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from regbayes.engine.loop import run
 from regbayes.engine.result import FitResult, Progress, Status, StepResult
-from regbayes.engine.stopping import AbsoluteChange, RelativeChange
+from regbayes.engine.stopping import AbsoluteChange, DiminishingReturns, RelativeChange
 from regbayes.engine.trace import Rises, Trace
 
 __all__ = [
     "AbsoluteChange",
+    "DiminishingReturns",
     "FitResult",
     "Progress",
     "RelativeChange",

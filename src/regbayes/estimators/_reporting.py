@@ -131,8 +131,9 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     """Turn the outcome of a fit, which is data, into a warning where the user can do something about it."""
     name = type(estimator).__name__
     if fit.status is Status.ITERATION_LIMIT:
+        limit = fit.n_iter if estimator.max_iter is None else estimator.max_iter  # None: the model's own default
         message = (
-            f"{name} stopped at max_iter={estimator.max_iter} before the objective settled to tol={estimator.tol}. "
+            f"{name} stopped at max_iter={limit} before the objective settled to tol={estimator.tol}. "
             "Raise max_iter, or tol if this accuracy is enough."
         )
     elif fit.status is Status.DIVERGED:

@@ -9,7 +9,8 @@ threading layers fail when the caller itself uses threads or forks, as joblib an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -38,8 +39,19 @@ def map_tasks(work: Callable[[int], Result], n_tasks: int, n_threads: int) -> li
 
     With more than one thread ``work`` is called concurrently: tasks may not write to the same memory.
     """
+    return list(each_task(work, n_tasks, n_threads))
+
+
+def each_task(work: Callable[[int], Result], n_tasks: int, n_threads: int) -> Iterator[Result]:
+    """As `map_tasks`, one result after another: large ones need not be held all at once."""
     n_threads = min(n_threads, n_tasks)
     if n_threads <= 1:
-        return [work(task) for task in range(n_tasks)]
+        yield from map(work, range(n_tasks))
+        return
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(work, range(n_tasks)))
+        waiting = deque(pool.submit(work, task) for task in range(n_threads))
+        for task in range(n_threads, n_tasks + n_threads):
+            result = waiting.popleft().result()
+            if task < n_tasks:
+                waiting.append(pool.submit(work, task))
+            yield result

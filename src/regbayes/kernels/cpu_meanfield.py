@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
-from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.chunks import each_task, map_chunks
 from regbayes.kernels.types import Floats, Indices, read_only
 from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts, Words, group_bounds
 from regbayes.kernels.types_topics import LOWEST_EXPONENT
@@ -206,10 +206,45 @@ def meanfield_statistics(
         _sum_documents(*fixed, tilt, gamma, table, doc_topic, logs, *groups[group])
         return table
 
-    tables = map_tasks(work, len(groups), n_threads)
     if word_topic is not None:
-        _sum_tables(tables, word_topic)
+        word_topic[...] = _ZERO
+    for table in each_task(work, len(groups), n_threads):
+        if word_topic is not None:
+            word_topic += table
     return logs
+
+
+@compiled_inline
+def _make_sweeps(
+    words: Words,
+    numbers: Singles,
+    begin: int,
+    end: int,
+    topics: Singles,
+    doc_prior: Singles,
+    n_sweeps: int,
+    history: Singles,
+    t: Singles,
+    sums: Singles,
+) -> None:
+    """Write gamma of one document before the first label-free sweep and after each; padding is left alone."""
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    length = _ZERO
+    for i in range(begin, end):
+        length += numbers[i]
+    for k in range(n_topics):
+        history[0, k] = doc_prior[k] + length / np.float32(n_topics)
+    for sweep in range(n_sweeps):
+        before, after = history[sweep], history[sweep + 1]
+        _write_factors(before, before, False, n_topics, t)
+        sums[:] = _ZERO
+        for i in range(begin, end):
+            p = topics[words[i]]
+            share = numbers[i] / (_dot(p, t) + _TINY)
+            for k in range(columns):
+                sums[k] += share * p[k]
+        for k in range(n_topics):
+            after[k] = doc_prior[k] + t[k] * sums[k]
 
 
 @compiled
@@ -219,48 +254,33 @@ def _infer_documents(
     starts: Indices,
     topics: Singles,
     doc_prior: Singles,
-    history: Singles,
+    n_sweeps: int,
+    gamma: Singles,
     logs: Floats,
     first: int,
     last: int,
 ) -> None:
-    n_topics, columns, n_sweeps = doc_prior.size, topics.shape[1], len(history) - 1
+    columns = topics.shape[1]
     t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    history = np.zeros((n_sweeps + 1, columns), np.float32)
     for d in range(first, last):
         begin, end = starts[d], starts[d + 1]
-        length = _ZERO
-        for i in range(begin, end):
-            length += numbers[i]
-        for k in range(n_topics):
-            history[0, d, k] = doc_prior[k] + length / np.float32(n_topics)
-        for k in range(n_topics, columns):
-            for sweep in range(n_sweeps + 1):
-                history[sweep, d, k] = _ZERO
-        for sweep in range(n_sweeps):
-            before, after = history[sweep, d], history[sweep + 1, d]
-            _write_factors(before, before, False, n_topics, t)
-            sums[:] = _ZERO
-            for i in range(begin, end):
-                p = topics[words[i]]
-                share = numbers[i] / (_dot(p, t) + _TINY)
-                for k in range(columns):
-                    sums[k] += share * p[k]
-            for k in range(n_topics):
-                after[k] = doc_prior[k] + t[k] * sums[k]
-        _write_factors(history[n_sweeps, d], history[n_sweeps, d], False, n_topics, t)
+        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps, history, t, sums)
+        gamma[d] = history[n_sweeps]
+        _write_factors(gamma[d], gamma[d], False, doc_prior.size, t)
         log_sum = 0.0
         for i in range(begin, end):
             log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
         logs[d] = log_sum
 
 
-def infer_by_sweeps(documents: WordCounts, prior: Prior, history: Singles, n_threads: int = 1) -> Floats:
+def infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1) -> Floats:
     """Compiled twin of ``reference.infer_by_sweeps``."""
     fixed = _fixed(documents, prior)
     logs = np.empty(len(documents.starts) - 1)
 
     def work(_chunk: int, first: int, last: int) -> None:
-        _infer_documents(*fixed, history, logs, first, last)
+        _infer_documents(*fixed, n_sweeps, gamma, logs, first, last)
 
     map_chunks(work, len(logs), n_threads)
     return logs
@@ -273,19 +293,24 @@ def _reverse_documents(
     starts: Indices,
     topics: Singles,
     doc_prior: Singles,
-    history: Singles,
+    n_sweeps: int,
+    last_gamma: Singles,
     grad: Singles,
     weight: np.float32,
     table: Singles,
     first: int,
     last: int,
 ) -> None:
-    n_topics, columns, n_sweeps = doc_prior.size, topics.shape[1], len(history) - 1
+    n_topics, columns = doc_prior.size, topics.shape[1]
     t, g = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
     by_sum, by_t = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    history = np.zeros((n_sweeps + 1, columns), np.float32)
     for d in range(first, last):
         begin, end = starts[d], starts[d + 1]
-        gamma = history[n_sweeps, d]
+        # Sweeps are made once more rather than remembered: they would take as much room as several corpora.
+        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps - 1, history, t, by_sum)
+        history[n_sweeps] = last_gamma[d]
+        gamma = history[n_sweeps]
         _write_factors(gamma, gamma, False, n_topics, t)
         by_t[:] = _ZERO
         for i in range(begin, end):
@@ -297,11 +322,13 @@ def _reverse_documents(
         for k in range(n_topics):
             g[k] = grad[d, k] + (weight * (gamma[k] - doc_prior[k]) + by_t[k] * t[k]) * _trigamma(gamma[k])
         for sweep in range(n_sweeps - 1, -1, -1):
-            gamma, after = history[sweep, d], history[sweep + 1, d]
+            gamma, after = history[sweep], history[sweep + 1]
             _write_factors(gamma, gamma, False, n_topics, t)
             for k in range(n_topics):
                 by_sum[k] = g[k] * t[k]
                 by_t[k] = g[k] * (after[k] - doc_prior[k]) / t[k]
+            for k in range(n_topics, columns):
+                by_sum[k] = _ZERO
             for i in range(begin, end):
                 p, row = topics[words[i]], table[words[i]]
                 r, through = _TINY, _ZERO
@@ -318,28 +345,28 @@ def _reverse_documents(
 
 
 def reverse_sweeps(
-    documents: WordCounts, prior: Prior, history: Singles, grad: Singles, weight: float, n_threads: int = 1
+    documents: WordCounts,
+    prior: Prior,
+    n_sweeps: int,
+    gamma: Singles,
+    grad: Singles,
+    weight: float,
+    n_threads: int = 1,
 ) -> Singles:
     """Compiled twin of ``reference.reverse_sweeps``: a table of words by topics for each group of documents."""
     fixed = _fixed(documents, prior)
-    history, grad, shape = read_only(history), read_only(grad), prior.word_given_topic.shape
+    gamma, grad, shape = read_only(gamma), read_only(grad), prior.word_given_topic.shape
     groups = group_bounds(documents.starts, len(prior.word_given_topic))
 
     def work(group: int) -> Singles:
         table = np.zeros(shape, np.float32)
-        _reverse_documents(*fixed, history, grad, np.float32(weight), table, *groups[group])
+        _reverse_documents(*fixed, n_sweeps, gamma, grad, np.float32(weight), table, *groups[group])
         return table
 
-    tables = map_tasks(work, len(groups), n_threads)
-    _sum_tables(tables, tables[0])
-    return tables[0]
-
-
-def _sum_tables(tables: list[Singles], out: Singles) -> None:
-    """Sum tables in their order; ``out`` may be the first of them."""
-    out[...] = tables[0]
-    for table in tables[1:]:
-        out += table
+    found = np.zeros(shape, np.float32)
+    for table in each_task(work, len(groups), n_threads):
+        found += table
+    return found
 
 
 def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:

@@ -206,14 +206,17 @@ class Backend(Protocol):
     ) -> Floats:
         """Sum the topics of words that belong to given proportions."""
 
-    def infer_by_sweeps(self, documents: WordCounts, prior: Prior, history: Singles, n_threads: int = 1) -> Floats:
-        """Make a fixed number of label-free sweeps, and remember all of them."""
+    def infer_by_sweeps(
+        self, documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1
+    ) -> Floats:
+        """Make a fixed number of label-free sweeps."""
 
     def reverse_sweeps(
         self,
         documents: WordCounts,
         prior: Prior,
-        history: Singles,
+        n_sweeps: int,
+        gamma: Singles,
         grad: Singles,
         weight: float,
         n_threads: int = 1,

@@ -103,15 +103,16 @@ def meanfield_statistics(
     return found
 
 
-def infer_by_sweeps(documents: WordCounts, prior: Prior, history: Singles, n_threads: int = 1) -> Floats:
-    """Make a fixed number of label-free sweeps from even proportions, and remember all of them.
+def infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1) -> Floats:
+    """Make a fixed number of label-free sweeps from even proportions.
 
     Parameters
     ----------
     documents : WordCounts
     prior : Prior
-    history : (sweeps + 1, documents, columns)
-        Written: gamma before the first sweep, ``doc_prior + length / topics``, and after each.
+    n_sweeps : int
+    gamma : (documents, columns)
+        Written, padding with zeros. The sweeps begin at ``doc_prior + length / topics``.
     n_threads : int
         Does not change the result.
 
@@ -122,29 +123,31 @@ def infer_by_sweeps(documents: WordCounts, prior: Prior, history: Singles, n_thr
     """
     del n_threads
     K, found = len(prior.doc_prior), np.zeros(len(documents.starts) - 1)
-    history[...] = 0
+    gamma[...] = 0
     for d, number, p in _each(documents, prior):
-        gamma = prior.doc_prior.astype(np.float64) + number.sum() / K
-        history[0, d, :K] = gamma
-        for sweep in range(1, len(history)):
-            t = _factors(gamma, None)
-            gamma = prior.doc_prior + t * ((number / (p @ t + TINY)) @ p)
-            history[sweep, d, :K] = gamma
-        found[d] = number @ np.log(p @ _factors(gamma, None) + TINY)
+        last = _history(number, p, prior, n_sweeps)[-1]
+        gamma[d, :K] = last
+        found[d] = number @ np.log(p @ _factors(last, None) + TINY)
     return found
 
 
 def reverse_sweeps(
-    documents: WordCounts, prior: Prior, history: Singles, grad: Singles, weight: float, n_threads: int = 1
+    documents: WordCounts,
+    prior: Prior,
+    n_sweeps: int,
+    gamma: Singles,
+    grad: Singles,
+    weight: float,
+    n_threads: int = 1,
 ) -> Singles:
-    """Differentiate through the sweeps of `infer_by_sweeps`.
+    """Differentiate through the sweeps of `infer_by_sweeps`, which are made once more.
 
     Parameters
     ----------
-    documents, prior, history
+    documents, prior, n_sweeps, gamma
         As `infer_by_sweeps` left them.
     grad : (documents, columns)
-        Derivatives of an objective by the last gamma.
+        Derivatives of an objective by gamma.
     weight : float
         The objective also has ``weight`` times the negative bound: the divergence of the Dirichlet distribution of
         gamma from that of ``doc_prior``, less what `infer_by_sweeps` returned.
@@ -162,22 +165,30 @@ def reverse_sweeps(
     for d, number, p in _each(documents, prior):
         words = documents.words[documents.starts[d] : documents.starts[d + 1]]
         by_p = np.zeros_like(p)
-        gamma = history[-1, d, :K].astype(np.float64)
-        t = _factors(gamma, None)
+        history = [*_history(number, p, prior, n_sweeps - 1), gamma[d, :K].astype(np.float64)]
+        t = _factors(history[-1], None)
         q = -weight * number / (p @ t + TINY)
         by_p += np.outer(q, t)
-        g = grad[d, :K] + (weight * (gamma - prior.doc_prior) + (q @ p) * t) * polygamma(1, gamma)
-        for before, after in zip(history[-2::-1, d, :K], history[:0:-1, d, :K], strict=True):
-            gamma = before.astype(np.float64)
-            t = _factors(gamma, None)
+        g = grad[d, :K] + (weight * (history[-1] - prior.doc_prior) + (q @ p) * t) * polygamma(1, history[-1])
+        for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
+            t = _factors(before, None)
             r = p @ t + TINY
-            by_sum, by_t = g * t, g * (after.astype(np.float64) - prior.doc_prior) / t
+            by_sum, by_t = g * t, g * (after - prior.doc_prior) / t
             q = number / r
             by_r = -(p @ by_sum) * q / r
             by_p += np.outer(q, by_sum) + np.outer(by_r, t)
-            g = (by_t + by_r @ p) * t * polygamma(1, gamma)
+            g = (by_t + by_r @ p) * t * polygamma(1, before)
         np.add.at(out[:, :K], words, by_p)
     return out.astype(np.float32)
+
+
+def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Floats]:
+    """Return gamma of one document before the first label-free sweep and after each."""
+    found = [prior.doc_prior.astype(np.float64) + number.sum() / len(prior.doc_prior)]
+    for _ in range(n_sweeps):
+        t = _factors(found[-1], None)
+        found.append(prior.doc_prior + t * ((number / (p @ t + TINY)) @ p))
+    return found
 
 
 def _each(documents: WordCounts, prior: Prior) -> Iterator[tuple[int, Floats, Floats]]:

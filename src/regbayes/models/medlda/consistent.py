@@ -24,6 +24,7 @@ from regbayes.models.medlda.meanfield import MeanField, word_bounds
 Floats = NDArray[np.float64]
 
 MAX_TRIALS = 10
+N_PAIRS = 3  # that L-BFGS remembers, each two tables of words by topics; ten did no better
 FIRST_MOVE = 0.1  # root mean square of the first change of the logits
 FIRST = Accuracy(gap=1e-3, max_epochs=20.0)  # of the large-margin step
 FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # once the topics stand
@@ -61,7 +62,7 @@ class Evaluation:
     readout: Readout | None
     terms: dict[str, float]
     topics: Singles  # (V, columns)
-    history: Singles  # (sweeps + 1, N, columns)
+    gamma: Singles  # (N, columns)
 
     @property
     def objective(self) -> float:
@@ -92,10 +93,10 @@ def evaluate(problem: Problem, logits: Singles, warm_start: Floats | None, accur
     mass = weight.sum(axis=0, dtype=np.float64)
     topics = np.zeros((len(logits), padded(K)), np.float32)
     topics[:, :K] = weight / mass
-    history = np.empty((problem.n_sweeps + 1, N, padded(K)), np.float32)
+    columns = np.empty((N, padded(K)), np.float32)
     prior = Prior(topics, problem.doc_prior.astype(np.float32))
-    logs = problem.backend.infer_by_sweeps(problem.documents, prior, history, problem.n_threads)
-    gamma = history[-1, :, :K].astype(np.float64)
+    logs = problem.backend.infer_by_sweeps(problem.documents, prior, problem.n_sweeps, columns, problem.n_threads)
+    gamma = columns[:, :K].astype(np.float64)
     log_sum = float(shifted.sum(dtype=np.float64)) - len(logits) * float(np.sum(np.log(mass)))
     terms = {
         "words": -float(np.sum(word_bounds(logs, gamma, problem.lengths, problem.doc_prior))),
@@ -107,17 +108,19 @@ def evaluate(problem: Problem, logits: Singles, warm_start: Floats | None, accur
         readout = solve_readout(shares, problem.dual, warm_start, accuracy)
         squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
         terms |= {"weights": squares, "margin": readout.solution.primal - squares}
-    return Evaluation(logits, readout, terms, topics, history)
+    return Evaluation(logits, readout, terms, topics, columns)
 
 
 def gradient(problem: Problem, at: Evaluation) -> Singles:
     """Return the derivatives of J by the logits, docs/math.md eq. (69)-(71), shape (V, K)."""
     K = problem.n_topics
-    by_gamma = np.zeros(at.history.shape[1:], np.float32)
+    by_gamma = np.zeros(at.gamma.shape, np.float32)
     if at.readout is not None:
         by_gamma[:, :K] = at.readout.slopes() / problem.lengths[:, None]
     prior = Prior(at.topics, problem.doc_prior.astype(np.float32))
-    table = problem.backend.reverse_sweeps(problem.documents, prior, at.history, by_gamma, 1.0, problem.n_threads)
+    table = problem.backend.reverse_sweeps(
+        problem.documents, prior, problem.n_sweeps, at.gamma, by_gamma, 1.0, problem.n_threads
+    )
     found = table[:, :K]
     topics = at.topics[:, :K]
     found *= topics
@@ -139,7 +142,8 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     if moved is None:
         return StepResult(search, search.at.terms, _diagnostics(search.at, 0.0), Status.CONVERGED)
     slope = gradient(problem, moved)
-    moves = quasi_newton.remember(search.moves, moved.logits - search.at.logits, slope - search.gradient)
+    change = slope - search.gradient
+    moves = quasi_newton.remember(search.moves, moved.logits - search.at.logits, change, N_PAIRS)
     after = Search(moved, slope, moves, _accuracy_after(search, moved))
     return StepResult(after, moved.terms, _diagnostics(moved, length))
 
@@ -202,7 +206,7 @@ def terms_of(search: Search) -> dict[str, float]:
 def finished(problem: Problem, search: Search) -> MeanField:
     """Return the fitted model: the topics, and the weights solved for once more, accurately."""
     at, K = search.at, problem.n_topics
-    gamma = at.history[-1, :, :K].astype(np.float64)
+    gamma = at.gamma[:, :K].astype(np.float64)
     weights = np.zeros((0, K))
     if problem.dual is not None:
         shares = (gamma - problem.doc_prior) / problem.lengths[:, None]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.engine import FitResult, Progress, RelativeChange, run
+from regbayes.engine import DiminishingReturns, FitResult, Progress, run
 from regbayes.kernels.types_meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior
 from regbayes.models.medlda.init import class_logits, random_logits
@@ -26,7 +26,6 @@ Integers = NDArray[np.int64]
 MarginKind = Literal["consistent", "posterior"]
 Callback = Callable[[Progress[Callable[[], MeanField]]], bool | None]
 
-PATIENCE = 2  # small changes in a row that count as settled
 FLOOR = 1e-8  # probability that a word of earlier topics begins with, at least
 
 
@@ -45,7 +44,7 @@ class Settings:
     margins: MarginKind
     n_sweeps: int  # of label-free inference, where margins are consistent
     max_iter: int
-    tol: float  # relative change of the objective
+    tol: float  # share of the objective's whole decrease that five steps may gain in the end
     seed: int
     n_threads: int
 
@@ -118,7 +117,7 @@ def fit(
         state,
         max_iter=settings.max_iter,
         objective=scheme.terms_of,
-        stop=RelativeChange(settings.tol, PATIENCE),
+        stop=DiminishingReturns(settings.tol),
         callbacks=[partial(_watch, callback, partial(scheme.finished, problem)) for callback in callbacks],
     )
     return replace(result, state=scheme.finished(problem, result.state))
