@@ -1,8 +1,9 @@
-"""Quality and speed of MedLDA by mean field, beside the sampler's benchmark, whose data it takes.
+"""Quality, speed and memory of MedLDA by mean field, beside the sampler's benchmark, whose data it takes.
 
     REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py news      # 20 Newsgroups: accuracy, CPU seconds
     REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py course    # accuracy on new posts by steps
     REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py movies    # movie reviews: predictive R2
+    REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py memory    # peak of a few steps
     REGBAYES_DATA=folder python benchmarks/bench_medlda_variational.py estep     # one pass, against scikit-learn's
     python benchmarks/bench_medlda_variational.py --smoke                        # all parts, on generated documents
 
@@ -13,11 +14,16 @@ the reviews; see docs/notes/medlda.md. Times are CPU seconds of one thread; set 
 from __future__ import annotations
 
 import argparse
+import tracemalloc
 import warnings
+from typing import Any
 
 import numpy as np
-from bench_medlda import draw, news_data, timed
+from bench_medlda import INPUTS, draw, late_rows, news_data, timed
 from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
 
 from regbayes import MedLDAClassifier, MedLDARegressor
 from regbayes.kernels.dispatch import get_backend
@@ -26,12 +32,18 @@ from regbayes.models.medlda.meanfield import as_table, even_gamma
 
 
 def news(smoke: bool) -> None:
-    """Accuracy of both kinds of margins."""
+    """Accuracy of both kinds of margins, and of linear models on words."""
     X, y, X_new, y_new = news_data(smoke)
+    late = late_rows(y)
+    for name, make in INPUTS.items():
+        tried = {C: make_pipeline(make(), LinearSVC(C=C)).fit(X[~late], y[~late]) for C in (0.01, 0.1, 1.0)}
+        C = max(tried, key=lambda C, tried=tried: tried[C].score(X[late], y[late]))
+        model, seconds = timed(lambda make=make, C=C: make_pipeline(make(), LinearSVC(C=C)).fit(X, y))
+        print(f"  LinearSVC, {name:17} accuracy {model.score(X_new, y_new):.4f}   {seconds:7.1f} s", flush=True)
     for margins in ("consistent", "posterior"):
-        for K, seeds in ((8, 1),) if smoke else ((20, 5), (40, 5)):
+        for K in (8,) if smoke else (20, 40):
             rows = []
-            for seed in range(seeds):
+            for seed in range(1 if smoke else 3):
                 model = MedLDAClassifier(K, inference="variational", margins=margins, random_state=seed)
                 _, seconds = timed(lambda model=model: model.fit(X, y))
                 rows.append((model.score(X_new, y_new), seconds))
@@ -55,24 +67,57 @@ def course(smoke: bool) -> None:
 
 
 def movies(smoke: bool) -> None:
-    """Predictive R2 of ratings on five random halves."""
+    """Predictive R2 of ratings on five random halves, of both kinds of margins, a Gaussian response, and ridge."""
     if smoke:
         X, y = draw(600, 12, 400, 60)
+        y = y.astype(float)
     else:
         from regbayes.datasets import load_movie_reviews
 
         bunch = load_movie_reviews()
         X, y = bunch.data, bunch.target
-    for K in (8,) if smoke else (50,):
-        scores = []
-        for half in range(1 if smoke else 5):
-            order = np.random.default_rng(half).permutation(len(y))
-            train, test = order[: len(y) // 2], order[len(y) // 2 :]
-            model = MedLDARegressor(K, inference="variational", random_state=half)
-            _, seconds = timed(lambda model=model, train=train: model.fit(X[train], y[train]))
-            scores.append(model.score(X[test], y[test]))
-            print(f"    K = {K}, half {half}: R2 {scores[-1]:.4f}  {seconds:.1f} s", flush=True)
-        print(f"  K = {K}: R2 {np.mean(scores):.4f} (lowest {min(scores):.4f})", flush=True)
+    kinds: dict[str, dict[str, Any]] = {
+        "consistent": {},
+        "posterior": {"margins": "posterior"},
+        "posterior, squared": {"margins": "posterior", "loss": "squared_epsilon_insensitive"},
+        "posterior, response": {"margins": "posterior", "response_variance": "auto"},
+    }
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for half in range(1 if smoke else 5):
+        order = np.random.default_rng(half).permutation(len(y))
+        train, test = order[: len(y) // 2], order[len(y) // 2 :]
+        inner, held_out = np.split(train, [int(0.8 * len(train))])
+        for name, make in INPUTS.items():
+            tried = {a: make_pipeline(make(), Ridge(a)).fit(X[inner], y[inner]) for a in (0.3, 1, 3, 30, 100, 300)}
+            best = max(tried, key=lambda a, tried=tried, rows=held_out: tried[a].score(X[rows], y[rows]))
+            model, seconds = timed(lambda m=make, a=best, t=train: make_pipeline(m(), Ridge(a)).fit(X[t], y[t]))
+            rows.setdefault(f"ridge, {name}", []).append((model.score(X[test], y[test]), seconds))
+        for K in (8,) if smoke else (20, 40, 50):
+            for name, options in kinds.items():
+                if name != "consistent" and (K > 20 or ("response" in name and half)):
+                    continue  # what predicts worse is shown where it costs least
+                model = MedLDARegressor(K, inference="variational", random_state=half, **options)
+                _, seconds = timed(lambda model=model, t=train: model.fit(X[t], y[t]))
+                found = (model.score(X[test], y[test]), seconds)
+                rows.setdefault(f"{name}, K = {K}", []).append(found)
+                print(f"    {name}, K = {K}, half {half}: R2 {found[0]:.4f}  {seconds:.1f} s  "
+                      f"{model.n_iter_} iterations, {model.trace_.rises.count} rises", flush=True)  # fmt: skip
+    for name, values in rows.items():
+        (score, seconds), lowest = np.mean(values, axis=0), min(values)[0]
+        print(f"  {name:28} R2 {score:.4f} (lowest {lowest:.4f}, {len(values)} halves)  {seconds:7.1f} s", flush=True)
+
+
+def memory(smoke: bool) -> None:
+    """Peak of traced memory in twelve steps of consistent margins."""
+    X, y, _, _ = news_data(smoke)
+    K = 8 if smoke else 40
+    tracemalloc.start()
+    MedLDAClassifier(K, inference="variational", max_iter=12, tol=0.0, random_state=0).fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    sizes = {"corpus": 8 * X.nnz, "documents by topics": 4 * X.shape[0] * K, "topics by words": 4 * K * X.shape[1]}
+    parts = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
+    print(f"  K = {K}: peak {peak / 2**20:.0f} MiB; {parts}", flush=True)
 
 
 def estep(smoke: bool) -> None:
@@ -105,7 +150,7 @@ def estep(smoke: bool) -> None:
     print(f"  distance of the sums, per token: {distance:.4f}", flush=True)
 
 
-PARTS = {"news": news, "course": course, "movies": movies, "estep": estep}
+PARTS = {"news": news, "course": course, "movies": movies, "memory": memory, "estep": estep}
 
 
 def main() -> None:
