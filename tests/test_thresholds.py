@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, RepeatedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.utils.estimator_checks import check_estimator
@@ -254,6 +254,22 @@ def test_probabilities_and_log_odds_are_cut_alike():
     assert np.any(exact.thresholds_ != odds.thresholds_)
     with pytest.raises(ValueError, match="n_resamples"):
         MultiLabelThresholdCV(odds.estimator, n_resamples=-1).fit(X, Y)
+
+
+def test_repeated_folds_score_a_row_several_times():
+    X, Y = rare(n_rows=80)
+    inner = OneVsRestClassifier(LogisticRegression())
+    folds = RepeatedKFold(n_splits=2, n_repeats=2, random_state=0)
+    tuned = MultiLabelThresholdCV(inner, n_resamples=0, cv=folds).fit(X, Y)
+    parts = list(folds.split(X))
+    rows = np.concatenate([test for _, test in parts])
+    scores = np.concatenate([clone(inner).fit(X[train], Y[train]).decision_function(X[test]) for train, test in parts])
+    assert len(rows) == 2 * len(X)
+    values = [
+        max(f1_score(truth, column > cut) for cut in every_cut(column))
+        for column, truth in zip(scores.T, Y[rows].T, strict=True)
+    ]
+    assert METRICS["f1_macro"](Y[rows], (scores > tuned.thresholds_).astype(int)) == pytest.approx(np.mean(values))
 
 
 def test_shared_thresholds_are_one_number():

@@ -49,8 +49,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         number of yeses of what is found there. 0 takes the threshold that is best on the rows as they are.
     cv : int, splitter or iterable, default=None
         Folds. None and a number (5 by default) make random folds. Whatever the folds, rows without which a label would
-        have only one class in training are not scored. ``cv`` and ``scoring`` may be objects of any class and are not
-        saved.
+        have only one class in training are not scored. Repeated folds steady the thresholds further. ``cv`` and
+        ``scoring`` may be objects of any class and are not saved.
     random_state : int, RandomState instance or None, default=None
         For the folds and resamples.
     n_jobs : int or None, default=None
@@ -135,13 +135,10 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         found = Parallel(n_jobs=self.n_jobs)(
             delayed(_score_fold)(self.estimator, X, values, fold, len(targets.ids)) for fold in folds
         )
-        scores = np.full((len(rows), len(targets.ids)), np.nan)
-        for (_, test), part in zip(folds, found, strict=True):
-            scores[test] = part
         self.estimator_ = clone(self.estimator).fit(X, y)
         self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
         self.thresholds_ = choose_thresholds(
-            _cells(scores, targets, labels),
+            _cells([test for _, test in folds], found, targets, labels, len(rows)),
             self.thresholds,
             self.scoring or ("f1_macro" if self.thresholds == "per_label" else "f1_micro"),
             0.0 if hasattr(self.estimator_, "decision_function") else 0.5,
@@ -203,12 +200,14 @@ def _responses(fitted: Any, X: Any, n_labels: int) -> Floats:
     return np.asarray(found[:, 1:] if n_labels == 1 and found.shape[1] == 2 else found, dtype=np.float64)
 
 
-def _cells(scores: Floats, targets: Targets, labels: Labels) -> list[Cells]:
-    """Return the scored labels, label by label."""
-    found = scores[targets.rows, targets.tasks]
-    scored = ~np.isnan(found)
-    positive = labels.codes == 1
+def _cells(
+    tests: list[NDArray[np.int64]], scores: list[Floats], targets: Targets, labels: Labels, n_rows: int
+) -> list[Cells]:
+    """Return the scored labels, label by label; a row that was left out several times has as many scores."""
+    codes = np.full((n_rows, len(targets.ids)), -1, dtype=np.int8)
+    codes[targets.rows, targets.tasks] = labels.codes
+    rows = np.concatenate(tests)
     return [
-        Cells(found[mine], positive[mine], targets.rows[mine])
-        for mine in (scored & (targets.tasks == label) for label in range(len(targets.ids)))
+        Cells(found[code >= 0], code[code >= 0] == 1, rows[code >= 0])
+        for found, code in zip(np.concatenate(scores).T, codes[rows].T, strict=True)
     ]
