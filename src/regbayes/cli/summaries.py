@@ -143,4 +143,5 @@ def _weight(weights: dict[str, float], digits: int) -> str:
 def _speaks_for(weights: dict[str, float], classes: Sequence[str]) -> str:
     if len(weights) == 1:  # two classes: the weight is that of the second
         return classes[int(next(iter(weights.values())) > 0)]
-    return max(weights, key=lambda name: weights[name])
+    best = max(weights, key=lambda name: weights[name])
+    return best if weights[best] > 0 else "–"

@@ -194,14 +194,14 @@ function histogram(counts, [low, high], mean, label) {
 }
 
 // One bar for each feature that there could be, the most used first.
-function useChart(use, inUse, label) {
+function useChart(use, inUse, noun, label) {
   const order = use.map((_, i) => i).sort((a, b) => use[b] - use[a] || a - b);
   const top = Math.max(...use, 1e-12);
   const count = inUse.filter(Boolean).length;
   return chart(label, (width) => {
     const height = 190;
     const { x, y, box, lines } = axes(width, height, [0, use.length], [0, top], {
-      xLabel: 'features, the most used first',
+      xLabel: noun + 's, the most used first',
       yLabel: null,
       whole: true,
     });

@@ -99,17 +99,17 @@ function answersSection(data) {
 }
 
 function countSection(data) {
-  const { all_use: use, all_in_use: inUse, use_name: name, count_note: verdict } = data.features;
+  const { all_use: use, all_in_use: inUse, use_name: name, count_note: verdict, noun } = data.features;
   const count = inUse.filter(Boolean).length;
   return section(
     'count',
-    `How many ${data.features.noun}s`,
+    `How many ${noun}s`,
     verdict,
     h(
       'div',
       { class: 'panel' },
       h('p', { class: 'soft small' }, sentence(name)),
-      h('div', null, useChart(use, inUse, `Use of all ${data.features.noun}s: ${count} of ${use.length} are in use`)),
+      h('div', null, useChart(use, inUse, noun, `Use of all ${noun}s: ${count} of ${use.length} are in use`)),
     ),
   );
 }
@@ -157,7 +157,7 @@ function build() {
       section(
         'tasks',
         'Tasks',
-        `${plural(data.tasks.names.length, 'task')} that share the features, each with weights of its own.`,
+        `${plural(data.tasks.names.length, 'task')} that share the ${data.features.noun}s, each with weights of its own.`,
         tasksView(data),
       ),
     countSection(data),

@@ -29,18 +29,18 @@ function tasksView(data) {
 }
 
 function weightsMap(data) {
-  const { output_names: outputs, weights, number } = data.features;
+  const { output_names: outputs, weights, number, noun } = data.features;
   if (!outputs.length || !number.length) return null;
   const table = outputs.map((_, o) => number.map((_, f) => weights[f][o]));
   const limit = largest(table.flat());
   return panel(
-    'Weights of the features',
-    'Rows are tasks, columns are features, the most used first. Blue speaks for, orange against.',
+    `Weights of the ${noun}s`,
+    `Rows are tasks, columns are ${noun}s, the most used first. Blue speaks for, orange against.`,
     numberMap(table, outputs, number, {
       limit,
-      label: 'Weights of the features in the tasks',
+      label: `Weights of the ${noun}s in the tasks`,
       rowNoun: 'task',
-      columnNoun: 'feature',
+      columnNoun: noun,
     }),
   );
 }
