@@ -33,7 +33,8 @@ from sklearn.svm import LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.datasets import make_ibp_classification
-from regbayes.experiments.systems import MULTIWAY, named
+from regbayes.experiments.registry import named
+from regbayes.experiments.systems import MULTIWAY
 
 Maker = Callable[..., Any]
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

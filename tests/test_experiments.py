@@ -20,15 +20,15 @@ from sklearn.svm import SVC
 from regbayes import ILSVMClassifier
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.estimators._reporting import InterruptedWarning
-from regbayes.experiments import EXPERIMENTS, data, figures, make, mmh_k, run, systems, tuning, versions
+from regbayes.experiments import EXPERIMENTS, data, figures, make, mmh_k, registry, run, systems, tuning, versions
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.figures import lowest_by_far
 from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.protocol import Experiment
+from regbayes.experiments.registry import Context, System, named
 from regbayes.experiments.school import paired
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, System, named
 from regbayes.experiments.training_size import first_share
 from regbayes.experiments.variants import DecayingStartILSVM, Variant, studies, training_rows
 from regbayes.priors.indian_buffet import stick_weights
@@ -146,7 +146,7 @@ def test_a_row_that_is_not_built_is_not_available_yet():
 
 
 def test_without_harmoniums_mmh_k_says_what_it_needs(no_data, monkeypatch):
-    monkeypatch.setattr(systems, "found", lambda name: None)
+    monkeypatch.setattr(registry, "found", lambda name: None)
     experiment = make("mmh-k", quick=True)
     assert "regbayes.baselines.MaxMarginHarmoniumClassifier" in " ".join(experiment.protocol())
     assert {cell.row for cell in experiment.cells(1)} & {"MMH", "EFH+SVM"} == set()
@@ -154,9 +154,23 @@ def test_without_harmoniums_mmh_k_says_what_it_needs(no_data, monkeypatch):
     assert all(line.missing for line in block.lines if line.row in ("MMH", "EFH+SVM"))
 
 
-@pytest.mark.parametrize("registry", ["MULTIWAY", "MULTILABEL", "RAGGED"])
-def test_estimators_of_all_settings_can_be_made(registry):
-    for system in getattr(systems, registry):
+PAPERS_ROWS = {
+    "MULTIWAY": {"EFH+SVM", "MMH", "IBP+SVM", "iLSVM"},
+    "MULTILABEL": {"YaXue", "Piyushrai-1", "Piyushrai-2", "MT-IBP+SVM", "MT-iLSVM"},
+    "RAGGED": {"STL", "BMTL", "MTGP", "MTRL", "MT-IBP+SVM", "MT-iLSVM", "MT-IBP+SVM^f", "MT-iLSVM^f"},
+}
+
+
+@pytest.mark.parametrize("rows", PAPERS_ROWS)
+def test_every_system_of_the_papers_tables_has_its_row(rows):
+    names = [system.name for system in getattr(systems, rows) if system.group == registry.PAPER]
+    assert set(names) >= PAPERS_ROWS[rows]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("rows", PAPERS_ROWS)
+def test_estimators_of_all_settings_can_be_made(rows):
+    for system in getattr(systems, rows):
         if not system.missing:
             for settings in (*system.grid, *system.quick_grid):
                 assert hasattr(system.estimator(Context(0, 7, 5), settings), "fit")
@@ -181,10 +195,15 @@ def test_facts_follow_the_code(monkeypatch, tmp_path):
     (tmp_path / "b.py").write_text("y = 2\n")
     assert versions.digest_of(files) != before
     assert versions.model_code() != versions.protocol_code()
-    ours, peer = named(systems.MULTIWAY, "iLSVM"), named(systems.MULTIWAY, "LinearSVC")
-    facts = ours.facts(True, 5), peer.facts(True, 5)
-    monkeypatch.setattr(systems, "model_code", lambda: "other")
-    assert (ours.facts(True, 5) != facts[0], peer.facts(True, 5) == facts[1]) == (True, True)
+    ours = named(systems.MULTIWAY, "iLSVM"), named(systems.RAGGED, "ASO")  # of the latter, the paper has no row
+    peer = named(systems.MULTIWAY, "LinearSVC")
+    facts = [system.facts(True, 5) for system in (*ours, peer)]
+    monkeypatch.setattr(registry, "model_code", lambda: "other")
+    assert [system.facts(True, 5) == before for system, before in zip((*ours, peer), facts, strict=True)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 # Data.

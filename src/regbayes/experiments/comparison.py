@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.figures import draw_table
 from regbayes.experiments.protocol import Block, Experiment, Line, Measurement, Metric
+from regbayes.experiments.registry import PEERS, Context, System, named
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import PEERS, Context, System, named
 from regbayes.experiments.tuning import Task, evaluate
 
 FEATURES = Metric("features", "features", "latent features in use", digits=0)

@@ -17,8 +17,8 @@ from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.figures import new_figure, save
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Block, Line, Measurement, Metric
+from regbayes.experiments.registry import PAPER, Context, System, named, peers
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import PAPER, Context, System, named, peers
 from regbayes.experiments.table1 import ACCURACY, Table1
 from regbayes.plots import FeatureUseDisplay
 

@@ -16,8 +16,8 @@ from regbayes.experiments.data import Sample
 from regbayes.experiments.figures import COLORS, PEER, new_figure, save, tidy
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Block, Line, Measurement
+from regbayes.experiments.registry import Context, System, grid, named, peers
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, System, grid, named, peers
 from regbayes.experiments.table1 import Table1
 from regbayes.experiments.tables import by_line, summarize
 

@@ -15,9 +15,9 @@ from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.figures import OURS, PEER, new_figure, save, tidy
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Block, Experiment, Line, Measurement, Metric
+from regbayes.experiments.registry import Context, System, named, peers
 from regbayes.experiments.school import POOLED, REFERENCE, TRAIN_SIZE
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, System, named, peers
 from regbayes.experiments.tables import by_line, summarize
 from regbayes.experiments.variants import LABELS, MULTIWAY, RAGGED, Study, Variant, estimator, studies, training_rows
 from regbayes.experiments.versions import model_code

@@ -12,9 +12,9 @@ from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.figures import COLORS, new_figure, save, tidy
 from regbayes.experiments.protocol import Block, Line, Measurement, Metric
+from regbayes.experiments.registry import Context, named, peers
 from regbayes.experiments.school import POOLED, REFERENCE, WITHIN, School
 from regbayes.experiments.store import Cell, Record
-from regbayes.experiments.systems import Context, named, peers
 from regbayes.experiments.tables import by_line, summarize
 
 SHARES = (50, 60, 70, 80, 90, 100)

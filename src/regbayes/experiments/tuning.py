@@ -22,7 +22,7 @@ from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Measurement
-from regbayes.experiments.systems import Context, System
+from regbayes.experiments.registry import Context, System
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, task_accuracy
 
 Outputs = NDArray[Any]
