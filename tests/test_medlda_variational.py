@@ -239,7 +239,12 @@ def test_losses_are_those_that_the_solver_minimises(kind, squared):
     dual = build_dual(SUPERVISION[kind], 0.1, squared, False)
     found = solve_readout(PROPORTIONS, dual, None, EXACT)
     squares = np.sum(found.weights**2) / (2 * 0.1)
-    assert squares + dual.losses(PROPORTIONS @ found.weights.T).sum() == pytest.approx(found.solution.primal, rel=1e-6)
+    scores = PROPORTIONS @ found.weights.T
+    assert squares + dual.losses(scores).sum() == pytest.approx(found.solution.primal, rel=1e-6)
+    rng = np.random.default_rng(0)
+    away, step = scores + 0.5 * rng.standard_normal(scores.shape), 1e-6 * rng.standard_normal(scores.shape)  # off kinks
+    numerical = dual.losses(away + step) - dual.losses(away - step)
+    np.testing.assert_allclose(numerical, -2 * np.sum(dual.pulls(away) * step, axis=1), rtol=1e-3, atol=1e-8)
 
 
 # --- margins on what prediction sees

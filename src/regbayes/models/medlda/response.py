@@ -54,6 +54,14 @@ class Belief:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The normal distribution of one response's weights that margins start from."""
+
+    precision: Floats  # (K, K)
+    mean: Floats  # (K,)
+
+
+@dataclass(frozen=True)
 class Moments:
     """Of the shares of topics in documents."""
 
@@ -253,16 +261,10 @@ def solve_weights(
     return belief, as_readout(belief.mean, solutions)
 
 
-@dataclass(frozen=True)
-class _Base:
-    precision: Floats  # (K, K)
-    mean: Floats  # (K,)
-
-
-def base_measure(seen: Moments, values: Floats, variance: float, weight_variance: float) -> _Base:
+def base_measure(seen: Moments, values: Floats, variance: float, weight_variance: float) -> Base:
     """Return the normal distribution of one response's weights without margins: Bayesian linear regression."""
     precision = np.eye(len(seen.second)) / weight_variance + seen.second / variance
-    return _Base(precision, cho_solve(cho_factor(precision), seen.shares.T @ values / variance))
+    return Base(precision, cho_solve(cho_factor(precision), seen.shares.T @ values / variance))
 
 
 def update_weights(seen: Moments, response: Response, belief: Belief, pull: Floats) -> Belief:
@@ -301,7 +303,7 @@ def terms(seen: Moments, response: Response, belief: Belief) -> dict[str, float]
 
 
 def as_readout(means: Floats, solutions: list[MarginSolution]) -> Readout:
-    """Return the solved margins of all responses as one readout; without solutions nothing pulls."""
+    """Return the solved margins of all responses as one readout."""
     n_responses, K = means.shape
     pull = np.stack([solution.dual for solution in solutions], axis=1)
     primal, gap = sum(s.primal for s in solutions), sum(s.gap for s in solutions)
