@@ -356,3 +356,16 @@ def test_the_order_of_visits_does_not_change_the_solution(rng, loss, monkeypatch
     assert blocked.status is Status.CONVERGED
     np.testing.assert_allclose(blocked.weights, few.weights, atol=1e-4)
     assert abs(blocked.primal - few.primal) <= 1e-8 * few.primal
+
+
+def test_multipliers_worse_than_none_leave_the_start_to_newtons_method(rng):
+    X, signs = binary_data(rng, n=300)
+    problem = (X * signs[:, None], squared_hinge_form(300, 1.0))
+    cold = solve_box(*problem, tol=1e-10)
+    bad = 1e3 * rng.random(300)
+    assert solve_box(*problem, warm_start=bad, max_epochs=0).dual_value < 0.0
+    warm = solve_box(*problem, warm_start=bad, warm_weights=cold.weights, tol=1e-10)
+    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-6)
+    assert warm.n_epochs == 1.0
+    with pytest.raises(ValueError, match="warm_weights must have shape"):
+        solve_box(*problem, warm_weights=cold.weights[:, :-1])

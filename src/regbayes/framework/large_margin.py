@@ -193,12 +193,13 @@ class TaskLayout:
     sharing: float = 0.0
 
 
-def solve_box(
+def solve_box(  # noqa: PLR0913 - options, all by name
     features: Reals,
     form: BoxDual,
     layout: TaskLayout | None = None,
     *,
     warm_start: Floats | None = None,
+    warm_weights: Floats | None = None,
     tol: float = DEFAULT_TOL,
     max_epochs: float = DEFAULT_MAX_EPOCHS,
     seed: int = 0,
@@ -220,6 +221,9 @@ def solve_box(
         By default there is one task, and row i of ``features`` belongs to multiplier i.
     warm_start : (n,), optional
         Multipliers of an earlier solution; they are clipped to the box.
+    warm_weights : (tasks, d), optional
+        Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
+        the features have changed.
     tol, max_epochs, seed, backend
         As in ``solve_simplex``.
 
@@ -249,9 +253,11 @@ def solve_box(
     )
     start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
     problem = BoxAscent(rows, np.clip(start, rows.lower, rows.upper), get_backend(backend))
-    outcome = solve_box_dual(problem, tol, max_epochs, seed)
+    if warm_weights is not None and warm_weights.shape != problem.state.weights.shape:
+        raise ValueError(f"warm_weights must have shape {problem.state.weights.shape}; got {warm_weights.shape}")
+    outcome = solve_box_dual(problem, tol, max_epochs, seed, warm_weights)
     shared = rows.sharing * problem.common()
-    return _solution(problem.state.dual, problem.state.weights + shared[group], shared, outcome)
+    return _solution(problem.state.dual, problem.expected_weights(), shared, outcome)
 
 
 def _solution(dual: Floats, weights: Floats, shared: Floats, outcome: Outcome) -> MarginSolution:

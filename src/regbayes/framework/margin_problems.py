@@ -18,8 +18,8 @@ PENALTY_FACTOR = 10.0
 # A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
 MIN_PATIENCE = 4.0
 PATIENCE_PER_FEATURE = 8.0
-# Where all losses are quadratic one step is exact, and the factors of the tasks cost little against so many rows.
-MIN_ROWS_PER_FEATURE = 10
+# With so many rows for each weight the factors of the tasks cost little, and a Newton step little more than a pass.
+MIN_ROWS_PER_WEIGHT = 10
 MAX_NEWTON_STEPS = 50
 MAX_NEWTON_SIZE = 20_000_000  # numbers in the factors of all tasks
 
@@ -93,6 +93,10 @@ class BoxAscent:
         """Return the weights summed over the tasks of each group."""
         return sum_by_group(self.state.weights, self.rows.group)
 
+    def expected_weights(self) -> Floats:
+        """Return the posterior means of the tasks' weights, those they share included."""
+        return np.asarray(self.state.weights + (self.rows.sharing * self.common())[self.rows.group])
+
     def replace_dual(self, dual: Floats) -> None:
         """Take other multipliers, with the weights they imply."""
         weights = self.kernels.box_weights(self.rows, dual)
@@ -113,22 +117,25 @@ class BoxAscent:
         return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
 
 
-def solve_box_dual(problem: BoxAscent, tol: float, max_epochs: float, seed: int) -> Outcome:
+def solve_box_dual(
+    problem: BoxAscent, tol: float, max_epochs: float, seed: int, weights: Floats | None = None
+) -> Outcome:
     """Climb by coordinate ascent; if it has not arrived soon and all losses are smooth, finish by Newton's method.
 
-    Where they are quadratic and there are many rows for each weight, Newton's method comes first: one step is exact.
+    Where there are many rows for each weight and ascent would have far to go, Newton's method comes first. It starts
+    from ``weights`` (tasks, d), or from those that the multipliers imply.
     """
     n_tasks, n_features = problem.state.weights.shape
     is_smooth = bool(np.all(problem.rows.ridge > 0.0)) and n_tasks * n_features**2 <= MAX_NEWTON_SIZE
     patience = max(MIN_PATIENCE, n_features / PATIENCE_PER_FEATURE)
     if not is_smooth or max_epochs <= patience:
         return ascend(problem, tol, max_epochs, seed)
-    if problem.is_quadratic() and problem.n_rows >= MIN_ROWS_PER_FEATURE * n_tasks * n_features:
-        outcome = Outcome(np.inf, np.inf, 0.0, Status.ITERATION_LIMIT)
+    if problem.n_rows >= MIN_ROWS_PER_WEIGHT * n_tasks * n_features and _is_far(problem):
+        outcome = _newton(problem, tol, 0.0, max_epochs, weights)
     else:
         outcome = ascend(problem, tol, patience, seed)
-    if outcome.status is Status.ITERATION_LIMIT:
-        outcome = _newton(problem, tol, outcome.n_epochs, max_epochs)
+        if outcome.status is Status.ITERATION_LIMIT:
+            outcome = _newton(problem, tol, outcome.n_epochs, max_epochs)
     left = max_epochs - outcome.n_epochs
     if outcome.status is not Status.ITERATION_LIMIT or left <= 0.0:
         return outcome
@@ -136,10 +143,24 @@ def solve_box_dual(problem: BoxAscent, tol: float, max_epochs: float, seed: int)
     return replace(last, n_epochs=outcome.n_epochs + last.n_epochs)
 
 
-def _newton(problem: BoxAscent, tol: float, n_epochs: float, max_epochs: float) -> Outcome:
+def _is_far(problem: BoxAscent) -> bool:
+    """Whether Newton's method would arrive before coordinate ascent.
+
+    One step is exact for quadratic losses; and ascent is slow to mend multipliers that are worse than none, as those of
+    an earlier solution are where many rows have moved, however little.
+    """
+    if problem.is_quadratic():
+        return True
+    primal, gap = problem.certificate()
+    return primal - gap < 0.0
+
+
+def _newton(
+    problem: BoxAscent, tol: float, n_epochs: float, max_epochs: float, weights: Floats | None = None
+) -> Outcome:
     """Take Newton steps until the gap is small, they run out, or they no longer help."""
     primal = SmoothPrimal(problem.rows, problem.kernels)
-    weights = problem.state.weights + (problem.rows.sharing * problem.common())[problem.rows.group]
+    weights = problem.expected_weights() if weights is None else weights
     scores = problem.kernels.box_scores(problem.rows, weights)
     for _ in range(MAX_NEWTON_STEPS):
         weights, scores, fell = primal.descend(weights, scores)

@@ -61,11 +61,11 @@ def no_weights(problem: MarginProblem, n_seen: int) -> TaskWeights:
 
 
 def solve_margins(problem: MarginProblem, seen: Floats, start: TaskWeights, tol: float) -> MarginPart:
-    """Solve for the weights, from the multipliers of ``start``, to a duality gap of ``tol`` times the value."""
+    """Solve for the weights, from those of ``start``, to a duality gap of ``tol`` times the value."""
     if len(problem.cells) == 0:
         return MarginPart(no_weights(problem, seen.shape[1]), 0.0, 0.0, 0.0)
     layout = TaskLayout(problem.cells.rows, problem.cells.outputs, problem.outputs.groups, problem.sharing)
-    found = solve_box(seen, problem.form, layout, warm_start=start.duals, tol=tol)
+    found = solve_box(seen, problem.form, layout, warm_start=start.duals, warm_weights=start.weights, tol=tol)
     tasks = TaskWeights(found.weights, found.shared_weights, problem.outputs.groups, found.dual)
     kl_weights = weights_penalty(tasks, problem.sharing)
     return MarginPart(tasks, kl_weights, found.primal - kl_weights, found.gap)
