@@ -321,6 +321,19 @@ def test_documents_in_portions(make, y):
 
 
 @BOTH
+def test_portions_with_many_topics(make, y, monkeypatch):
+    """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
+    monkeypatch.setattr(gibbs, "MOST_DRAWN_TOGETHER", 3)
+    model = make(max_iter=30, refit=False).fit(X[:150], y[:150])
+    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), 4)
+    model.partial_fit(X[150:], y[150:])
+    assert model.score(X, y) > 0.8
+    assert set(model.trace_.terms) == {"words", "margin", "weights"}
+    model.set_params(warm_start=True).fit(X[:100], y[:100])
+    assert model.score(X, y) > 0.8
+
+
+@BOTH
 def test_a_portion_of_empty_documents_changes_nothing(make, y):
     model = make().fit(X, y)
     before, coef = model.components_, model.coef_

@@ -156,7 +156,7 @@ def _memory_for(estimator: Any, n_responses: int) -> Memory | None:
         raise ValueError(f"n_components is {estimator.n_components}, but earlier documents were fitted with {K}")
     if len(memory.linear) == n_responses:
         return memory
-    prior = np.repeat(np.eye(K)[None] / weight_variance(estimator), n_responses, axis=0)
+    prior = gibbs.prior_precision(n_responses, K, weight_variance(estimator))
     return Memory(memory.word_topic, prior, np.zeros((n_responses, K)))
 
 

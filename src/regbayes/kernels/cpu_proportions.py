@@ -98,7 +98,6 @@ def _sweep_weights(
     shares: Floats,
     linear: Floats,
     quadratic: Floats,
-    ridge: float,
     prior_precision: Floats,
     prior_linear: Floats,
     normals: Floats,
@@ -108,30 +107,16 @@ def _sweep_weights(
     scores: Floats,
 ) -> None:
     """Sweep over the weights of responses ``first`` to ``last``; see ``reference.sweep_weights``."""
-    n_topics, has_precision = starts.size - 1, len(prior_precision) > 0
+    n_topics = starts.size - 1
     slope, precision, change = np.empty(last - first), np.empty(last - first), np.empty(last - first)
     for position in range(-1, n_topics):
         k = position if position >= 0 else n_topics  # the shift of all weights comes first
         for r in range(last - first):
-            response = first + r
-            row = weights[response]
-            if position < 0:
-                slope[r] = prior_linear[response].sum() - ridge * row.sum()
-                precision[r] = ridge * n_topics
-                if has_precision:
-                    for j in range(n_topics):
-                        load = prior_precision[response, j].sum()
-                        slope[r] -= load * row[j]
-                        precision[r] += load
-            else:
-                slope[r] = prior_linear[response, k] - ridge * row[k]
-                precision[r] = ridge
-                if has_precision:
-                    of_topic, known = prior_precision[response, k], 0.0
-                    for j in range(n_topics):
-                        known += of_topic[j] * row[j]
-                    slope[r] -= known
-                    precision[r] += of_topic[k]
+            known, load, row = prior_linear[first + r], prior_precision[first + r], weights[first + r]
+            slope[r], precision[r] = 0.0, 0.0
+            for j in range(0 if position < 0 else k, n_topics if position < 0 else k + 1):
+                slope[r] += known[j] - load[j] * row[j]
+                precision[r] += load[j]
         begin, end = (starts[k], starts[k + 1]) if position >= 0 else (0, linear.shape[0])
         for e in range(begin, end):
             document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), 1.0)
@@ -176,7 +161,6 @@ def sweep_weights(
             read_only(shares),
             read_only(tilt.linear),
             read_only(tilt.quadratic),
-            float(prior.ridge),
             read_only(prior.precision),
             read_only(prior.linear),
             read_only(normals),

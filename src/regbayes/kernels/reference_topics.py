@@ -270,13 +270,12 @@ def sweep_weights(
     shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
     directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
     for response in range(len(weights)):
-        inner = prior.ridge * np.eye(n_topics) + (prior.precision[response] if len(prior.precision) else 0.0)
         quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
         for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
             along = shares @ direction
             slope = along @ (tilt.linear[:, response] - quadratic * score)
-            slope += direction @ (prior.linear[response] - inner @ w)
-            precision = quadratic @ along**2 + direction @ inner @ direction
+            slope += direction @ (prior.linear[response] - prior.precision[response] * w)
+            precision = quadratic @ along**2 + prior.precision[response] @ direction**2
             change = slope / precision + normal / np.sqrt(precision)
             w += change * direction
             score += change * along

@@ -109,10 +109,9 @@ class WeightStatistics(NamedTuple):
 
 
 class WeightPrior(NamedTuple):
-    """What is known of the weights before the documents: ``exp(linear . w - (ridge |w|^2 + w' precision w) / 2)``."""
+    """What is known of single weights before the documents: ``exp(linear w - precision w^2 / 2)`` for each."""
 
-    ridge: float
     precision: Floats
-    """(responses, topics, topics), or (0, 0, 0) where the ridge is all."""
+    """(responses, topics)"""
     linear: Floats
     """(responses, topics)"""

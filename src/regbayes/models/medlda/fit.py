@@ -107,17 +107,17 @@ def remember(problem: Problem, chain: Chain) -> Memory:
     """Return what later documents need to know of these.
 
     The weights' distribution is normal about their mean over the chain, with the precision of the last sweep at
-    augmentation variables that have their expected values.
+    augmentation variables that have their expected values; where there are many topics, weights are independent.
     """
     K = problem.settings.n_components
     word_topic = np.empty((len(chain.counts.word_topic), K), dtype=np.int32)
     word_topic[problem.corpus.word_order] = chain.counts.word_topic[:, :K]
     if problem.responses is None:
-        return Memory(word_topic, np.zeros((0, K, K)), np.zeros((0, K)))
+        return Memory(word_topic, gibbs.prior_precision(0, K, problem.settings.weight_variance), np.zeros((0, K)))
     weights = chain.weights if chain.averages is None else chain.averages.weights / chain.averages.n_kept
     linear, quadratic = expected_quadratics(problem.responses, chain.scores)
-    precision = gibbs.weight_posterior(problem, replace(chain, linear=linear, quadratic=quadratic)).precision
-    return Memory(word_topic, precision, np.einsum("ljk,lk->lj", precision, weights))
+    precision = gibbs.posterior_precision(problem, replace(chain, linear=linear, quadratic=quadratic))
+    return Memory(word_topic, precision, gibbs.times_precision(precision, weights))
 
 
 def _ordered(responses: Responses | None, corpus: Corpus) -> Responses | None:

@@ -15,7 +15,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
 from regbayes.engine import StepResult
-from regbayes.kernels.chunks import map_chunks, map_tasks
+from regbayes.kernels.chunks import chunk_bounds, map_chunks, map_tasks
 from regbayes.kernels.dispatch import Backend, get_backend
 from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, WeightStatistics, WordLists, padded
 from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
@@ -70,7 +70,7 @@ def start(problem: Problem, hint: Memory | None = None) -> Chain:
         weights: Floats = np.zeros((problem.n_responses, K))
     else:
         topics = _draw_by_topics(problem, hint, rng.random(corpus.n_tokens, dtype=np.float32))
-        weights = np.asarray(np.linalg.solve(hint.precision, hint.linear[:, :, None])[:, :, 0], dtype=np.float64)
+        weights = _mean_weights(hint)
     counts = _count(problem, topics)
     if problem.responses is None:
         nothing = np.zeros((len(corpus.lengths), 0))
@@ -168,9 +168,9 @@ def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> 
         return weights, document_scores(problem, chain.counts, weights)
     L, K = chain.weights.shape
     if problem.memory is None:
-        prior = WeightPrior(1.0 / settings.weight_variance, np.zeros((0, 0, 0)), np.zeros((L, K)))
+        prior = WeightPrior(prior_precision(L, K, settings.weight_variance), np.zeros((L, K)))
     else:
-        prior = WeightPrior(0.0, problem.memory.precision, problem.memory.linear)
+        prior = WeightPrior(problem.memory.precision, problem.memory.linear)
     weights, scores = chain.weights.copy(), document_scores(problem, chain.counts, chain.weights)
     problem.backend.sweep_weights(
         _tilt(problem, chain), chain.counts, prior, rng.standard_normal((L, K + 1)), weights, scores, settings.n_threads
@@ -178,16 +178,45 @@ def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> 
     return weights, scores
 
 
+def prior_precision(n_responses: int, n_topics: int, weight_variance: float) -> Floats:
+    """Return the precision of the weights' prior as `Memory` has it: its diagonal where there are many topics."""
+    if n_topics > MOST_DRAWN_TOGETHER:
+        return np.full((n_responses, n_topics), 1.0 / weight_variance)
+    return np.repeat(np.eye(n_topics)[None] / weight_variance, n_responses, axis=0)
+
+
 def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
     """Return the precision of the weights' normal distribution and that times its mean."""
-    statistics = problem.backend.weight_statistics(_tilt(problem, chain), chain.counts, problem.settings.n_threads)
+    settings, (L, K) = problem.settings, chain.weights.shape
+    statistics = problem.backend.weight_statistics(_tilt(problem, chain), chain.counts, settings.n_threads)
     if problem.memory is not None:
         statistics.precision[...] += problem.memory.precision
         statistics.linear[...] += problem.memory.linear
     else:
-        K = problem.settings.n_components
-        statistics.precision[:, np.arange(K), np.arange(K)] += 1.0 / problem.settings.weight_variance
+        statistics.precision[...] += prior_precision(L, K, settings.weight_variance)
     return statistics
+
+
+def posterior_precision(problem: Problem, chain: Chain) -> Floats:
+    """Return the precision of the weights as `Memory` has it."""
+    if problem.settings.n_components <= MOST_DRAWN_TOGETHER:
+        return weight_posterior(problem, chain).precision
+    L, K = chain.weights.shape
+    if problem.memory is None:
+        found = prior_precision(L, K, problem.settings.weight_variance)
+    else:
+        found = problem.memory.precision.copy()
+    lengths = np.maximum(problem.corpus.lengths, 1)
+    for first, last in chunk_bounds(len(lengths)):
+        shares = chain.counts.doc_topic[first:last, :K] / lengths[first:last, None]
+        found += chain.quadratic[first:last].T @ shares**2
+    return found
+
+
+def _mean_weights(memory: Memory) -> Floats:
+    if memory.precision.ndim == 2:
+        return memory.linear / memory.precision
+    return np.asarray(np.linalg.solve(memory.precision, memory.linear[:, :, None])[:, :, 0], dtype=np.float64)
 
 
 def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
@@ -244,8 +273,13 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mappin
     margin = float(np.vdot(problem.responses.prices, losses(problem.responses, scores)))
     if problem.memory is None:
         return {"margin": margin, "weights": 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance}
-    quadratic = np.einsum("lj,ljk,lk->", weights, problem.memory.precision, weights)
-    return {"margin": margin, "weights": float(0.5 * quadratic - np.vdot(weights, problem.memory.linear))}
+    loads = times_precision(problem.memory.precision, weights)
+    return {"margin": margin, "weights": float(np.vdot(weights, 0.5 * loads - problem.memory.linear))}
+
+
+def times_precision(precision: Floats, weights: Floats) -> Floats:
+    """Return the precision that `Memory` has times weights, shape (L, K)."""
+    return precision * weights if precision.ndim == 2 else np.einsum("ljk,lk->lj", precision, weights)
 
 
 def _averaged(chain: Chain) -> Averages:

@@ -66,7 +66,7 @@ class Memory:
     """What earlier documents left behind: the prior of later ones."""
 
     word_topic: NDArray[np.int32]  # (V, K): counts of the last sweep
-    precision: Floats  # (L, K, K): of the weights
+    precision: Floats  # (L, K, K): of the weights; (L, K), its diagonal, where there are many topics
     linear: Floats  # (L, K): precision times mean of the weights
     squares: Squares | None = None  # None: weights are not refitted
 
