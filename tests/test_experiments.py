@@ -18,13 +18,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from regbayes import ILSVMClassifier
+from regbayes.baselines import MTRLRegressor
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.experiments import EXPERIMENTS, data, figures, make, mmh_k, registry, run, systems, tuning, versions
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.figures import lowest_by_far
-from regbayes.experiments.peers import TaskAdapter, TaskDeviationRidge
+from regbayes.experiments.peers import RangeScaled, TaskAdapter, TaskDeviationRidge
 from regbayes.experiments.protocol import Experiment
 from regbayes.experiments.registry import Context, System, named
 from regbayes.experiments.school import paired
@@ -310,6 +311,14 @@ def test_separate_regressors_do_not_see_other_tasks():
 
 
 # Choosing.
+
+
+def test_scaled_ranges_make_units_immaterial():
+    sample = ragged_sample()
+    model = RangeScaled(MTRLRegressor(relation_alpha=3.0, scale_inputs=False))
+    plain = model.fit(sample.X, sample.y, sample.task).predict(sample.X, sample.task)
+    moved = 7.0 * sample.X + 3.0
+    np.testing.assert_allclose(model.fit(moved, sample.y, sample.task).predict(moved, sample.task), plain, rtol=1e-6)
 
 
 def test_rows_are_predicted_by_models_that_have_not_seen_them():

@@ -18,6 +18,7 @@ from regbayes.baselines import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
+from regbayes.models.linear_tasks.problem import Penalty, ridge
 
 STRICT = {"tol": 1e-13, "max_iter": 5000}
 
@@ -166,3 +167,20 @@ def test_one_task_has_no_structure():
     fitted = ASORegressor(5, alpha=2.0).fit(X, Y[:, 0])
     np.testing.assert_allclose(fitted.predict(X), SingleTaskRegressor(2.0).fit(X, Y[:, 0]).predict(X))
     assert fitted.components_.shape == (0, X.shape[1])
+
+
+# --- the solver
+
+
+def test_steps_of_systems_are_solutions_and_the_shortest_where_there_are_several():
+    rng = np.random.default_rng(0)
+    roots = rng.standard_normal((3, 6, 9))
+    roots[1, :, :] = roots[1, :, :1] * roots[1, :1]  # rank one: columns that no target tells apart
+    grams, sums = roots @ roots.transpose(0, 2, 1), (roots @ rng.standard_normal((3, 9, 1)))[:, :, 0]
+    start = rng.standard_normal((3, 6))
+    found = ridge(grams, sums, Penalty(np.zeros(6)), start)
+    shortest = [np.linalg.pinv(g, hermitian=True) @ (s - g @ w) for g, s, w in zip(grams, sums, start, strict=True)]
+    expected = start + np.stack(shortest)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    priced = ridge(grams, sums, Penalty(np.full(6, 0.5)), start)
+    np.testing.assert_allclose(priced, np.linalg.solve(grams + 0.5 * np.eye(6), sums[:, :, None])[:, :, 0], rtol=1e-8)

@@ -18,7 +18,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -249,14 +249,16 @@ def maximise(
 
     def step(point: Point) -> StepResult[Point]:
         way = direction(point.gradient, point.moves, FIRST_STEP)
-        way = way * min(1.0, LONGEST_STEP / max(float(np.linalg.norm(way)), LONGEST_STEP))
+        way *= LONGEST_STEP / max(float(np.linalg.norm(way)), LONGEST_STEP)
         found = backtrack(lambda s: at(point.flat + s * way), point.objective, dot(point.gradient, way), TRIALS)
+        if found is None and point.moves:  # what they say of the curvature misleads: begin anew from the gradient
+            return StepResult(replace(point, moves=()), _terms(point))
         if found is None:
-            return StepResult(point, _terms(point), status=Status.STALLED if point.moves else Status.CONVERGED)
+            status = Status.STALLED if np.any(point.gradient) else Status.CONVERGED
+            return StepResult(point, _terms(point), status=status)
         after, _ = found
         moves = remember(point.moves, after.flat - point.flat, after.gradient - point.gradient)
-        after = Point(after.flat, after.gradient, after.objective, moves)
-        return StepResult(after, _terms(after))
+        return StepResult(replace(after, moves=moves), _terms(after))
 
     rule = RelativeChange(tol, patience=3)
     start = at(likelihood.flat())
