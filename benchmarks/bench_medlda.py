@@ -256,7 +256,7 @@ def size(smoke: bool, jobs: int, documents: tuple[int, ...] = (1_000, 10_000, 10
     length = 100
     for n_documents in (200, 400) if smoke else documents:
         X, y = draw(n_documents, 20, 2_000, length)
-        tokens, sweeps = n_documents * length, 5 if n_documents <= 100_000 else 3
+        tokens, sweeps = n_documents * length, 3
         tracemalloc.start()
         model = MedLDAClassifier(20, max_iter=sweeps, random_state=0, n_jobs=jobs, refit=False)
         _, seconds = timed(lambda model=model, X=X, y=y: model.fit(X, y))
