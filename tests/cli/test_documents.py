@@ -15,6 +15,7 @@ from regbayes.cli.documents import read_documents
 from regbayes.cli.errors import BadDataError, UserError
 from regbayes.cli.tables import Table, read_table
 from regbayes.cli.words import LONGEST_WORD, TOKEN, WordSchema, WordWishes, learn_words
+from regbayes.datasets import load_20newsgroups
 
 QUICK = ("--no-cv", "--n-components", 3, "--max-iter", 15)
 
@@ -103,6 +104,15 @@ def test_text_sets_are_known_by_name(tmp_path, monkeypatch):
         read_documents("movie-reviews:test")
     with pytest.raises(BadDataError, match="its parts: 20newsgroups:train and 20newsgroups:test"):
         read_documents("20newsgroups:valid")
+
+
+@pytest.mark.data
+def test_text_sets_are_those_of_the_loaders():
+    posts, found = read_documents("20newsgroups:test"), load_20newsgroups()
+    assert posts.counts.nnz == found.data[found.test].nnz
+    assert posts.column("group").tolist() == found.target_names[found.target[found.test]].tolist()
+    assert len(posts.words) == found.data.shape[1]
+    assert read_documents("movie-reviews").n_rows == 5006
 
 
 def _joined(arrays):
