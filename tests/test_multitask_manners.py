@@ -11,7 +11,9 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import KFold, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
@@ -116,3 +118,25 @@ def test_tasks_are_routed_as_metadata(make):
         found = cross_validate(model, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
         assert np.all(found["test_score"] > 0)
         assert model.get_metadata_routing().predict.requests == {"task": True}
+
+
+@every_estimator
+def test_tasks_are_routed_through_a_pipeline_in_a_search(make):
+    X, y, task = ragged_for(make)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make().set_fit_request(task=True).set_score_request(task=True)
+        search = GridSearchCV(make_pipeline(StandardScaler(), model), {}, cv=KFold(2), error_score="raise")
+        search.fit(X, y, task=task)
+        assert search.best_score_ > 0
+
+
+@every_estimator
+def test_scores_may_weigh_rows(make):
+    X, Y = data_for(make)
+    model, weights = make().fit(X, Y), np.arange(len(X)) % 3
+    repeated = np.repeat(np.arange(len(X)), weights)
+    assert model.score(X, Y, sample_weight=weights) == pytest.approx(model.score(X[repeated], Y[repeated]))
+    assert model.score(X, Y, sample_weight=np.ones(len(X))) == pytest.approx(model.score(X, Y))
+    missing = np.where(np.arange(len(X))[:, None] == 0, np.nan, Y)
+    with pytest.raises(ValueError, match="sample_weight is zero for every row with an observed target"):
+        model.score(X, missing, sample_weight=np.arange(len(X)) == 0)

@@ -108,6 +108,10 @@ def test_task_needs_one_target_per_row():
         classifier().fit(X, Y, task=np.zeros(len(X)))
     with pytest.raises(ValueError, match="task contains NaN or None"):
         classifier().fit(X, Y[:, 0], task=[None] * len(X))
+    with pytest.raises(ValueError, match=r"task must be of shape \(n_samples,\), got \(60, 2\)"):
+        classifier().fit(X, Y[:, 0], task=Y[:, :2])
+    with pytest.raises(ValueError, match=r"task must be of shape \(n_samples,\), got \(\)"):
+        classifier().fit(X, Y[:, 0], task="north")
     with pytest.raises(ValueError, match="task mixes text with other types"):
         classifier().fit(X, Y[:, 0], task=np.array(["a", 1] * (len(X) // 2), dtype=object))
 

@@ -103,6 +103,8 @@ def test_prices_by_class():
         classifier(class_weight={7: 2.0}).fit(X, Y)
     with pytest.raises(ValueError, match="class_weight must be finite and not negative"):
         classifier(class_weight={1: -2.0}).fit(X, Y)
+    with pytest.raises(ValueError, match="class_weight is zero for every class"):
+        classifier(class_weight={0: 0.0, 1: 0.0}).fit(X, Y)
 
 
 def test_balanced_weights_are_those_of_each_task():

@@ -133,6 +133,8 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
     wrong = ~((factors >= 0) & np.isfinite(factors))
     if wrong.any():
         raise ValueError(f"class_weight must be finite and not negative, got {factors[wrong][0]}")
+    if not factors[place].any():
+        raise ValueError("class_weight is zero for every class that is observed")
     return np.asarray(factors[place])
 
 

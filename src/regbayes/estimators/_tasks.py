@@ -119,6 +119,9 @@ def in_order_of_tasks(targets: Targets, n_rows: int) -> tuple[Targets, Integers 
 
 def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     """Return the tasks of rows as a sortable array of one type."""
+    shape = np.shape(task)
+    if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
+        raise ValueError(f"task must be of shape (n_samples,), got {shape}")
     ids = column_or_1d(task)
     if len(ids) != n_rows:
         raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight
 
 from regbayes.estimators._tasks import Targets, read_targets
 
@@ -19,7 +20,9 @@ Floats = NDArray[np.float64]
 __all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "task_accuracy"]
 
 
-def task_accuracy(y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None) -> float:
+def task_accuracy(
+    y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Return the share of observed labels that are predicted; of an indicator matrix, 1 less the Hamming loss.
 
     Parameters
@@ -29,12 +32,16 @@ def task_accuracy(y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None
     y_pred : array-like of the same shape
     unlabeled : object, default=None
         A further value of ``y_true`` that marks a missing label.
+    sample_weight : array-like of shape (n_samples,), default=None
+        How much the labels of each row count.
     """
     targets, predicted = _observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
-    return float(np.mean(targets.values == predicted))
+    return float(np.average(targets.values == predicted, weights=_weights(sample_weight, y_pred, targets)))
 
 
-def explained_variance_pooled(y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None) -> float:
+def explained_variance_pooled(
+    y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets, whatever their task.
 
     What sets one task apart from another counts as variance to explain, so predicting every task's mean already
@@ -46,16 +53,21 @@ def explained_variance_pooled(y_true: ArrayLike, y_pred: ArrayLike, task: ArrayL
         Targets, NaN where missing, and predictions.
     task : array-like of shape (n_samples,), default=None
         Not needed; accepted so that both readings are called alike.
+    sample_weight : array-like of shape (n_samples,), default=None
+        How much the targets of each row count.
 
     See Also
     --------
     explained_variance_within_tasks : What is explained beyond the tasks' means.
     """
     targets, predicted = _observed(y_true, y_pred, task)
-    return _explained(targets.values, predicted, np.full(len(predicted), targets.values.mean()))
+    weights = _weights(sample_weight, y_pred, targets)
+    return _explained(targets.values, predicted, np.average(targets.values, weights=weights), weights)
 
 
-def explained_variance_within_tasks(y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None) -> float:
+def explained_variance_within_tasks(
+    y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+) -> float:
     """Return ``1 - SSE / sum (y - mean of its task's y)^2`` over all observed targets.
 
     Predicting every task's mean explains nothing. This is never above `explained_variance_pooled`.
@@ -66,22 +78,34 @@ def explained_variance_within_tasks(y_true: ArrayLike, y_pred: ArrayLike, task: 
         Targets, NaN where missing, and predictions.
     task : array-like of shape (n_samples,), default=None
         The task of each row, where there is one target per row. Columns of a matrix are tasks.
+    sample_weight : array-like of shape (n_samples,), default=None
+        How much the targets of each row count.
 
     See Also
     --------
     explained_variance_pooled : What is explained beyond one mean for all.
     """
     targets, predicted = _observed(y_true, y_pred, task)
-    sums = np.bincount(targets.tasks, weights=targets.values, minlength=len(targets.ids))
-    means = sums / np.maximum(targets.counts, 1)
-    return _explained(targets.values, predicted, means[targets.tasks])
+    weights, n_tasks = _weights(sample_weight, y_pred, targets), len(targets.ids)
+    sums = np.bincount(targets.tasks, weights=weights * targets.values, minlength=n_tasks)
+    totals = np.bincount(targets.tasks, weights=weights, minlength=n_tasks)
+    means = sums / np.where(totals > 0, totals, 1.0)
+    return _explained(targets.values, predicted, means[targets.tasks], weights)
 
 
-def _explained(values: Floats, predicted: Floats, centres: Floats) -> float:
-    error, spread = np.sum((values - predicted) ** 2), np.sum((values - centres) ** 2)
+def _explained(values: Floats, predicted: Floats, centres: Floats | float, weights: Floats) -> float:
+    error, spread = weights @ (values - predicted) ** 2, weights @ (values - centres) ** 2
     if spread == 0:  # as scikit-learn's r2_score: nothing to explain
         return 1.0 if error == 0 else 0.0
     return float(1.0 - error / spread)
+
+
+def _weights(sample_weight: ArrayLike | None, y_pred: ArrayLike, targets: Targets) -> Floats:
+    """Return the weight of each observed target: that of its row."""
+    weights = _check_sample_weight(sample_weight, y_pred, dtype=np.float64, ensure_non_negative=True)[targets.rows]
+    if not weights.any():
+        raise ValueError("sample_weight is zero for every row with an observed target")
+    return np.asarray(weights)
 
 
 def _observed(

@@ -298,7 +298,9 @@ class MultiTaskILSVMClassifier(
         """
         return labels_of_tasks(self.decision_function(X, task), self._layout, self.classes_)
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
 
         Parameters
@@ -308,8 +310,10 @@ class MultiTaskILSVMClassifier(
             Labels, missing ones left out of the average.
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much the labels of each row count.
         """
-        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled)
+        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled, sample_weight=sample_weight)
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "components_")

@@ -208,9 +208,11 @@ prior_variance, max_iter, tol
         """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
         return fitted_best(self, X).predict(X, task)
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return the accuracy over all observed labels, whatever ``scoring`` is."""
-        return fitted_best(self, X).score(X, y, task)
+        return fitted_best(self, X).score(X, y, task, sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -359,9 +361,11 @@ prior_variance, max_iter, tol
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
         return fitted_best(self, X).predict(X, task)
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return R² over all observed targets, pooled, whatever ``scoring`` is."""
-        return fitted_best(self, X).score(X, y, task)
+        return fitted_best(self, X).score(X, y, task, sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -255,7 +255,9 @@ class MultiTaskILSVMRegressor(
         found = predict.decision(X, self._state) * self.target_scale_ + self.target_mean_
         return found[:, 0] if self._layout == "single" else found
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
         Parameters
@@ -265,8 +267,10 @@ class MultiTaskILSVMRegressor(
             Targets, missing ones left out.
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much the targets of each row count.
         """
-        return explained_variance_pooled(y, self.predict(X, task))
+        return explained_variance_pooled(y, self.predict(X, task), sample_weight=sample_weight)
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "components_")
