@@ -66,3 +66,19 @@ def test_shapes_must_agree():
         explained_variance_pooled(np.zeros((4, 3)), np.zeros((4, 2)))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         task_accuracy([1, 2], [1, 2, 3])
+
+
+def test_weights_are_numbers_of_copies():
+    y, predicted, task = ragged(2)
+    weights = np.arange(len(y)) % 4
+    copies = np.repeat(np.arange(len(y)), weights)
+    pooled = explained_variance_pooled(y, predicted, task, sample_weight=weights)
+    assert pooled == pytest.approx(r2_score(y, predicted, sample_weight=weights))
+    within = explained_variance_within_tasks(y, predicted, task, sample_weight=weights)
+    assert within == pytest.approx(explained_variance_within_tasks(y[copies], predicted[copies], task[copies]))
+    labels, answers = y > 3, predicted > 3
+    assert task_accuracy(labels, answers, sample_weight=weights) == pytest.approx(
+        accuracy_score(labels, answers, sample_weight=weights)
+    )
+    with pytest.raises(ValueError, match="sample_weight"):
+        task_accuracy(labels, answers, sample_weight=weights[:-1])
