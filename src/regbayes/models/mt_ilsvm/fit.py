@@ -83,8 +83,9 @@ def fit(
     else:
         if settings.temperature == "auto":
             problem = at_temperature(problem, start.scales.tau)
-        known = start.tasks.duals if len(start.tasks.duals) == len(tasks.duals) else tasks.duals
-        point = evaluate(start.latent, replace(tasks, duals=known), problem)
+        known = start.tasks
+        fits = len(known.duals) == len(tasks.duals) and known.weights.shape == tasks.weights.shape
+        point = evaluate(start.latent, known if fits else tasks, problem)
     step = alternate if settings.margins == "posterior" else descend
     result = run(
         lambda at: step(at, problem),
