@@ -25,7 +25,7 @@ from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Set
 Floats = NDArray[np.float64]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
-MOST_DRAWN_ALONE = 400  # topics, without responses
+MOST_DRAWN_ALONE = 250  # topics, without responses
 PORTION = 16  # tokens of a document whose proposals share a guess of its scores
 MOST_DRAWN_TOGETHER = 300  # topics: beyond, weights are drawn one after another, since the cube of their number counts
 
