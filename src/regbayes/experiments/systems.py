@@ -182,15 +182,15 @@ MULTILABEL: tuple[System, ...] = (
         "YaXue",
         _task_clusters,
         grid(alpha=(0.1, 1.0, 10.0), kernel_width=(0.5, 1.0, 2.0)),
-        grid(kernel_width=(1.0,)),
+        grid(kernel_width=(1.0,), max_iter=(10,)),
     ),
-    System("YaXue, plain sticks", _task_clusters, grid(alpha=(0.1, 1.0, 10.0)), grid(alpha=(1.0,))),
-    System("Piyushrai-1", _predictor_subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(20,))),
+    System("YaXue, plain sticks", _task_clusters, grid(alpha=(0.1, 1.0, 10.0)), grid(max_iter=(10,))),
+    System("Piyushrai-1", _predictor_subspace, grid(alpha=(1.0, 5.0)), grid(max_iter=(10,))),
     System(
         "Piyushrai-2",
         _predictor_subspace,
         grid(alpha=(1.0, 5.0), augmented=(True,)),
-        grid(augmented=(True,), max_iter=(20,)),
+        grid(augmented=(True,), max_iter=(10,)),
     ),
     System(
         "STL", lambda _, **settings: SingleTaskClassifier(**settings), grid(C=LINEAR_CS), grid(C=(0.01,)), random=False
