@@ -21,7 +21,7 @@ PATIENCE_PER_FEATURE = 8.0
 # With so many rows for each weight the factors of the tasks cost little, and a Newton step little more than a pass.
 MIN_ROWS_PER_WEIGHT = 10
 MAX_NEWTON_STEPS = 50
-MAX_NEWTON_SIZE = 20_000_000  # numbers in the factors of all tasks
+MAX_NEWTON_SIZE = 20_000_000  # numbers in the second derivatives of all tasks
 
 
 class SimplexAscent:

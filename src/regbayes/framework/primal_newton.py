@@ -12,7 +12,6 @@ task plus a term that only their sum sees.
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from regbayes.kernels.dispatch import Backend
 from regbayes.kernels.types import BoxRows, Floats, Indices
@@ -72,23 +71,20 @@ class SmoothPrimal:
         """Return the Newton direction from the gradient and the multipliers where it was taken."""
         rows, n_features = self.rows, gradient.shape[1]
         curved = (u > rows.lower) & (u < rows.upper) & ((rows.absolute == 0.0) | (u != 0.0))
-        step, factors = np.empty_like(gradient), []
-        by_sum = np.broadcast_to(np.eye(n_features), (self.coupling.size, n_features, n_features)).copy()
-        for t, members in enumerate(self.of_task):
-            factor = cho_factor(self.curvature(members[curved[members]]))
-            step[t] = -cho_solve(factor, gradient[t])
-            if rows.sharing > 0.0:
-                factors.append(factor)
-                group = rows.group[t]
-                by_sum[group] -= self.coupling[group] * cho_solve(factor, np.eye(n_features))
-        if rows.sharing > 0.0:
-            sums = np.zeros((self.coupling.size, n_features))
-            np.add.at(sums, rows.group, step)
-            shared = np.linalg.solve(by_sum, sums[:, :, None])[:, :, 0]
-            for t, factor in enumerate(factors):
-                group = rows.group[t]
-                step[t] += cho_solve(factor, self.coupling[group] * shared[group])
-        return step
+        blocks = np.array([self.curvature(members[curved[members]]) for members in self.of_task])  # (tasks, d, d)
+        step = -np.linalg.solve(blocks, gradient[:, :, None])[:, :, 0]
+        if rows.sharing == 0.0:
+            return np.asarray(step)
+        inverses = np.linalg.inv(blocks)
+        summed, sums = (
+            np.zeros((self.coupling.size, n_features, n_features)),
+            np.zeros((self.coupling.size, n_features)),
+        )
+        np.add.at(summed, rows.group, inverses)
+        np.add.at(sums, rows.group, step)
+        by_sum = np.eye(n_features) - self.coupling[:, None, None] * summed
+        shared = self.coupling[:, None] * np.linalg.solve(by_sum, sums[:, :, None])[:, :, 0]
+        return np.asarray(step + np.einsum("tij,tj->ti", inverses, shared[rows.group]))
 
     def descend(self, weights: Floats, scores: Floats) -> tuple[Floats, Floats, bool]:
         """Take one step; return the weights, their scores, and whether the objective fell."""
