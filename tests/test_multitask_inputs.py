@@ -13,6 +13,7 @@ from multitask_tools import (
     labels,
     regressor,
 )
+from regbayes.estimators._multitask import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -99,3 +100,17 @@ def test_more_features_than_rows_and_columns(make):
     assert fitted.components_.shape == (30, X.shape[1])
     assert np.all(np.isfinite(fitted.transform(X)))
     assert fitted.score(X[:20], Y[:20]) > 0.5
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
+    rng = np.random.default_rng(0)
+    X = np.array(1e7 + rng.standard_normal((5000, 3)) * [1.0, 100.0, 0.01], order=layout)
+    order = rng.permutation(len(X))
+    centred, mean, scale = standardized(X, True, order)
+    precise = X.astype(np.longdouble)
+    np.testing.assert_allclose(mean, precise.mean(axis=0).astype(float), rtol=1e-14)
+    np.testing.assert_allclose(scale, precise.std(axis=0).astype(float), rtol=1e-6)
+    np.testing.assert_array_equal(centred, ((X - mean) / scale)[order])
+    np.testing.assert_array_equal(standardized(X, True)[0][order], centred)
+    assert centred.flags.c_contiguous
