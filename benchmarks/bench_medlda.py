@@ -137,7 +137,9 @@ def tomotopy_documents(X: Any) -> list[list[str]]:
 
 def tomotopy_shares(model: Any, X: Any) -> np.ndarray:
     """Return the topics' shares that tomotopy infers; a document of unknown words has the same of each."""
-    made = [model.make_doc(document) for document in tomotopy_documents(X)]
+    known = set(model.used_vocabs)
+    documents = [[word for word in document if word in known] for document in tomotopy_documents(X)]
+    made = [model.make_doc(document) if document else None for document in documents]
     model.infer([document for document in made if document is not None], iterations=50, workers=1)
     return np.array([np.full(model.k, 1 / model.k) if one is None else one.get_topic_dist() for one in made])
 
@@ -146,10 +148,12 @@ def tomotopy_lda(K: int, sweeps: int, data: tuple[Any, Any], new: tuple[Any, Any
     import tomotopy
 
     model = tomotopy.LDAModel(k=K, alpha=0.1, eta=0.1, seed=0)
-    for document in tomotopy_documents(data[0]):
-        model.add_doc(document)
+    documents = tomotopy_documents(data[0])
+    kept = np.array([bool(document) for document in documents])  # an empty document ends the process
+    for document in documents:
+        if document:
+            model.add_doc(document)
     _, seconds = timed(lambda: model.train(sweeps, workers=1))
-    kept = np.diff(data[0].indptr) > 0  # tomotopy drops empty documents
     shares = np.array([document.get_topic_dist() for document in model.docs])
     classifier = LinearSVC().fit(shares, np.asarray(data[1])[kept])
     return classifier.score(tomotopy_shares(model, new[0]), new[1]), seconds
