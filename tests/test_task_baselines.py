@@ -16,6 +16,8 @@ from sklearn.base import clone, is_classifier
 from sklearn.callback import ProgressBar
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import KFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
@@ -111,8 +113,19 @@ def test_tasks_are_routed_as_metadata(make):
     X, y, task = ragged_for(make)
     with sklearn.config_context(enable_metadata_routing=True):
         model = make().set_fit_request(task=True).set_score_request(task=True).set_predict_request(task=True)
-        found = cross_validate(model, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
+        pipeline = make_pipeline(StandardScaler(), model)
+        found = cross_validate(pipeline, X, y, params={"task": task}, cv=KFold(2, shuffle=True, random_state=0))
         assert np.all(found["test_score"] > 0)
+
+
+@pytest.mark.parametrize("make", [SingleTaskRegressor, SingleTaskClassifier])
+def test_rows_count_in_the_score_by_their_weights(make):
+    X, y, task = groups()
+    y = y if make is SingleTaskRegressor else (y > np.median(y)).astype(int)
+    fitted, some = make().fit(X, y, task=task), np.arange(len(y)) % 3 > 0
+    found = fitted.score(X, y, task, sample_weight=some.astype(float))
+    assert found == pytest.approx(fitted.score(X[some], y[some], task[some]))
+    assert found != fitted.score(X, y, task)
 
 
 @every_baseline

@@ -177,7 +177,9 @@ class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
             return scores * self.target_scale_ + self.target_mean_
         return scores[:, 0] * self.target_scale_[0] + self.target_mean_[0]  # all tasks have one unit
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
         Parameters
@@ -187,8 +189,10 @@ class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
             Targets, missing ones left out.
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much the targets of each row count.
         """
-        return explained_variance_pooled(y, self.predict(X, task))
+        return explained_variance_pooled(y, self.predict(X, task), sample_weight=sample_weight)
 
 
 class TaskClassifier(TaskModel, ClassifierMixin, BaseEstimator):
@@ -233,7 +237,9 @@ class TaskClassifier(TaskModel, ClassifierMixin, BaseEstimator):
         """
         return labels_of_tasks(self.decision_function(X, task), self._layout, self.classes_)
 
-    def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
 
         Parameters
@@ -243,8 +249,10 @@ class TaskClassifier(TaskModel, ClassifierMixin, BaseEstimator):
             Labels, missing ones left out of the average.
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much the labels of each row count.
         """
-        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled)
+        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
