@@ -304,6 +304,8 @@ def test_missing_labels_are_left_out():
     tuned = MultiLabelThresholdCV(classifier(), cv=3, random_state=0).fit(X, some)
     seen = ~np.isnan(some)
     assert tuned.score(X, some) == pytest.approx(np.mean(tuned.predict(X)[seen] == some[seen]))
+    first = (np.arange(len(X)) < 10).astype(float)
+    assert tuned.score(X, some, sample_weight=first) == pytest.approx(tuned.score(X[:10], some[:10]))
     marked = Y.copy()
     marked[0, 0] = 5
     with pytest.raises(ValueError, match="Only binary classification is supported"):

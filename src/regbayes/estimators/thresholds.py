@@ -167,9 +167,9 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         above = self.decision_function(X) > 0
         return np.asarray(self.classes_[above.astype(int)])
 
-    def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Return the accuracy over all observed labels, whatever ``scoring`` is."""
-        return task_accuracy(y, self.predict(X))
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy over all observed labels, whatever ``scoring`` is; weights are of rows."""
+        return task_accuracy(y, self.predict(X), sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
