@@ -175,7 +175,7 @@ def test_no_update_lowers_the_bound_at_fixed_multipliers(word_prior, weights, va
     counts = X if weights == "whole" else csr_array(TfidfTransformer().fit_transform(X) * 3)
     problem = problem_of(counts, word_prior=word_prior, variance=variance)
     at = started(problem).factors
-    for _ in range(4):
+    for _ in range(2):
         multipliers = at.readout
         values = [posterior.lagrangian(problem, at, multipliers)]
         updates = [
