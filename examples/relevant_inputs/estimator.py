@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
@@ -85,7 +85,10 @@ class RelevantInputsClassifier(Saveable, CallbackSupportMixin, ClassifierMixin, 
         check_classification_targets(y)
         self.classes_, codes = coded_classes(self, y)
         if len(self.classes_) > 2:
-            raise ValueError(f"Only binary classification is supported. The type of the target is {len(self.classes_)}")
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is {type_of_target(y)}: "
+                f"y has {len(self.classes_)} classes"
+            )
         self._mean = X.mean(axis=0)
         data = Data(_with_constant(X - self._mean), 2.0 * codes - 1.0)
         settings = Settings(float(self.C), float(self.shape), float(self.rate))
