@@ -133,6 +133,7 @@ def test_weights_drawn_one_after_another(n_threads):
     _, counts, tilt, _ = random_case(11, 6)
     rng = np.random.default_rng(0)
     prior = WeightPrior(rng.exponential(1.0, (6, 11)), rng.standard_normal((6, 11)))
+    counts.doc_topic[3] = 0  # an empty document
     normals, weights = rng.standard_normal((6, 12)), tilt.weights[:, :11].astype(np.float64)
     expected, found = (weights.copy(), scores_of(counts, tilt)), (weights.copy(), scores_of(counts, tilt))
     reference.sweep_weights(tilt, counts, prior, normals, *expected)

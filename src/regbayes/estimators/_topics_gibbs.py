@@ -50,7 +50,7 @@ def run_gibbs(
     memory = _memory_for(estimator, fingerprint[-1]) if streaming else None
     chain, hint = (None, None) if streaming else _earlier(estimator, fingerprint, corpus)
     settings = _settings(estimator, fingerprint[-1], 0 if chain is None else chain.sweep)
-    if memory is not None or hint is not None:
+    if not (memory is None and hint is None and chain is None):
         settings = replace(settings, n_rising=0)  # topics that are known need no time to form
     documents = as_documents(counts) if estimator.refit else None
 
@@ -125,17 +125,16 @@ def _burn_in(estimator: Any) -> int:
 
 def _rising(estimator: Any, many_topics: bool) -> int:
     """Return over how many sweeps the price grows: a number, or a share of all."""
-    wanted, most = estimator.price_rise, iteration_limit(estimator)
+    wanted, burn_in = estimator.price_rise, _burn_in(estimator)
     if wanted is None:
-        return _burn_in(estimator) if many_topics else 0
-    if not isinstance(wanted, Integral):
-        return int(wanted * most)
-    if wanted >= most:
+        return burn_in if many_topics else 0
+    n_rising = int(wanted) if isinstance(wanted, Integral) else int(wanted * iteration_limit(estimator))
+    if n_rising > burn_in:
         raise ValueError(
-            "price_rise must be less than max_iter, so that sweeps are left at the full price; "
-            f"got price_rise={wanted!r} and max_iter={most!r}"
+            "price_rise must not be more than burn_in, so that averages are taken at the full price; "
+            f"got price_rise={wanted!r} and burn_in={estimator.burn_in!r}: {n_rising} and {burn_in} sweeps"
         )
-    return int(wanted)
+    return n_rising
 
 
 def _fingerprint(corpus: Corpus, estimator: Any, responses: Responses | None) -> tuple[int, ...]:

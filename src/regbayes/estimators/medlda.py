@@ -88,10 +88,10 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         Of the sampler, as are ``price_rise``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
         number, or their share of ``max_iter`` if it is a float below 1.
     price_rise : int, float or None, default=None
-        Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``.
-        From a random start strong labels split the subjects of the corpus as chance has it; a price that grows lets
-        topics form first. None is 0, but ``burn_in`` where there are many topics (``n_components`` times classes beyond
-        4000), which gains most.
+        Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``,
+        ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
+        price that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
+        most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
     refit : bool, default=True
         Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
         see: those that are inferred for the training documents without their responses (``partial_fit`` by least
@@ -121,7 +121,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
     trace_ : Trace
         Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
         settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
-        regularized objective otherwise, which never rises where margins are consistent.
+        regularized objective otherwise, which never rises.
     n_iter_ : int
         Sweeps of the last fit.
     n_features_in_, feature_names_in_

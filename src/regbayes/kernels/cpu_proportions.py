@@ -80,12 +80,22 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> We
 
 @compiled
 def _topic_columns(
-    doc_topic: CountTable, lengths: Indices, starts: Indices, documents: NDArray[np.int32], shares: Floats
+    doc_topic: CountTable,
+    lengths: Indices,
+    starts: Indices,
+    documents: NDArray[np.int32],
+    shares: Floats,
+    whole: Floats,
 ) -> None:
-    """Write the documents of each topic and its shares in them; ``starts`` are moved to the ends."""
+    """Write the documents of each topic and its shares in them; ``starts`` are moved to the ends.
+
+    ``whole`` are the shares of all topics together: 1, but 0 in an empty document.
+    """
     for document in range(doc_topic.shape[0]):
+        whole[document] = 0.0
         for k in range(starts.size):
             if doc_topic[document, k]:
+                whole[document] = 1.0
                 documents[starts[k]] = document
                 shares[starts[k]] = doc_topic[document, k] / lengths[document]
                 starts[k] += 1
@@ -96,6 +106,7 @@ def _sweep_weights(
     starts: Indices,
     documents: NDArray[np.int32],
     shares: Floats,
+    whole: Floats,
     linear: Floats,
     quadratic: Floats,
     prior_precision: Floats,
@@ -119,7 +130,7 @@ def _sweep_weights(
                 precision[r] += load[j]
         begin, end = (starts[k], starts[k + 1]) if position >= 0 else (0, linear.shape[0])
         for e in range(begin, end):
-            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), 1.0)
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
             for r in range(last - first):
                 b = quadratic[document, first + r] * share
                 slope[r] += share * linear[document, first + r] - b * scores[document, first + r]
@@ -132,7 +143,7 @@ def _sweep_weights(
                 for j in range(n_topics):
                     weights[first + r, j] += change[r]
         for e in range(begin, end):
-            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), 1.0)
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
             for r in range(last - first):
                 scores[document, first + r] += share * change[r]
 
@@ -150,8 +161,8 @@ def sweep_weights(
     n_topics, n_responses = counts.topic_total.size, len(weights)
     present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
     starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
-    documents, shares = np.empty(starts[-1], np.int32), np.empty(starts[-1])
-    _topic_columns(read_only(counts.doc_topic), read_only(tilt.lengths), starts[:-1].copy(), documents, shares)
+    documents, shares, whole = np.empty(starts[-1], np.int32), np.empty(starts[-1]), np.empty(len(scores))
+    _topic_columns(read_only(counts.doc_topic), read_only(tilt.lengths), starts[:-1].copy(), documents, shares, whole)
     bounds = np.linspace(0, n_responses, min(_N_PARTS, n_responses) + 1).astype(np.int64)
 
     def work(part: int) -> None:
@@ -159,6 +170,7 @@ def sweep_weights(
             read_only(starts),
             read_only(documents),
             read_only(shares),
+            read_only(whole),
             read_only(tilt.linear),
             read_only(tilt.quadratic),
             read_only(prior.precision),

@@ -47,7 +47,7 @@ def _exp(x: Any) -> Any:
 
 
 @compiled_inline
-def _add_rows(weights: Singles, slopes: Singles, bends: Singles, out: Singles) -> None:
+def _write_rows(weights: Singles, slopes: Singles, bends: Singles, out: Singles) -> None:
     """Write ``out_k = sum_l w_lk (slope_l + bend_l w_lk)``, four rows at a time to spare the memory of ``out``."""
     n_topics, n_responses = weights.shape[1], weights.shape[0]
     for k in range(n_topics):
@@ -85,7 +85,7 @@ def _tilt_of_document(
             score += weights[response, k] * np.float32(counts[k])
         slopes[response] = (linear[response] - quadratic[response] * np.float64(score) * per_token) * per_token
         bends[response] = -0.5 * quadratic[response] * per_token * per_token
-    _add_rows(weights, slopes, bends, tilt)
+    _write_rows(weights, slopes, bends, tilt)
 
 
 @compiled_inline
@@ -102,7 +102,7 @@ def _shift_of_topic(
     for response in range(weights.shape[0]):
         slopes[response] = quadratic[response] * per_token * per_token * weights[response, topic]
         bends[response] = _ZERO
-    _add_rows(weights, slopes, bends, shift)
+    _write_rows(weights, slopes, bends, shift)
 
 
 @compiled_inline
