@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.corpus import Corpus, build_corpus
+from regbayes.models.medlda.margins import Readout
+from regbayes.models.medlda.posterior_state import Factors, Problem, moments_of, shares_of
 from regbayes.models.medlda.state import Margins, Responses, Settings, Targets
 
 
@@ -70,3 +74,38 @@ def loss(responses: Responses, document: int, response: int, score: NDArray[np.f
         return price * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)
     assert isinstance(responses, Targets)
     return price * np.clip(np.abs(responses.values[document, response] - score) - responses.epsilon, 0, None)
+
+
+def bound(problem: Problem, factors: Factors) -> float:
+    """The bound on the log-probability of words and responses, docs/math.md eq. (60) and (110)."""
+    terms = posterior.word_terms(problem, factors) | posterior.response_terms(problem, factors)
+    return -sum(terms.values())
+
+
+def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
+    """The bound plus what fixed multipliers reward in it: no update lowers it.
+
+    Weights are those of ``readout`` too, unless a Gaussian response gives them a distribution.
+    """
+    found = bound(problem, factors)
+    if readout is not None:
+        weights = readout.weights if factors.belief is None else factors.belief.mean
+        found += float(np.vdot(readout.pull, shares_of(problem, factors) @ weights.T))
+    return found
+
+
+def update_weights(problem: Problem, factors: Factors) -> Factors:
+    """The distribution of the weights at fixed multipliers, docs/math.md eq. (107), by its definition."""
+    seen, pull, belief = moments_of(problem, factors), factors.readout.pull, factors.belief
+    means, covariances = [], []
+    for y, variance, u in zip(problem.response.values.T, belief.variance, pull.T, strict=True):
+        base = response.base_measure(seen, y, variance, problem.response.weight_variance)
+        covariances.append(np.linalg.inv(base.precision))
+        means.append(covariances[-1] @ (seen.shares.T @ (y / variance + u)))
+    belief = replace(belief, mean=np.array(means), covariance=np.array(covariances))
+    return replace(factors, belief=belief, readout=replace(factors.readout, weights=belief.mean))
+
+
+def after_a_round(problem: Problem, factors: Factors) -> Factors:
+    """The factors after a round that is taken whatever it does to the objective."""
+    return posterior.step(problem, posterior.Round(factors, {"anything": np.inf})).state.factors

@@ -11,11 +11,12 @@ from scipy.optimize import minimize
 from scipy.special import digamma, gammaln, logsumexp
 from sklearn.decomposition import LatentDirichletAllocation
 
-from medlda_tools import draw_documents
+from medlda_tools import after_a_round, bound, draw_documents, lagrangian
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.types_meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior, variational
 from regbayes.models.medlda.init import class_logits, random_logits
-from regbayes.models.medlda.margins import Accuracy, Classes, build_dual, solve_readout
+from regbayes.models.medlda.margins import Classes, build_dual, solve_readout
 from regbayes.models.medlda.meanfield import as_word_counts, bounds, lengths_of, proportions
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
 from regbayes.models.medlda.posterior_documents import update_documents
@@ -134,14 +135,14 @@ def test_no_update_lowers_the_bound_at_fixed_multipliers(kind, word_prior):
     at = first_round(problem).factors
     for _ in range(6):
         readout = at.readout
-        values = [posterior.lagrangian(problem, at, readout)]
+        values = [lagrangian(problem, at, readout)]
         updates = [partial(update_documents, problem), posterior.update_topics, posterior.update_prior]
         for update in updates:
             at = update(at)
-            values.append(posterior.lagrangian(problem, at, readout))
+            values.append(lagrangian(problem, at, readout))
         assert np.all(np.diff(values) > -1e-6 * np.abs(values[:-1]))
         assert values[-1] > values[0]
-        at = posterior.step(problem, posterior.Round(at, {})).state.factors
+        at = after_a_round(problem, at)
 
 
 def test_the_bound_is_what_its_definition_says():
@@ -160,7 +161,7 @@ def test_the_bound_is_what_its_definition_says():
             phi = np.exp(exponent - logsumexp(exponent))
             total += n * np.sum(phi * (log_topics[w] + expected_log[d] - np.log(phi)))
     total -= proportion_divergence(gamma, at.doc_prior) + topic_divergence(at.topic_counts[:, :4], 0.1)
-    assert -sum(posterior.bound_terms(problem, at).values()) == pytest.approx(total, rel=1e-6)
+    assert bound(problem, at) == pytest.approx(total, rel=1e-6)
 
 
 def test_perturbed_proportions_and_topics_are_worse():
@@ -168,7 +169,7 @@ def test_perturbed_proportions_and_topics_are_worse():
     at = first_round(problem).factors
     for _ in range(40):
         at = update_documents(problem, at)
-    best = posterior.lagrangian(problem, at, at.readout)
+    best = lagrangian(problem, at, at.readout)
     rng = np.random.default_rng(0)
     for size in (0.03, 0.3):
         # Topics of words that belong to moved proportions and tilts: another point of the same family.
@@ -179,10 +180,10 @@ def test_perturbed_proportions_and_topics_are_worse():
         drop = np.sum((digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
                        - digamma(at.gamma[:, :4]) + digamma(at.gamma[:, :4].sum(axis=1))[:, None])
                       * at.doc_topic[:, :4])  # fmt: skip
-        assert posterior.lagrangian(problem, replace(shifted, entropy=at.entropy + drop), at.readout) < best
+        assert lagrangian(problem, replace(shifted, entropy=at.entropy + drop), at.readout) < best
         topics = at.word_topic * np.exp(size * rng.standard_normal(at.word_topic.shape)).astype(np.float32)
-        settled = posterior.lagrangian(problem, posterior.update_topics(at), at.readout)
-        assert posterior.lagrangian(problem, replace(at, topic_counts=topics), at.readout) < settled
+        settled = lagrangian(problem, posterior.update_topics(at), at.readout)
+        assert lagrangian(problem, replace(at, topic_counts=topics), at.readout) < settled
 
 
 def test_estimated_prior_is_where_the_bound_is_highest():

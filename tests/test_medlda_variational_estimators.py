@@ -187,6 +187,11 @@ def test_bad_parameters_are_named(parameters, message):
         classifier(**parameters).fit(X, LABELS)
 
 
+def test_counts_beyond_single_precision_are_refused():
+    with pytest.raises(ValueError, match="must be at most 1e"):
+        classifier().fit(X * 1e40, LABELS)
+
+
 def test_only_the_sampler_takes_portions():
     assert not hasattr(classifier(), "partial_fit")
     assert not hasattr(regressor(), "partial_fit")

@@ -43,6 +43,8 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
 }
 
+LARGEST_COUNT = 1e30  # of single precision not much is left beyond
+
 
 class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Counts in, topics out: everything that does not depend on what the responses are."""
@@ -175,6 +177,9 @@ def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = Fals
         counts.eliminate_zeros()
     if whole:
         _check_whole(counts.data)
+    largest = float(counts.data.max(initial=0))
+    if largest > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
     return counts
 
 

@@ -169,8 +169,6 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         """
         counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
         values = self._begin(y, counts)
-        if self.inference == "gibbs" and self.response_variance is not None:
-            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         run = run_gibbs if self.inference == "gibbs" else run_variational
         run(self, counts, self._targets(values), {"X": X, "y": y})
         return self
@@ -205,6 +203,8 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     def _begin(self, y: Any, counts: Counts) -> Floats:
         """Learn the targets' units and the price of a residual; return the targets."""
         values = self._read_targets(y, counts)
+        if self.inference == "gibbs" and self.response_variance is not None:
+            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         self._mean, scale = values.mean(axis=0), values.std(axis=0)
         self._scale = np.where(scale > 0, scale, 1.0)
         self._mean_length = mean_length(counts)

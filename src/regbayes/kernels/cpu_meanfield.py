@@ -33,7 +33,7 @@ _HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
 
 @compiled_as_written
 def _exp(x: Any) -> Any:
-    """Return exp(x) in single precision (Cephes' polynomial) for x up to 80; at least exp(-87)."""
+    """Return exp(x) in single precision (Cephes' polynomial) for x up to 80, and exp(LOWEST_EXPONENT) at least."""
     x = min(max(x, _LOWEST), _HIGHEST)
     shifted = x * _LOG2_E + _ROUND
     n = shifted - _ROUND

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from regbayes.engine import Status, StepResult
 from regbayes.framework import quasi_newton
+from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
 from regbayes.framework.quasi_newton import Moves
 from regbayes.kernels.dispatch import Backend, get_backend
 from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
 from regbayes.kernels.types_topics import padded
-from regbayes.models.medlda.margins import Accuracy, Dual, Readout, solve_readout
+from regbayes.models.medlda.margins import Dual, Readout, solve_readout
 from regbayes.models.medlda.meanfield import MeanField, word_bounds
 
 Floats = NDArray[np.float64]
@@ -28,11 +29,7 @@ N_PAIRS = 3  # that L-BFGS remembers, each two tables of words by topics; ten di
 FIRST_MOVE = 0.1  # root mean square of the first change of the logits
 FIRST = Accuracy(gap=1e-3, max_epochs=20.0)  # of the large-margin step
 FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # once the topics stand
-GAP_SHARE = 0.1  # of what the last step gained: the duality gap that the next one is judged with
-GAP_RANGE = (1e-6, 1e-3)  # relative to the value
-EPOCH_RANGE = (10.0, 40.0)  # passes that are spent on it
-LEAST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
-PATIENT_EPOCHS = 300.0
+RULE = AccuracyRule(gap_share=0.1, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 40.0))
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Problem:
 
     documents: WordCounts
     lengths: Floats  # (N,)
-    dual: Dual | None  # None: topics alone
+    dual: Dual
     doc_prior: Floats  # (K,)
     word_prior: float
     n_sweeps: int
@@ -59,7 +56,7 @@ class Evaluation:
     """J at some logits, and what was computed on the way."""
 
     logits: Singles  # (V, K): log-probabilities of words in topics, up to a constant for each topic
-    readout: Readout | None
+    readout: Readout
     terms: dict[str, float]
     topics: Singles  # (V, columns)
     gamma: Singles  # (N, columns)
@@ -70,9 +67,9 @@ class Evaluation:
         return sum(self.terms.values())
 
     @property
-    def multipliers(self) -> Floats | None:
+    def multipliers(self) -> Floats:
         """Multipliers to start the next large-margin solve from."""
-        return None if self.readout is None else self.readout.solution.dual
+        return self.readout.solution.dual
 
 
 @dataclass(frozen=True)
@@ -98,16 +95,15 @@ def evaluate(problem: Problem, logits: Singles, warm_start: Floats | None, accur
     logs = problem.backend.infer_by_sweeps(problem.documents, prior, problem.n_sweeps, columns, problem.n_threads)
     gamma = columns[:, :K].astype(np.float64)
     log_sum = float(shifted.sum(dtype=np.float64)) - len(logits) * float(np.sum(np.log(mass)))
+    shares = (gamma - problem.doc_prior) / problem.lengths[:, None]
+    readout = solve_readout(shares, problem.dual, warm_start, accuracy)
+    squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
     terms = {
         "words": -float(np.sum(word_bounds(logs, gamma, problem.lengths, problem.doc_prior))),
         "topics": -problem.word_prior * log_sum,
+        "weights": squares,
+        "margin": readout.solution.primal - squares,
     }
-    readout = None
-    if problem.dual is not None:
-        shares = (gamma - problem.doc_prior) / problem.lengths[:, None]
-        readout = solve_readout(shares, problem.dual, warm_start, accuracy)
-        squares = 0.5 * float(np.vdot(readout.solution.weights, readout.solution.weights))
-        terms |= {"weights": squares, "margin": readout.solution.primal - squares}
     return Evaluation(logits, readout, terms, topics, columns)
 
 
@@ -115,8 +111,7 @@ def gradient(problem: Problem, at: Evaluation) -> Singles:
     """Return the derivatives of J by the logits, docs/math.md eq. (69)-(71), shape (V, K)."""
     K = problem.n_topics
     by_gamma = np.zeros(at.gamma.shape, np.float32)
-    if at.readout is not None:
-        by_gamma[:, :K] = at.readout.slopes() / problem.lengths[:, None]
+    by_gamma[:, :K] = at.readout.slopes() / problem.lengths[:, None]
     prior = Prior(at.topics, problem.doc_prior.astype(np.float32))
     table = problem.backend.reverse_sweeps(
         problem.documents, prior, problem.n_sweeps, at.gamma, by_gamma, 1.0, problem.n_threads
@@ -144,22 +139,13 @@ def step(problem: Problem, search: Search) -> StepResult[Search]:
     slope = gradient(problem, moved)
     change = slope - search.gradient
     moves = quasi_newton.remember(search.moves, moved.logits - search.at.logits, change, N_PAIRS)
-    after = Search(moved, slope, moves, _accuracy_after(search, moved))
+    accuracy = RULE.after(search.accuracy, search.at.objective - moved.objective, moved.readout.solution)
+    after = Search(moved, slope, moves, accuracy)
     return StepResult(after, moved.terms, _diagnostics(moved, length))
 
 
 def _diagnostics(at: Evaluation, length: float) -> dict[str, float]:
-    return {"step": length, "gap": 0.0 if at.readout is None else at.readout.solution.gap}
-
-
-def _accuracy_after(search: Search, moved: Evaluation) -> Accuracy:
-    """Return how accurate the next large-margin steps should be, for gaps not to hide what is gained."""
-    if moved.readout is None:
-        return search.accuracy
-    gained, solution = search.at.objective - moved.objective, moved.readout.solution
-    epochs = search.accuracy.max_epochs * (2.0 if solution.gap > gained else 0.7)
-    share = gained / max(solution.primal, np.finfo(np.float64).tiny)
-    return Accuracy(float(np.clip(GAP_SHARE * share, *GAP_RANGE)), float(np.clip(epochs, *EPOCH_RANGE)))
+    return {"step": length, "gap": at.readout.solution.gap}
 
 
 def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | None, float]:
@@ -170,10 +156,11 @@ def _downhill(problem: Problem, search: Search) -> tuple[Search, Evaluation | No
             return search, *found
         if search.moves:
             search = replace(search, moves=())
-        elif search.at.readout is not None and search.accuracy.gap > LEAST_GAP:
-            search = _sharpened(problem, search)
         else:
-            return search, None, 0.0
+            sharper = search.accuracy.sharper()
+            if sharper is None:
+                return search, None, 0.0
+            search = _sharpened(problem, search, sharper)
 
 
 def _line_search(problem: Problem, search: Search) -> tuple[Evaluation, float] | None:
@@ -188,9 +175,8 @@ def _line_search(problem: Problem, search: Search) -> tuple[Evaluation, float] |
     return quasi_newton.backtrack(trial, at.objective, slope, MAX_TRIALS)
 
 
-def _sharpened(problem: Problem, search: Search) -> Search:
+def _sharpened(problem: Problem, search: Search, accuracy: Accuracy) -> Search:
     """Solve for the weights more accurately: what looked like a rise may have been the gap."""
-    accuracy = Accuracy(max(0.1 * search.accuracy.gap, LEAST_GAP), PATIENT_EPOCHS)
     at = evaluate(problem, search.at.logits, search.at.multipliers, accuracy)
     slope = gradient(problem, at)
     if at.objective > search.at.objective:  # a smaller gap can come with a slightly higher value: keep the lower one
@@ -207,10 +193,8 @@ def finished(problem: Problem, search: Search) -> MeanField:
     """Return the fitted model: the topics, and the weights solved for once more, accurately."""
     at, K = search.at, problem.n_topics
     gamma = at.gamma[:, :K].astype(np.float64)
-    weights = np.zeros((0, K))
-    if problem.dual is not None:
-        shares = (gamma - problem.doc_prior) / problem.lengths[:, None]
-        weights = solve_readout(shares, problem.dual, at.multipliers, FINAL).folded
+    shares = (gamma - problem.doc_prior) / problem.lengths[:, None]
+    weights = solve_readout(shares, problem.dual, at.multipliers, FINAL).folded
     total = np.sum(gamma - problem.doc_prior, axis=0)
     topics = np.ascontiguousarray(at.topics[:, :K])
     counts = (topics * total.astype(np.float32)).astype(np.float32)

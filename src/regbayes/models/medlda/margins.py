@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, MultiClassDual, TaskLayout, solve_box, solve_simplex
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.medlda.state import Margins, Targets
 
 Floats = NDArray[np.float64]
@@ -31,14 +32,6 @@ class Classes:
 
 
 Supervision = Classes | Margins | Targets
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """When a large-margin step is good enough."""
-
-    gap: float  # duality gap, relative to the value
-    max_epochs: float  # passes over the documents
 
 
 @dataclass(frozen=True)

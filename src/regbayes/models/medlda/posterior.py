@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from regbayes.engine import Status, StepResult
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.types_topics import padded
 from regbayes.models.medlda import response as gaussian
-from regbayes.models.medlda.margins import Accuracy, Readout, solve_readout
+from regbayes.models.medlda.margins import solve_readout
 from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergence, topic_divergence
 from regbayes.models.medlda.posterior_documents import coupled_update, update_documents, update_documents_carefully
@@ -115,21 +116,6 @@ def update_response_variance(problem: Problem, factors: Factors) -> Factors:
     return replace(factors, belief=gaussian.update_variance(seen, problem.response, factors.belief))
 
 
-def update_weights(problem: Problem, factors: Factors) -> Factors:
-    """Update the distribution of the weights at fixed multipliers, docs/math.md eq. (107)."""
-    assert problem.response is not None
-    assert factors.belief is not None
-    assert factors.readout is not None
-    seen, readout = moments_of(problem, factors), factors.readout
-    belief = gaussian.update_weights(seen, problem.response, factors.belief, readout.pull)
-    return replace(factors, belief=belief, readout=replace(readout, weights=belief.mean))
-
-
-def bound_terms(problem: Problem, factors: Factors) -> dict[str, float]:
-    """Return the terms of the negative bound on the log-probability of words and responses, eq. (60) and (110)."""
-    return word_terms(problem, factors) | _response_terms(problem, factors)
-
-
 def word_terms(problem: Problem, factors: Factors) -> dict[str, float]:
     """Return the terms of the negative bound on the log-probability of the words, docs/math.md eq. (60)."""
     K = factors.n_topics
@@ -143,7 +129,8 @@ def word_terms(problem: Problem, factors: Factors) -> dict[str, float]:
     }
 
 
-def _response_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+def response_terms(problem: Problem, factors: Factors) -> dict[str, float]:
+    """Return the terms that a Gaussian response adds, docs/math.md eq. (110); none without one."""
     if problem.response is None or factors.belief is None:
         return {}
     return gaussian.terms(moments_of(problem, factors), problem.response, factors.belief)
@@ -155,20 +142,8 @@ def _weight_terms(problem: Problem, factors: Factors) -> dict[str, float]:
     assert factors.readout is not None
     weights = factors.readout.weights
     terms = {"weights": 0.5 * float(np.vdot(weights, weights)) / problem.dual.weight_variance}
-    terms |= _response_terms(problem, factors)
+    terms |= response_terms(problem, factors)
     return terms | {"margin": float(np.sum(problem.dual.losses(shares_of(problem, factors) @ weights.T)))}
-
-
-def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
-    """Return the bound plus what fixed multipliers reward in it: no update of `factors` lowers it.
-
-    Weights are those of ``readout`` too, unless a Gaussian response gives them a distribution.
-    """
-    found = -sum(bound_terms(problem, factors).values())
-    if readout is not None:
-        weights = readout.weights if factors.belief is None else factors.belief.mean
-        found += float(np.vdot(readout.pull, shares_of(problem, factors) @ weights.T))
-    return found
 
 
 def _concluded(problem: Problem, factors: Factors) -> Round:

@@ -19,9 +19,10 @@ from scipy.special import digamma
 from regbayes.engine import Status
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, solve_box
+from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.types_meanfield import Singles, WordCounts
-from regbayes.models.medlda.margins import Accuracy, Dual, Readout
+from regbayes.models.medlda.margins import Dual, Readout
 
 Floats = NDArray[np.float64]
 
@@ -265,17 +266,6 @@ def base_measure(seen: Moments, values: Floats, variance: float, weight_variance
     """Return the normal distribution of one response's weights without margins: Bayesian linear regression."""
     precision = np.eye(len(seen.second)) / weight_variance + seen.second / variance
     return Base(precision, cho_solve(cho_factor(precision), seen.shares.T @ values / variance))
-
-
-def update_weights(seen: Moments, response: Response, belief: Belief, pull: Floats) -> Belief:
-    """Return the distribution of the weights at fixed multipliers, docs/math.md eq. (107)."""
-    means, covariances = [], []
-    for y, spread, u in zip(response.values.T, belief.variance, pull.T, strict=True):
-        base = base_measure(seen, y, spread, response.weight_variance)
-        factor = cho_factor(base.precision)
-        means.append(base.mean + cho_solve(factor, seen.shares.T @ u))
-        covariances.append(cho_solve(factor, np.eye(len(base.mean))))
-    return replace(belief, mean=np.array(means), covariance=np.array(covariances))
 
 
 def squared_residuals(seen: Moments, values: Floats, belief: Belief) -> Floats:

@@ -78,7 +78,7 @@ def fit(
     Returns
     -------
     FitResult
-        With consistent margins the objective never rises in its trace.
+        With margins the objective never rises in its trace.
     """
     documents_kept, rows = _without_empty(as_word_counts(documents))
     kept = None if supervision is None else _take(supervision, rows)
@@ -93,6 +93,7 @@ def fit(
     scheme: Any
     problem: Any
     if by_sweeps:
+        assert dual is not None
         scheme = consistent
         problem = consistent.Problem(
             documents_kept, lengths, dual, doc_prior, settings.topic_word_prior, settings.n_sweeps, settings.n_threads
