@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -119,5 +120,6 @@ def test_related_tasks_learn_from_each_other():
 def test_without_gpytorch_a_message_says_how_to_get_it(monkeypatch):
     X, Y = numbers()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails, as it does without the extra
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'regbayes\[gp\]'"):
         MTGPRegressor().fit(X, Y)

@@ -100,7 +100,6 @@ class Likelihood(ABC):
     def __init__(self, rows: TaskRows, start: Covariances) -> None:
         import torch
 
-        load_gpytorch()  # before any work
         self.rows, self.targets = rows, torch.as_tensor(rows.targets)
         logs = np.log([start.own, start.length_scale, start.noise_variance])
         self.factor, self.logs = torch.as_tensor(start.factor.copy()), torch.as_tensor(logs)

@@ -110,6 +110,7 @@ class MTGPRegressor(TaskRegressor):
         self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
+        _process.load_gpytorch()  # or say how to get it, before any work
         cells = problem.cells
         rows = TaskRows(problem.X[cells.rows], cells.outputs, cells.targets, problem.n_outputs)
         start = self._start(rows)
