@@ -171,6 +171,21 @@ def test_a_kernel_that_reaches_everywhere_is_the_plain_process():
     np.testing.assert_allclose(found[1].state.memberships, found[0].state.memberships, atol=1e-8)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_any_width_and_any_unit_of_places_will_do(scale):
+    rng = np.random.default_rng(0)
+    X, places = rng.standard_normal((60, 3)), rng.standard_normal((4, 2))
+    Y = X @ rng.standard_normal((3, 4)) + rng.logistic(size=(60, 4)) > 0
+
+    def scores(**parameters):
+        return DirichletProcessTaskClassifier(random_state=0, **parameters).fit(X, Y).decision_function(X)
+
+    moved = scores(kernel_width=1.0, task_locations=scale * places)
+    np.testing.assert_allclose(moved, scores(kernel_width=1.0, task_locations=places), rtol=1e-6)
+    assert np.all(np.isfinite(scores(kernel_width=scale, task_locations=places)))
+    np.testing.assert_allclose(scores(kernel_width=1e200, task_locations=places), scores(), rtol=1e-6)
+
+
 def test_tasks_that_are_near_share_a_cluster_where_labels_are_few():
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(12), 8)

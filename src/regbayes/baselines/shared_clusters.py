@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 
 CONSTANT = 1.0
 A_TASK = 0.5  # expected number of tasks that makes a cluster one that is in use
+FARTHEST = 1e100  # distance in widths of the kernel: all beyond are as far
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -55,8 +56,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         process.
     task_locations : array-like of shape (n_outputs, n_coordinates) or None, default=None
         Where the tasks are, in the order of ``tasks_``; a task with more than two classes has a row for each. None is
-        the mean of the standardised inputs of the rows that have the label (the second of two classes). Used with
-        ``kernel_width`` alone.
+        the mean of the standardised inputs of the rows that have the label (the second of two classes). Not
+        used without ``kernel_width``.
     class_weight : dict, list of dict, "balanced" or None, default=None
         Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
         each task.
@@ -176,10 +177,12 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
     def _log_kernel(self, problem: TaskProblem) -> Floats:
         """Logarithm of the kernel between every two outputs."""
         places = _places(problem) if self.task_locations is None else self._given_places(problem.n_outputs)
-        squares = squareform(pdist(places, "sqeuclidean"))
-        apart = squares[np.triu_indices_from(squares, k=1)]
+        peak = float(np.abs(places).max())
+        apart = pdist(places / peak if peak > 0 else places)  # of order one: squares do not overflow
         unit = float(np.median(apart[apart > 0])) if np.any(apart > 0) else 1.0
-        return np.asarray(-0.5 * squares / (unit * float(self.kernel_width) ** 2))
+        with np.errstate(over="ignore"):  # of narrow kernels
+            widths = np.minimum(squareform(apart) / unit / float(self.kernel_width), FARTHEST)
+        return np.asarray(-0.5 * widths**2)
 
     def _given_places(self, n_outputs: int) -> Floats:
         places = check_array(self.task_locations, dtype=np.float64, input_name="task_locations")
