@@ -63,7 +63,8 @@ class Table1(Comparison):
             'iLSVM is ILSVMClassifier with its default margins ("consistent"); "printed updates" is '
             'margins="posterior", the alternation that the paper prints. IBP+SVM is IBPFactorAnalysis, learned cold '
             "and inferred warm, with LinearSVC behind it, EFH+SVM a harmonium with LinearSVC behind it. Harmoniums are "
-            "finite: their number of features is among the settings.",
+            "finite: their number of features is among the settings, and for MMH so is the form of its objective, the "
+            "original one or one in which the likelihood weighs less.",
         )
 
     def datasets(self) -> Sequence[Dataset]:
