@@ -12,36 +12,17 @@ from typing import Any
 import numpy as np
 
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._exponential import exp
 from regbayes.kernels.chunks import each_task, map_chunks
 from regbayes.kernels.types import Floats, Indices, read_only
 from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts, Words, group_bounds
-from regbayes.kernels.types_topics import LOWEST_EXPONENT
 
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
-_LOWEST = np.float32(LOWEST_EXPONENT)
-_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))
 _TINY = np.float32(1e-30)
 _E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
 _T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
 _HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
-
-
-@compiled_as_written
-def _exp(x: Any) -> Any:
-    """Return exp(x) in single precision (Cephes' polynomial) for x up to 80, and exp(LOWEST_EXPONENT) at least."""
-    x = min(max(x, _LOWEST), _HIGHEST)
-    shifted = x * _LOG2_E + _ROUND
-    n = shifted - _ROUND
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
-    bits = np.float32(shifted).view(np.int32)
-    power_of_two = np.int32((bits + np.int32(127)) << np.int32(23)).view(np.float32)
-    return (p * r * r + r + _ONE) * power_of_two
 
 
 @compiled_as_written
@@ -55,7 +36,7 @@ def _exp_digamma(x: Any, shift: Any) -> Any:
     way = (_TWO * x + _FIVE) * (_ONE / p + _ONE / (p + _FOUR) + _ONE / (p + _SIX))
     u = x + np.float32(5.5)
     inverse = _ONE / u
-    return (u + inverse * (_E1 + _E3 * inverse * inverse)) * _exp(shift - way)
+    return (u + inverse * (_E1 + _E3 * inverse * inverse)) * exp(min(shift - way, _HIGHEST))
 
 
 @compiled_as_written

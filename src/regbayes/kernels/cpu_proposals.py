@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.kernels._compile import compiled, compiled_inline
-from regbayes.kernels.cpu_topics import _LOWEST, _ZERO, _exp
+from regbayes.kernels._exponential import LOWEST, exp
 from regbayes.kernels.types import Floats, Indices, read_only
 from regbayes.kernels.types_topics import Assignments, CountTable, Singles, Tilt, Tokens, TopicCounts, WordLists, Words
 
+_ZERO = np.float32(0.0)
 _GROUP = 32  # topics that are summed together, so that looking up a draw takes two short walks
 _DENSE_SHARE = 4  # a word with more than a quarter of the topics is read as a row
 
@@ -159,7 +160,7 @@ def _exponents(
     for k in range(n_topics):
         highest = max(highest, exponent[k])
     for k in range(exponent.size):
-        exponent[k] = min(max(exponent[k] - highest, _LOWEST), _ZERO)
+        exponent[k] = min(max(exponent[k] - highest, LOWEST), _ZERO)
 
 
 @compiled
@@ -228,7 +229,7 @@ def _propose_runs(
                 rest = end - begin, of_linear, of_quadratic, weights, bend, slopes, n_topics
                 _exponents(current, inside, length, *rest, exponent)
                 for k in range(n_columns):
-                    factor[k] = _exp(exponent[k])
+                    factor[k] = exp(exponent[k])
             for k in range(n_columns):
                 side[k] = (np.float32(counts[k]) + alpha) * inverse[k] * factor[k]
             smooth = _sum_groups(side, groups)

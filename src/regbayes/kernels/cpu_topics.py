@@ -13,37 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._exponential import exp
 from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import (
-    LOWEST_EXPONENT,
-    SPAN,
-    Singles,
-    Tilt,
-    Tokens,
-    TopicCounts,
-)
+from regbayes.kernels.types_topics import SPAN, Singles, Tilt, Tokens, TopicCounts
 
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
-_LOWEST = np.float32(LOWEST_EXPONENT)
-_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
-_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
-
-
-@compiled_as_written
-def _exp(x: Any) -> Any:
-    """Return exp(x) for x <= 0 in single precision (Cephes' polynomial), at least exp(LOWEST_EXPONENT)."""
-    x = max(x, _LOWEST)
-    shifted = x * _LOG2_E + _ROUND
-    n = shifted - _ROUND
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
-    bits = np.float32(shifted).view(np.int32)
-    power_of_two = np.int32((bits + np.int32(127)) << np.int32(23)).view(np.float32)
-    return (p * r * r + r + _ONE) * power_of_two
+_ZERO = np.float32(0.0)
 
 
 @compiled_inline
@@ -198,7 +173,7 @@ def _sample_visits(
                 for k in range(topic_total.size):  # padding has no tilt, which may be higher than all others
                     highest = max(highest, tilt[k] + shift[k])
                 for k in range(topic_total.size):
-                    factor[k] = _exp(tilt[k] + shift[k] - highest)
+                    factor[k] = exp(tilt[k] + shift[k] - highest)
             k = _draw(uniforms[i - offset], counts, row, alpha, beta, inverse, factor, topic_total.size, p, sums)
             if k != old:
                 n_changed += 1
