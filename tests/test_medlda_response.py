@@ -331,3 +331,6 @@ def test_the_objective_is_that_of_all_assignments_enumerated():
 def test_the_sampler_has_no_gaussian_response_in_portions_either():
     with pytest.raises(ValueError, match='needs inference="variational"'):
         MedLDARegressor(3, inference="gibbs", response_variance=1.0, max_iter=2).partial_fit(X, NUMBERS)
+    later = MedLDARegressor(3, inference="gibbs", max_iter=2).partial_fit(X, NUMBERS)
+    with pytest.raises(ValueError, match='needs inference="variational"'):
+        later.set_params(response_variance=1.0).partial_fit(X, NUMBERS)

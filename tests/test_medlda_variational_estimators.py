@@ -139,6 +139,15 @@ def test_warm_starts_go_on_from_the_topics(make, y):
 
 
 @QUIET
+def test_a_warm_start_has_the_prior_that_is_asked_for():
+    model = classifier(margins="posterior", max_iter=2, warm_start=True).fit(X, LABELS)
+    np.testing.assert_array_equal(model.set_params(doc_topic_prior=2.0).fit(X, LABELS)._fitted.doc_prior, 2.0)
+    estimated = model.set_params(doc_topic_prior="estimate").fit(X, LABELS)._fitted.doc_prior
+    again = model.set_params(max_iter=1).fit(X, LABELS)._fitted.doc_prior  # goes on from there
+    assert np.abs(np.log(again / estimated)).max() < np.abs(np.log(again / 0.1)).max()
+
+
+@QUIET
 def test_long_short_and_empty_documents():
     rng = np.random.default_rng(0)
     long = rng.multinomial(100_000, TOPICS[0])[None]

@@ -203,8 +203,6 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     def _begin(self, y: Any, counts: Counts) -> Floats:
         """Learn the targets' units and the price of a residual; return the targets."""
         values = self._read_targets(y, counts)
-        if self.inference == "gibbs" and self.response_variance is not None:
-            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         self._mean, scale = values.mean(axis=0), values.std(axis=0)
         self._scale = np.where(scale > 0, scale, 1.0)
         self._mean_length = mean_length(counts)
@@ -213,6 +211,8 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
     def _read_targets(self, y: Any, counts: Counts) -> Floats:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if self.inference == "gibbs" and self.response_variance is not None:
+            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
         check_consistent_length(counts, y)
         self._single = y.ndim == 1

@@ -70,7 +70,7 @@ def fit(
         None is latent Dirichlet allocation, by the posterior scheme.
     settings : Settings
     start : MeanField, default=None
-        Topics to begin with.
+        Topics to begin with, and the prior of the proportions where that is estimated.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration; its state is a function that returns the `MeanField` of a fit that
         ends there.
@@ -84,6 +84,8 @@ def fit(
     kept = None if supervision is None else _take(supervision, rows)
     lengths, K = lengths_of(documents_kept), settings.n_components
     doc_prior = np.full(K, settings.doc_topic_prior)
+    if start is not None and settings.estimate_doc_prior:
+        doc_prior = start.doc_prior
     if start is None:
         logits = _first_logits(documents_kept, n_words, kept, settings)
     else:
@@ -112,7 +114,7 @@ def fit(
         )
         vague = start is None and (kept is None or isinstance(kept, Targets))
         n_rounds = posterior.START_ROUNDS if vague else 1
-        state = posterior.start(problem, logits, doc_prior if start is None else start.doc_prior, n_rounds)
+        state = posterior.start(problem, logits, doc_prior, n_rounds)
     result: FitResult[Any] = run(
         partial(scheme.step, problem),
         state,
