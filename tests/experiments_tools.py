@@ -1,4 +1,4 @@
-"""A small experiment for the tests of what all experiments share: its cells cost nothing and can be counted."""
+"""For tests of experiments: a small one whose cells cost nothing and can be counted, and rows of tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from regbayes.experiments.data import Sample
 from regbayes.experiments.protocol import Block, Experiment, Line, Measurement, Metric
 from regbayes.experiments.store import Cell, Record
 
@@ -57,3 +60,10 @@ class Toy(Experiment):
         path = folder / f"{self.stem}.png"
         path.write_bytes(b"drawn from %d records" % len(records))
         return [path]
+
+
+def ragged_sample() -> Sample:
+    """Three tasks of twenty rows each, whose targets differ by task."""
+    rng = np.random.default_rng(1)
+    X, task = rng.standard_normal((60, 3)), np.repeat([3, 5, 9], 20)
+    return Sample(X, X @ [1.0, -1.0, 0.5] + 0.3 * task + rng.standard_normal(60), task)
