@@ -304,7 +304,7 @@ class _SimplexOfAnotherTotal(_Broken):
     block_size = None
 
     def dual_form(self, size):
-        return SimplexDual(np.zeros(size), 0.6, 0.0)
+        return SimplexDual(np.zeros((1, size)), np.zeros(1, dtype=np.int64), np.array([0.6]), np.zeros(1))
 
 
 @final

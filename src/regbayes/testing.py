@@ -296,13 +296,17 @@ def _box_points(form: BoxDual, rng: np.random.Generator) -> tuple[Floats, float,
 
 
 def _simplex_points(form: SimplexDual, rng: np.random.Generator) -> tuple[Floats, float, list[Floats]]:
-    u = rng.exponential(size=len(form.linear))
-    u *= form.total / u.sum() if np.isfinite(form.total) else 1.0
-    claimed = float(form.linear @ u + form.ridge * u.sum() ** 2 / 2)
+    rows = rng.exponential(size=(len(form), form.n_classes))
+    fixed = np.isfinite(form.total)
+    rows[fixed] *= (form.total[fixed] / rows[fixed].sum(axis=1))[:, None]
+    rows[np.isinf(form.ridge)] = 0.0
+    squares = np.where(np.isinf(form.ridge), 0.0, form.ridge) @ rows.sum(axis=1) ** 2
+    claimed = float(np.vdot(form.linear[form.row], rows) + squares / 2)
+    u = rows.ravel()
     shift = np.zeros(len(u))
     shift[rng.integers(len(u))] = 1.1 * u.max()
     outside = [u - shift]
-    if np.isfinite(form.total):
+    if np.all(fixed):
         outside.append(u + shift)
     return u, claimed, outside
 

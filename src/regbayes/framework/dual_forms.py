@@ -1,18 +1,21 @@
-"""Dual forms: what a conjugate looks like to a coordinate-ascent kernel.
+"""Dual forms: a conjugate written as numbers, which is all that a solver for large margins sees of a loss.
 
-The conjugate's domain *is* the constraint on the multipliers, so a kernel never hears the name of a loss: the
-hinge, the squared hinge, the epsilon-insensitive loss and every hard bound are the same box with other numbers,
-and the multi-class hinges are the same scaled simplex.
+The conjugate's domain *is* the constraint on the multipliers, so no solver hears the name of a loss: the hinge, the
+squared hinge, the epsilon-insensitive loss and every hard bound are one box with other numbers, and the multi-class
+hinges are one scaled simplex for each row. A conjugate determines its function, so losses and their derivatives at
+given points are here too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,84 @@ class BoxDual:
     lower: Floats
     upper: Floats
 
+    def __len__(self) -> int:
+        return len(self.linear)
+
+    def reflect(self) -> BoxDual:
+        """Return the conjugate of ``g(-x)``."""
+        return BoxDual(-self.linear, self.absolute, self.ridge, -self.upper, -self.lower)
+
+    def take(self, index: Any) -> BoxDual:
+        """Return the conjugate of some of the coordinates."""
+        return BoxDual(
+            self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
+        )
+
+    def derivatives(self, x: Floats) -> Floats:
+        """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""
+        away = x - self.linear
+        slope = np.sign(away) * np.maximum(np.abs(away) - self.absolute, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            free = np.where(slope == 0.0, 0.0, slope / self.ridge)  # without a ridge, a bound
+        return np.clip(free, self.lower, self.upper)
+
+    def values(self, x: Floats) -> Floats:
+        """Return ``g(x)`` of each coordinate, ``inf`` off its domain."""
+        u = self.derivatives(x)
+        away = x - self.linear
+        finite = np.where(np.isinf(u), 0.0, u)
+        values = finite * away - self.absolute * np.abs(finite) - 0.5 * self.ridge * np.square(finite)
+        return np.where(np.isinf(u), np.inf, values)
+
 
 @dataclass(frozen=True)
 class SimplexDual:
-    """``g*(u) = <linear, u> + ridge (sum u)^2 / 2`` on ``u >= 0`` and, per block, ``sum u = total``.
+    """``g*(u) = sum_n <linear_row(n), u_n> + ridge_n (sum u_n)^2 / 2`` on ``u_n >= 0`` and ``sum u_n = total_n``.
 
-    With a finite ``total`` the sum is fixed and ``ridge`` is zero (multi-class hinge, total = C). With
-    ``total = inf`` the sum is free (multi-class squared hinge, ridge = 1 / (2 C)).
+    With a finite ``total`` the sum of a row is fixed and ``ridge`` is zero (multi-class hinge, total = C). With
+    ``total = inf`` it is free (multi-class squared hinge, ridge = 1 / (2 C)). A total of zero, or an infinite ridge,
+    takes the row out.
     """
 
-    linear: Floats  # (answers,): minus the cost of each answer
-    total: float
-    ridge: float
+    linear: Floats  # (r, classes): minus the costs
+    row: Indices  # (n,): the row of `linear` that applies
+    total: Floats  # (n,)
+    ridge: Floats  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def n_classes(self) -> int:
+        """Coordinates of a row."""
+        return int(self.linear.shape[1])
+
+    def take(self, rows: Any) -> SimplexDual:
+        """Return the conjugate of some of the rows."""
+        return SimplexDual(self.linear, self.row[rows], self.total[rows], self.ridge[rows])
+
+    def derivatives(self, x: Floats) -> Floats:
+        """Return a subgradient of each row's g at x (n, classes): everything on one of the largest coordinates."""
+        against = x - self.linear[self.row]
+        largest = np.argmax(against, axis=1)
+        found = np.zeros_like(against)
+        np.put_along_axis(found, largest[:, None], self._weights(against.max(axis=1))[:, None], axis=1)
+        return found
+
+    def values(self, x: Floats) -> Floats:
+        """Return g of each row of x (n, classes), shape (n,)."""
+        worst = (x - self.linear[self.row]).max(axis=1)
+        u = self._weights(worst)
+        finite = np.where(np.isinf(u), 0.0, u)
+        ridge = np.where(np.isinf(self.ridge), 0.0, self.ridge)
+        return np.where(np.isinf(u), np.inf, finite * worst - 0.5 * ridge * np.square(finite))
+
+    def _weights(self, worst: Floats) -> Floats:
+        """Return the sum of each row's multipliers where its largest coordinate is given."""
+        excess = np.maximum(worst, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            free = np.where(excess == 0.0, 0.0, excess / self.ridge)
+        return np.where(np.isfinite(self.total), self.total, free)
+
+
+DualForm = BoxDual | SimplexDual

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regbayes.framework.regularizers.base import Regularizer
-from regbayes.framework.regularizers.combinations import Blocks, Reflected, Scaled, Shifted, Sum
+from regbayes.framework.regularizers.combinations import Blocks, Reflected, Scaled, Shifted, Signed, Sum
 from regbayes.framework.regularizers.margins import EpsilonInsensitive, Hinge, MultiClassHinge, MultiClassSquaredHinge
 from regbayes.framework.regularizers.targets import KL, AtLeast, AtMost, Ball, Equal, GeneralizedKL, Ridge
 
@@ -24,5 +24,6 @@ __all__ = [
     "Ridge",
     "Scaled",
     "Shifted",
+    "Signed",
     "Sum",
 ]

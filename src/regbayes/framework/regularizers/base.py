@@ -8,6 +8,7 @@ Every concrete class is final: variations are wrappers (`combinations`), not sub
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,16 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
     return number
 
 
+def check_prices(name: str, value: ArrayLike) -> float | Floats:
+    """Return one positive price as a float, or several, none of them negative, as a 1-D array; infinite is allowed."""
+    if np.ndim(value) == 0:
+        return check_positive(name, float(np.asarray(value)), allow_inf=True)
+    prices = np.array(value, dtype=np.float64)
+    if prices.ndim != 1 or prices.size == 0 or not np.all(prices >= 0):
+        raise ValueError(f"{name} must be a positive number, or a 1-D array of numbers that are not negative")
+    return prices
+
+
 def check_target(name: str, value: ArrayLike) -> Floats:
     """Return a finite 1-D target (a scalar broadcasts over all coordinates)."""
     target = np.atleast_1d(np.asarray(value, dtype=np.float64))
@@ -164,6 +175,14 @@ def check_target(name: str, value: ArrayLike) -> Floats:
     if not np.all(np.isfinite(target)):
         raise ValueError(f"{name} must be finite, got {value!r}")
     return target
+
+
+def common_size(sizes: Sequence[int | None], what: str) -> int | None:
+    """Return the one number of coordinates among ``sizes``, None where all of them take any number."""
+    known = {s for s in sizes if s is not None}
+    if len(known) > 1:
+        raise ValueError(f"{what} take different numbers of expectations: {sorted(known)}")
+    return known.pop() if known else None
 
 
 def size_of(target: Floats) -> int | None:

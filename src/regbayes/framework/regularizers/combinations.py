@@ -20,6 +20,7 @@ from regbayes.framework.regularizers.base import (
     as_floats,
     check_positive,
     check_target,
+    common_size,
     dot,
     like,
     size_of,
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from regbayes.framework.composite import Piece
 
 AnyFloat = TypeVar("AnyFloat", bound=np.floating)
-
-
-def _common_size(sizes: Sequence[int | None], what: str) -> int | None:
-    known = {s for s in sizes if s is not None}
-    if len(known) > 1:
-        raise ValueError(f"{what} take different numbers of expectations: {sorted(known)}")
-    return known.pop() if known else None
 
 
 @final
@@ -51,7 +45,7 @@ class Sum(Regularizer):
         self.parts = list(parts)
         if not self.parts or not all(isinstance(part, Regularizer) for part in self.parts):
             raise ValueError("parts must be a non-empty list of regularizers")
-        self._size = _common_size([part.size for part in self.parts], "the parts of a Sum")
+        self._size = common_size([part.size for part in self.parts], "the parts of a Sum")
 
     @property
     def size(self) -> int | None:
@@ -135,7 +129,7 @@ class Blocks(Regularizer):
         if sizes is not None and len(sizes) != len(own):
             raise ValueError(f"sizes must have one entry per part, got {len(sizes)} for {len(own)} parts")
         resolved = [
-            _common_size([a, b], "a part and its entry in sizes") for a, b in zip(own, sizes or own, strict=True)
+            common_size([a, b], "a part and its entry in sizes") for a, b in zip(own, sizes or own, strict=True)
         ]
         if any(s is None for s in resolved):
             raise ValueError("sizes is needed: a part takes any number of expectations")
@@ -220,7 +214,7 @@ class Scaled(Regularizer):
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
-            return SimplexDual(form.linear, self.factor * form.total, form.ridge / self.factor)
+            return SimplexDual(form.linear, form.row, self.factor * form.total, form.ridge / self.factor)
         if isinstance(form, BoxDual):
             f = self.factor
             return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
@@ -244,7 +238,7 @@ class Shifted(Regularizer):
     def __init__(self, regularizer: Regularizer, by: ArrayLike) -> None:
         self.regularizer = regularizer
         self.by = check_target("by", by)
-        self._size = _common_size([regularizer.size, size_of(self.by)], "the regularizer and the shift")
+        self._size = common_size([regularizer.size, size_of(self.by)], "the regularizer and the shift")
 
     @property
     def size(self) -> int | None:
@@ -267,7 +261,8 @@ class Shifted(Regularizer):
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
-            return SimplexDual(form.linear + self.by, form.total, form.ridge)
+            by = np.broadcast_to(self.by, size).reshape(len(form), -1)
+            return SimplexDual(form.linear[form.row] + by, np.arange(len(form)), form.total, form.ridge)
         if isinstance(form, BoxDual):
             return BoxDual(form.linear + self.by, form.absolute, form.ridge, form.lower, form.upper)
         return None
@@ -291,7 +286,7 @@ class Reflected(Regularizer):
     def __init__(self, regularizer: Regularizer, about: ArrayLike = 0.0) -> None:
         self.regularizer = regularizer
         self.about = check_target("about", about)
-        self._size = _common_size([regularizer.size, size_of(self.about)], "the regularizer and the mirror")
+        self._size = common_size([regularizer.size, size_of(self.about)], "the regularizer and the mirror")
 
     @property
     def size(self) -> int | None:
@@ -327,3 +322,58 @@ class Reflected(Regularizer):
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.about - as_floats(x))
+
+
+@final
+@persistable
+class Signed(Regularizer):
+    """``g(signs * x)``: the same regularizer with some coordinates reversed, for instance margins of two classes.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        Separable: its coordinates do not interact.
+    signs : array of shape (m,)
+        1 or -1 for each coordinate.
+    """
+
+    def __init__(self, regularizer: Regularizer, signs: ArrayLike) -> None:
+        self.regularizer = regularizer
+        self.signs = check_target("signs", signs)
+        if regularizer.block_size != 1:
+            raise ValueError(f"{type(regularizer).__name__} is not separable: its coordinates cannot be reversed singly")
+        if not np.all(np.abs(self.signs) == 1):
+            raise ValueError("signs must be 1 or -1")
+        self._size = common_size([regularizer.size, size_of(self.signs)], "the regularizer and the signs")
+
+    @property
+    def size(self) -> int | None:
+        return self._size
+
+    def value(self, x: ArrayLike) -> float:
+        return self.regularizer.value(self.signs * as_floats(x))
+
+    def conjugate(self, u: ArrayLike) -> float:
+        return self.regularizer.conjugate(self.signs * as_floats(u))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+        x = as_floats(x)
+        return like(self.signs * self.regularizer.prox(self.signs * x, step), x)
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
+        form = self.regularizer.dual_form(size)
+        if not isinstance(form, BoxDual):
+            return None
+        up = np.broadcast_to(self.signs, size) > 0
+        lower, upper = np.where(up, form.lower, -form.upper), np.where(up, form.upper, -form.lower)
+        return BoxDual(self.signs * form.linear, form.absolute, form.ridge, lower, upper)
+
+    def clip_dual(self, u: Floats) -> Floats:
+        return self.signs * self.regularizer.clip_dual(self.signs * u)
+
+    def atoms(self, size: int) -> list[Atom]:
+        signs = np.broadcast_to(self.signs, size)
+        return [Atom(Signed(a.regularizer, signs[a.index]), a.index) for a in self.regularizer.atoms(size)]
+
+    def slack(self, x: ArrayLike) -> Floats:
+        return self.regularizer.slack(self.signs * as_floats(x))

@@ -1,4 +1,8 @@
-"""Losses of large-margin learning: hinges of any power, multi-class hinges, the epsilon-insensitive loss."""
+"""Losses of large-margin learning: hinges of any power, multi-class hinges, the epsilon-insensitive loss.
+
+Prices may differ from coordinate to coordinate, or from row to row, so that one object is the loss of a data set. A
+price of zero asks for nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, Indices, SimplexDual
 from regbayes.framework.regularizers.base import (
     AnyFloats,
     Floats,
@@ -16,7 +20,9 @@ from regbayes.framework.regularizers.base import (
     add,
     as_floats,
     check_positive,
+    check_prices,
     check_target,
+    common_size,
     dot,
     hard_excess,
     like,
@@ -28,62 +34,74 @@ from regbayes.framework.regularizers.projections import project_rows_to_simplex
 @final
 @persistable
 class Hinge(Regularizer):
-    """``C sum_i max(0, x_i)^power``: a soft ``x <= 0``; ``C = inf`` is the hard margin.
+    """``sum_i C_i max(0, x_i)^power``: a soft ``x <= 0``; ``C = inf`` is the hard margin.
 
     Parameters
     ----------
-    C : float, default=1.0
-        Price of a violation.
+    C : float or array of shape (m,), default=1.0
+        Price of a violation; one for each coordinate, or one for all.
     power : float, default=1.0
         1 is the hinge, 2 the squared hinge; any number >= 1.
     """
 
-    def __init__(self, C: float = 1.0, power: float = 1.0) -> None:
-        self.C = check_positive("C", C, allow_inf=True)
+    def __init__(self, C: ArrayLike = 1.0, power: float = 1.0) -> None:
+        self.C = check_prices("C", C)
         self.power = check_positive("power", power)
         if self.power < 1:
             raise ValueError(f"power must be at least 1, got {power!r}")
 
+    @property
+    def size(self) -> int | None:
+        return None if isinstance(self.C, float) else self.C.size
+
     def value(self, x: ArrayLike) -> float:
         excess = np.maximum(as_floats(x), 0.0).astype(np.float64)
-        return dot(np.full(excess.shape, self.C), excess**self.power)
+        return dot(self.C, excess**self.power)
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
-        if np.any(u < 0):
+        C = np.broadcast_to(self.C, u.shape)
+        if np.any(u < 0) or np.any(u[C == 0] > 0):
             return np.inf
-        if np.isinf(self.C):
-            return 0.0
         if self.power == 1:
-            return np.inf if np.any(u > self.C) else 0.0
-        k = self.power
+            return np.inf if np.any(u > C) else 0.0
+        k, soft = self.power, (C > 0) & np.isfinite(C)
         with np.errstate(over="ignore"):  # a power close to 1 has a conjugate that overflows to its limit, inf
-            return float(np.sum((k - 1) * self.C * (u / (k * self.C)) ** (k / (k - 1))))
+            return float(np.sum((k - 1) * C[soft] * (u[soft] / (k * C[soft])) ** (k / (k - 1))))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
-        if np.isinf(self.C):
-            return np.minimum(x, 0.0)
+        weight = self.C * np.asarray(step)
         if self.power == 1:
-            return like(np.where(x > 0, np.maximum(x - self.C * np.asarray(step), 0.0), x), x)
-        if self.power == 2:
-            return like(np.where(x > 0, x / (1 + 2 * self.C * np.asarray(step)), x), x)
-        return like(np.where(x > 0, _power_prox(np.maximum(x, 0.0), self.C * as_floats(step), self.power), x), x)
+            above = np.maximum(x - weight, 0.0)
+        elif self.power == 2:
+            above = x / (1 + 2 * weight)
+        else:
+            hard = np.isinf(weight)
+            above = np.where(hard, 0.0, _power_prox(np.maximum(x, 0.0), np.where(hard, 1.0, weight), self.power))
+        return like(np.where(x > 0, above, x), x)
 
     def clip_dual(self, u: Floats) -> Floats:
-        return np.clip(u, 0.0, self.C if self.power == 1 else None)
+        return np.clip(u, 0.0, self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0))
 
     def slack(self, x: ArrayLike) -> Floats:
         return -as_floats(x).astype(np.float64)
 
     def dual_form(self, size: int) -> BoxDual | None:
-        if self.power not in (1, 2) and np.isfinite(self.C):
+        if self.power not in (1, 2) and np.any(np.isfinite(self.C)):
             return None
-        hard = np.isinf(self.C)
+        upper, ridge = _reach(np.broadcast_to(self.C, size), self.power)
         zeros = np.zeros(size)
-        ridge = 0.0 if hard or self.power == 1 else 1 / (2 * self.C)
-        upper = self.C if self.power == 1 else np.inf
-        return BoxDual(zeros, zeros, np.full(size, ridge), zeros, np.full(size, upper))
+        return BoxDual(zeros, zeros, ridge, zeros, upper)
+
+
+def _reach(C: Floats, power: float) -> tuple[Floats, Floats]:
+    """Return how far multipliers of a loss of a power may go, and their ridge; nowhere without a price."""
+    if power == 1:
+        return C.copy(), np.zeros(len(C))
+    # The ridge of a coordinate without a price is of no consequence, but it keeps the others' problem smooth.
+    ridge = np.divide(0.5, C, out=np.ones(len(C)), where=C > 0)
+    return np.where(C > 0, np.inf, 0.0), ridge
 
 
 def _power_prox(x: AnyFloats, weight: AnyFloats, power: float) -> Floats:
@@ -98,30 +116,50 @@ def _power_prox(x: AnyFloats, weight: AnyFloats, power: float) -> Floats:
 
 
 class _MultiClass(Regularizer):
-    """Blocks of answers with a cost for each: the layout that both multi-class hinges share."""
+    """Blocks of classes with a cost for each: the layout that both multi-class hinges share."""
 
-    C: float
+    C: float | Floats
     cost: Floats | None
+    labels: Indices | None
 
-    def _store(self, C: float, cost: ArrayLike | None) -> None:
-        self.C = check_positive("C", C, allow_inf=True)
+    def _store(self, C: ArrayLike, cost: ArrayLike | None, labels: ArrayLike | None) -> None:
+        self.C = check_prices("C", C)
         self.cost = None if cost is None else np.asarray(cost, dtype=np.float64)
+        self.labels = None if labels is None else np.asarray(labels, dtype=np.int64)
         if self.cost is not None:
             if self.cost.ndim not in (1, 2) or self.cost.size == 0:
-                raise ValueError(f"cost must have shape (answers,) or (rows, answers), got {self.cost.shape}")
+                raise ValueError(f"cost must have shape (classes,) or (rows, classes), got {self.cost.shape}")
             if not np.all(np.isfinite(self.cost)):
                 raise ValueError("cost must be finite")
+        if self.labels is not None:
+            if self.cost is None or self.cost.ndim != 2:
+                raise ValueError("labels need cost to be a table, whose rows they choose")
+            if self.labels.ndim != 1 or np.any(self.labels < 0) or np.any(self.labels >= len(self.cost)):
+                raise ValueError(f"labels must be a 1-D array of numbers in 0 .. {len(self.cost) - 1}")
+        if self.cost is None and not isinstance(self.C, float):
+            raise ValueError("without cost there is one row, and C must be one number")
+        _ = self.size  # as many prices as rows
+
+    @property
+    def _n_rows(self) -> int | None:
+        if self.labels is not None:
+            return self.labels.size
+        return len(self.cost) if self.cost is not None and self.cost.ndim == 2 else None
 
     @property
     def size(self) -> int | None:
-        return None if self.cost is None else self.cost.size
+        if self.cost is None:
+            return None
+        n_prices = None if isinstance(self.C, float) else self.C.size
+        return self.cost.shape[-1] * (common_size([self._n_rows, n_prices], "cost and C") or 1)
 
     @property
     def block_size(self) -> int | None:
         return None if self.cost is None else self.cost.shape[-1]
 
     def clip_dual(self, u: Floats) -> Floats:
-        return np.maximum(u, 0.0)
+        rows = self._rows(np.maximum(u, 0.0))
+        return np.where(self._prices(rows)[:, None] > 0, rows, 0.0).ravel()
 
     def slack(self, x: ArrayLike) -> Floats:
         rows = self._rows(x)
@@ -132,7 +170,19 @@ class _MultiClass(Regularizer):
         return x.reshape(1, -1) if self.cost is None else x.reshape(-1, self.cost.shape[-1])
 
     def _costs(self, rows: Floats) -> Floats:
-        return np.zeros_like(rows) if self.cost is None else np.broadcast_to(self.cost, rows.shape)
+        if self.cost is None:
+            return np.zeros_like(rows)
+        return np.broadcast_to(self.cost if self.labels is None else self.cost[self.labels], rows.shape)
+
+    def _prices(self, rows: Floats) -> Floats:
+        return np.broadcast_to(np.asarray(self.C), len(rows))
+
+    def _table(self, size: int) -> tuple[Floats, Indices, Floats]:
+        """Return the costs of a dual form, which of their rows applies, and the prices of the rows."""
+        table = np.zeros((1, size)) if self.cost is None else np.atleast_2d(self.cost)
+        n_rows = size // table.shape[1]
+        row = self.labels if self.labels is not None else np.arange(n_rows) % len(table)
+        return table, row, np.broadcast_to(np.asarray(self.C), n_rows).astype(np.float64)
 
     def _row_step(self, rows: Floats, step: ArrayLike) -> Floats:
         return np.broadcast_to(np.asarray(step, dtype=np.float64).ravel(), rows.size).reshape(rows.shape)[:, 0]
@@ -141,32 +191,36 @@ class _MultiClass(Regularizer):
 @final
 @persistable
 class MultiClassHinge(_MultiClass):
-    """``C sum_n max_i (cost_ni + x_ni)``: one block of answers per row; ``C = inf`` asks every answer to be <= 0.
+    """``sum_n C_n max_i (cost_ni + x_ni)``: one block of classes per row; ``C = inf`` asks every one to be <= 0.
 
     Parameters
     ----------
-    C : float, default=1.0
-        Price of a violation.
-    cost : array of shape (answers,) or (rows, answers), default=None
-        Cost of each answer, zero for the true one. Without it x is one block and costs are zero.
+    C : float or array of shape (rows,), default=1.0
+        Price of a violation; one for each row, or one for all.
+    cost : array of shape (classes,) or (rows, classes), default=None
+        Cost of each class, zero for the true one. Without it x is one block and costs are zero.
+    labels : array of shape (rows,), default=None
+        The row of ``cost`` that applies to each row, where ``cost`` is a table of costs by true class.
     """
 
-    def __init__(self, C: float = 1.0, cost: ArrayLike | None = None) -> None:
-        self._store(C, cost)
+    def __init__(self, C: ArrayLike = 1.0, cost: ArrayLike | None = None, labels: ArrayLike | None = None) -> None:
+        self._store(C, cost, labels)
 
     def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.max(rows + self._costs(rows), axis=1)
-        if np.isinf(self.C):
-            return np.inf if np.any(worst > 0) else 0.0
-        return dot(np.full(worst.shape, self.C), worst)
+        hard = np.isinf(self._prices(rows))
+        if np.any(worst[hard] > 0):
+            return np.inf
+        return dot(self._prices(rows)[~hard], worst[~hard])
 
     def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
-        total = rows.sum(axis=1)
-        if np.isfinite(self.C) and not np.allclose(total, self.C, rtol=1e-7, atol=0):
+        C = self._prices(rows)
+        soft = np.isfinite(C)
+        if not np.allclose(rows.sum(axis=1)[soft], C[soft], rtol=1e-7, atol=0):
             return np.inf
         return dot(rows, -self._costs(rows))
 
@@ -174,17 +228,16 @@ class MultiClassHinge(_MultiClass):
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
-        if np.isinf(self.C):
-            return like((np.minimum(shifted, 0.0) - self._costs(rows)).ravel(), x)
-        t = self._row_step(rows, step)
+        C, out = self._prices(rows), rows.copy()
+        hard, soft = np.isinf(C), np.isfinite(C) & (C > 0)
+        out[hard] = (np.minimum(shifted, 0.0) - self._costs(rows))[hard]
         # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
-        return like((rows - project_rows_to_simplex(shifted, self.C * t)).ravel(), x)
+        out[soft] -= project_rows_to_simplex(shifted[soft], (C * self._row_step(rows, step))[soft])
+        return like(out.ravel(), x)
 
-    def dual_form(self, size: int) -> SimplexDual | None:
-        if self.cost is not None and self.cost.ndim == 2:
-            return None  # several blocks: one form each
-        linear = np.zeros(size) if self.cost is None else -self.cost
-        return SimplexDual(linear, self.C, 0.0) if np.isfinite(self.C) else None
+    def dual_form(self, size: int) -> SimplexDual:
+        cost, row, C = self._table(size)
+        return SimplexDual(-cost, row, C, np.zeros(len(C)))
 
 
 @final
@@ -192,45 +245,46 @@ class MultiClassHinge(_MultiClass):
 class MultiClassSquaredHinge(_MultiClass):
     """``C sum_n max(0, max_i (cost_ni + x_ni))^2``; parameters as in `MultiClassHinge`."""
 
-    def __init__(self, C: float = 1.0, cost: ArrayLike | None = None) -> None:
-        self._store(C, cost)
+    def __init__(self, C: ArrayLike = 1.0, cost: ArrayLike | None = None, labels: ArrayLike | None = None) -> None:
+        self._store(C, cost, labels)
 
     def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.maximum(np.max(rows + self._costs(rows), axis=1), 0.0)
-        return dot(np.full(worst.shape, self.C), worst**2)
+        return dot(self._prices(rows), worst**2)
 
     def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
-        square = 0.0 if np.isinf(self.C) else float(np.sum(rows.sum(axis=1) ** 2)) / (4 * self.C)
-        return add(square, dot(rows, -self._costs(rows)))
+        C, total = self._prices(rows), rows.sum(axis=1)
+        if np.any(total[C == 0] > 0):
+            return np.inf
+        squares = np.divide(total**2, 4 * C, out=np.zeros(len(C)), where=(C > 0) & np.isfinite(C))
+        return add(float(np.sum(squares)), dot(rows, -self._costs(rows)))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
-        level = np.zeros(len(rows))
-        if np.isfinite(self.C):
-            # v = min(shifted, level) with sum(shifted - level)_+ = 2 C step level: find how many exceed the level.
-            descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
-            counts = np.arange(1, rows.shape[1] + 1)
-            levels = np.cumsum(descending, axis=1) / (counts + 2 * self.C * self._row_step(rows, step)[:, None])
-            level = np.max(levels, axis=1)
-        return like((np.minimum(shifted, level[:, None]) - self._costs(rows)).ravel(), x)
+        # v = min(shifted, level) with sum(shifted - level)_+ = 2 C step level: find how many exceed the level.
+        descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
+        counts = np.arange(1, rows.shape[1] + 1)
+        weight = 2 * self._prices(rows) * self._row_step(rows, step)
+        level = np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1)
+        lowered = np.minimum(shifted, level[:, None]) - self._costs(rows)
+        return like(np.where(weight[:, None] > 0, lowered, rows).ravel(), x)
 
-    def dual_form(self, size: int) -> SimplexDual | None:
-        if self.cost is not None and self.cost.ndim == 2:
-            return None
-        linear = np.zeros(size) if self.cost is None else -self.cost
-        return SimplexDual(linear, np.inf, 0.0 if np.isinf(self.C) else 1 / (2 * self.C))
+    def dual_form(self, size: int) -> SimplexDual:
+        cost, row, C = self._table(size)
+        with np.errstate(divide="ignore"):
+            return SimplexDual(-cost, row, np.full(len(C), np.inf), 0.5 / C)
 
 
 @final
 @persistable
 class EpsilonInsensitive(Regularizer):
-    """``C sum_i max(0, |x_i - target_i| - epsilon)``: a soft ``x == target``; ``C = inf`` is the hard tube.
+    """``sum_i C_i max(0, |x_i - target_i| - epsilon)^power``: a soft ``x == target``; ``C = inf`` is the hard tube.
 
     Parameters
     ----------
@@ -238,47 +292,63 @@ class EpsilonInsensitive(Regularizer):
         Where the expectations should lie.
     epsilon : float, default=0.0
         Half-width of the free tube.
-    C : float, default=1.0
-        Price of a violation.
+    C : float or array of shape (m,), default=1.0
+        Price of a violation; one for each coordinate, or one for all.
+    power : {1, 2}, default=1
+        2 charges the squared violation.
     """
 
-    def __init__(self, target: ArrayLike, epsilon: float = 0.0, C: float = 1.0) -> None:
+    def __init__(self, target: ArrayLike, epsilon: float = 0.0, C: ArrayLike = 1.0, power: float = 1.0) -> None:
         self.target = check_target("target", target)
         self.epsilon = check_positive("epsilon", epsilon, allow_zero=True)
-        self.C = check_positive("C", C, allow_inf=True)
+        self.C = check_prices("C", C)
+        self.power = check_positive("power", power)
+        if self.power not in (1, 2):
+            raise ValueError(f"power must be 1 or 2, got {power!r}")
+        common_size([size_of(self.target), None if isinstance(self.C, float) else self.C.size], "target and C")
 
     @property
     def size(self) -> int | None:
-        return size_of(self.target)
+        return size_of(self.target) if isinstance(self.C, float) else self.C.size
 
     def value(self, x: ArrayLike) -> float:
         away = np.abs(as_floats(x) - self.target)
         excess = np.maximum(away - self.epsilon, 0.0)
-        if np.isinf(self.C):
-            excess = hard_excess(excess, np.abs(self.target) + self.epsilon)
-        return dot(np.full(excess.shape, self.C), excess)
+        hard = np.isinf(self.C)
+        excess = np.where(hard, hard_excess(excess, np.abs(self.target) + self.epsilon), excess)
+        return dot(self.C, excess**self.power)
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
-        if np.any(np.abs(u) > self.C):
+        C = np.broadcast_to(self.C, u.shape)
+        linear = dot(np.abs(u), np.sign(u) * self.target + self.epsilon)
+        if self.power == 1:
+            return np.inf if np.any(np.abs(u) > C) else linear
+        if np.any(u[C == 0] != 0):
             return np.inf
-        return dot(np.abs(u), np.sign(u) * self.target + self.epsilon)
+        soft = (C > 0) & np.isfinite(C)
+        return add(linear, float(np.sum(np.divide(u**2, 4 * C, out=np.zeros(u.shape), where=soft))))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         away = x - self.target
         side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)
-        outside = np.where(excess <= reach, self.target + side * self.epsilon, x - side * np.minimum(excess, reach))
-        return like(np.where(excess > 0, outside, x), x)
+        edge = self.target + side * self.epsilon
+        if self.power == 1:
+            outside = np.where(excess <= reach, edge, x - side * np.minimum(excess, reach))
+        else:
+            outside = edge + side * np.maximum(excess, 0.0) / (1 + 2 * reach)
+        return like(np.where((excess > 0) & (reach > 0), outside, x), x)
 
     def clip_dual(self, u: Floats) -> Floats:
-        return np.clip(u, -self.C, self.C)
+        reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
+        return np.clip(u, -np.asarray(reach), reach)
 
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.epsilon - np.abs(as_floats(x) - self.target), dtype=np.float64)
 
     def dual_form(self, size: int) -> BoxDual:
-        bound = np.full(size, self.C)
+        reach, ridge = _reach(np.broadcast_to(self.C, size).astype(np.float64), self.power)
         return BoxDual(
-            np.broadcast_to(self.target, size).copy(), np.full(size, self.epsilon), np.zeros(size), -bound, bound
+            np.broadcast_to(self.target, size).astype(np.float64), np.full(size, self.epsilon), ridge, -reach, reach
         )
