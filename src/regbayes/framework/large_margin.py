@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regbayes._types import Floats, Indices, Reals
 from regbayes.engine.result import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.margin_problems import BoxAscent, SimplexAscent, solve_box_dual
 from regbayes.kernels.dispatch import BackendName, get_backend
-from regbayes.kernels.types import BoxRows, Floats, Indices, Reals, SimplexRows, read_only
+from regbayes.kernels.types import BoxRows, SimplexRows, read_only
 
 DEFAULT_TOL = 1e-4
 DEFAULT_MAX_EPOCHS = 1000.0

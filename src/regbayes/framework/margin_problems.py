@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from regbayes._types import Floats, Indices
 from regbayes.engine.result import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.primal_newton import SmoothPrimal
 from regbayes.kernels.dispatch import Backend
-from regbayes.kernels.types import BoxRows, BoxState, Floats, Indices, Progress, SimplexRows, SimplexState
+from regbayes.kernels.types import BoxRows, BoxState, Progress, SimplexRows, SimplexState
 
 # A hard margin's loss is infinite until it is met. Its gap is measured with a price per unit of violation that is
 # this many times the largest multiplier: any price above the largest has the same solution.

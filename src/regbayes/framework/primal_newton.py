@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats, Indices
 from regbayes.kernels.dispatch import Backend
-from regbayes.kernels.types import BoxRows, Floats, Indices
+from regbayes.kernels.types import BoxRows
 
 MAX_HALVINGS = 30
 SUFFICIENT = 1e-4  # Armijo's constant

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats, Indices
 from regbayes.kernels._compile import compiled, compiled_inline
-from regbayes.kernels.types import Floats, Indices
 
 _LINE_STEPS = 100  # at most, for one length
 _LINE_ACCURACY = 1e-10  # relative to the length

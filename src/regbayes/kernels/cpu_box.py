@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats, Indices, Reals
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
-from regbayes.kernels.types import BoxRows, BoxState, Floats, Indices, MarginCheck, Progress, Reals
+from regbayes.kernels.types import BoxRows, BoxState, MarginCheck, Progress
 
 _SATISFIED = 1e-12  # reference_margins.SATISFIED
 

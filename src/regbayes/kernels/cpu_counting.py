@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Indices
 from regbayes.kernels._compile import compiled
-from regbayes.kernels.types import Indices, read_only
+from regbayes.kernels.types import read_only
 from regbayes.kernels.types_topics import Assignments, CountTable, Layout, Places, Tokens, Words
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.chunks import each_task, map_chunks
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts, Words, group_bounds
+from regbayes.kernels.types import read_only
+from regbayes.kernels.types_meanfield import Prior, WordCounts, Words, group_bounds
 
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))

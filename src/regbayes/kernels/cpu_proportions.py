@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled
 from regbayes.kernels.chunks import map_chunks, map_tasks
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import (
-    CountTable,
-    Singles,
-    Tilt,
-    TopicCounts,
-    WeightPrior,
-    WeightStatistics,
-    Words,
-)
+from regbayes.kernels.types import read_only
+from regbayes.kernels.types_topics import CountTable, Tilt, TopicCounts, WeightPrior, WeightStatistics, Words
 
 _ZERO = np.float32(0.0)
 

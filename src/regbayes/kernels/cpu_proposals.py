@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._exponential import LOWEST, exp
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import Assignments, CountTable, Singles, Tilt, Tokens, TopicCounts, WordLists, Words
+from regbayes.kernels.types import read_only
+from regbayes.kernels.types_topics import Assignments, CountTable, Tilt, Tokens, TopicCounts, WordLists, Words
 
 _ZERO = np.float32(0.0)
 _GROUP = 32  # topics that are summed together, so that looking up a draw takes two short walks
@@ -317,7 +317,7 @@ def propose_topics(
     lists: WordLists,
 ) -> int:
     """Compiled twin of ``reference.propose_topics``."""
-    loads: NDArray[np.float32] = np.ascontiguousarray(tilt.weights.T)
+    loads: Singles = np.ascontiguousarray(tilt.weights.T)
     return _propose_runs(
         read_only(tokens.words),
         read_only(tokens.documents),

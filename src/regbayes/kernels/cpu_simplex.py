@@ -9,18 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats, Indices, Reals
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
-from regbayes.kernels.types import (
-    Counts,
-    Floats,
-    Indices,
-    MarginCheck,
-    Progress,
-    Reals,
-    SimplexRows,
-    SimplexState,
-)
+from regbayes.kernels.types import Counts, MarginCheck, Progress, SimplexRows, SimplexState
 
 _SATISFIED = 1e-12  # reference_margins.SATISFIED
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats, Reals
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels.chunks import chunk_bounds, map_chunks
-from regbayes.kernels.types import Floats, Reals, SweepGradient, read_only
+from regbayes.kernels.types import SweepGradient, read_only
 
 BLOCK = 64
 

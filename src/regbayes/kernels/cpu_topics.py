@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import SPAN, Singles, Tilt, Tokens, TopicCounts
+from regbayes.kernels.types import read_only
+from regbayes.kernels.types_topics import SPAN, Tilt, Tokens, TopicCounts
 
 _ZERO = np.float32(0.0)
 

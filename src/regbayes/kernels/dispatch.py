@@ -10,26 +10,15 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Reals, Singles
 from regbayes.kernels import cpu, reference
-from regbayes.kernels.types import (
-    BoxRows,
-    BoxState,
-    Floats,
-    Indices,
-    MarginCheck,
-    Progress,
-    Reals,
-    SimplexRows,
-    SimplexState,
-    SweepGradient,
-)
+from regbayes.kernels.types import BoxRows, BoxState, MarginCheck, Progress, SimplexRows, SimplexState, SweepGradient
 from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.kernels.types_topics import (
     Assignments,
     CountTable,
     Layout,
     Places,
-    Singles,
     Tilt,
     Tokens,
     TopicCounts,

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import softmax
 
-from regbayes.kernels.types import Floats, Indices
+from regbayes._types import Floats, Indices
 
 LONGEST = 1e6  # Newton step, where no answer loses its mass before
 DAMPING = 1e-12  # added to Newton's matrix, in units of its trace

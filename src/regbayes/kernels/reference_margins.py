@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from regbayes.kernels.types import BoxRows, BoxState, Floats, Indices, MarginCheck, Progress, SimplexRows, SimplexState
+from regbayes._types import Floats, Indices
+from regbayes.kernels.types import BoxRows, BoxState, MarginCheck, Progress, SimplexRows, SimplexState
 
 SATISFIED = 1e-12
 """A row whose optimality conditions are violated by no more is left alone: the step would be rounding noise."""

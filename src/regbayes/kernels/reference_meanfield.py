@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from regbayes.kernels.types import Floats
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes._types import Floats, Singles
+from regbayes.kernels.types_meanfield import Prior, WordCounts
 
 TINY = 1e-30  # keeps words that no topic explains from dividing by zero
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit
 
-from regbayes.kernels.types import Floats, Reals, SweepGradient
+from regbayes._types import Floats, Reals
+from regbayes.kernels.types import SweepGradient
 
 
 def _sweep_history(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int) -> list[Floats]:

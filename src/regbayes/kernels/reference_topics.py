@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels.types import Floats, Indices
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels.types_topics import (
     LOWEST_EXPONENT,
     Assignments,
     CountTable,
     Layout,
     Places,
-    Singles,
     Tilt,
     Tokens,
     TopicCounts,

@@ -7,14 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-"""Double precision: parameters, multipliers, sums."""
+from regbayes._types import Flags, Floats, Indices, Reals
 
-Reals = NDArray[np.floating[Any]]
-"""Single or double precision: per-row data. Arithmetic is in double precision whatever the storage."""
-
-Indices = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Counts = NDArray[np.int16]
 """Answers of a row and how many of them are in play: small numbers, one set per row."""
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels.types import Indices
+from regbayes._types import Indices, Singles
 
 Words = NDArray[np.int32]
-Singles = NDArray[np.float32]
 
 MOST_GROUPS = 8
 ENTRIES_PER_WORD = 4  # entries of a group, at least, for each word of the vocabulary: its table must be worth its sum

@@ -7,12 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels.types import Floats, Indices
+from regbayes._types import Floats, Indices, Singles
 
 Words = NDArray[np.int32]
 Assignments = NDArray[np.int16]
 CountTable = NDArray[np.int32]
-Singles = NDArray[np.float32]
 
 SPAN = 8
 """Tables of counts have a number of columns that is a multiple of this; columns beyond the topics stay zero."""

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Reals
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
-    AnyFloats,
-    Floats,
     Regularizer,
     add,
     as_floats,
@@ -60,7 +59,7 @@ class Hinge(Regularizer):
         with np.errstate(over="ignore"):  # a power close to 1 has a conjugate that overflows to its limit, inf
             return float(np.sum((k - 1) * self.C * (u / (k * self.C)) ** (k / (k - 1))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         if np.isinf(self.C):
             return np.minimum(x, 0.0)
@@ -86,7 +85,7 @@ class Hinge(Regularizer):
         return BoxDual(zeros, zeros, np.full(size, ridge), zeros, np.full(size, upper))
 
 
-def _power_prox(x: AnyFloats, weight: AnyFloats, power: float) -> Floats:
+def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x] by bisection: monotone, so it cannot fail."""
     low, high = np.zeros_like(x, dtype=np.float64), np.asarray(x, dtype=np.float64).copy()
     for _ in range(80):
@@ -170,7 +169,7 @@ class MultiClassHinge(_MultiClass):
             return np.inf
         return dot(rows, -self._costs(rows))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -207,7 +206,7 @@ class MultiClassSquaredHinge(_MultiClass):
         square = 0.0 if np.isinf(self.C) else float(np.sum(rows.sum(axis=1) ** 2)) / (4 * self.C)
         return add(square, dot(rows, -self._costs(rows)))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -264,7 +263,7 @@ class EpsilonInsensitive(Regularizer):
             return np.inf
         return dot(np.abs(u), np.sign(u) * self.target + self.epsilon)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         away = x - self.target
         side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)

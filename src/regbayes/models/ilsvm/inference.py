@@ -12,15 +12,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from regbayes._types import Floats
 from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals
 
-Floats = NDArray[np.float64]
 Summed = TypeVar("Summed", bound="_Sums")
 
 

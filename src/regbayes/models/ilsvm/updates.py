@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from regbayes._types import Floats
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.ilsvm.inference import Stats, base_logits
 from regbayes.models.ilsvm.objective import expected_residual, second_moment
@@ -15,7 +15,6 @@ from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings
 from regbayes.priors.indian_buffet import update_sticks
 
-Floats = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
 
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.framework.large_margin import MultiClassDual, solve_simplex
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.dispatch import get_backend
 from regbayes.models.infinite_svm.state import Classifier, Data, Settings, inputs
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 CHUNK_CELLS = 4_000_000  # rows times components times answers that are looked at together
 NEGLIGIBLE = 1e-12  # largest responsibility of a component that gets no weights

@@ -10,19 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Singles
 from regbayes.engine import Status, StepResult
 from regbayes.framework import quasi_newton
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
 from regbayes.framework.quasi_newton import Moves
 from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.kernels.types_topics import padded
 from regbayes.models.medlda.margins import Dual, Readout, solve_readout
 from regbayes.models.medlda.meanfield import MeanField, word_bounds
-
-Floats = NDArray[np.float64]
 
 MAX_TRIALS = 10
 N_PAIRS = 3  # that L-BFGS remembers, each two tables of words by topics; ten did no better

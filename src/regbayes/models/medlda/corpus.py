@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Integers
 from regbayes.kernels.dispatch import get_backend
 from regbayes.kernels.types_topics import Places, Tokens
-
-Integers = NDArray[np.int64]
 
 TOKENS_PER_GROUP = 250_000
 MOST_GROUPS = 16

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
+from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import chunk_bounds, map_chunks, map_tasks
 from regbayes.kernels.dispatch import Backend, get_backend
@@ -21,8 +22,6 @@ from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, Weight
 from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
-
-Floats = NDArray[np.float64]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
 MOST_DRAWN_ALONE = 250  # topics, without responses
@@ -141,7 +140,7 @@ def _sample_block(
     lists: WordLists | None,
     blocks: list[int],
     position: int,
-) -> tuple[int, NDArray[np.int64]]:
+) -> tuple[int, Integers]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
     block = blocks[position]
@@ -255,7 +254,7 @@ def log_joint(problem: Problem, counts: TopicCounts) -> float:
     return of_documents + log_rising(counts.word_topic, beta) - log_rising(counts.topic_total, V * beta)
 
 
-def _log_rising(backend: Backend, counts: NDArray[np.int32] | NDArray[np.int64], prior: float) -> float:
+def _log_rising(backend: Backend, counts: NDArray[np.int32] | Integers, prior: float) -> float:
     """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``; zeros add nothing."""
     if counts.size == 0:
         return 0.0
@@ -303,7 +302,7 @@ def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
     return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))
 
 
-def _draw_by_topics(problem: Problem, hint: Memory, uniforms: NDArray[np.float32]) -> NDArray[np.int16]:
+def _draw_by_topics(problem: Problem, hint: Memory, uniforms: Singles) -> NDArray[np.int16]:
     """Draw each token's topic from what earlier documents say about its word."""
     p = hint.word_topic + problem.settings.topic_word_prior
     p /= p.sum(axis=0)

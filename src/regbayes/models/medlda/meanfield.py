@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Reals, Singles
 from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.kernels.types_topics import padded
 from regbayes.models.medlda.predict import MAX_SWEEPS, TOL, Documents
-
-Floats = NDArray[np.float64]
 
 UNTIL_SETTLED = 0  # sweeps
 
@@ -24,8 +22,8 @@ UNTIL_SETTLED = 0  # sweeps
 class MeanField:
     """What a variational fit leaves behind: all that prediction needs."""
 
-    word_given_topic: NDArray[np.float32]  # (V, K): probabilities, or exp of the expected logarithms of them
-    word_topic: NDArray[np.float32]  # (V, K): pseudo-counts; columns divided by their sums are the expected topics
+    word_given_topic: Singles  # (V, K): probabilities, or exp of the expected logarithms of them
+    word_topic: Singles  # (V, K): pseudo-counts; columns divided by their sums are the expected topics
     doc_prior: Floats  # (K,): Dirichlet parameters of the proportions
     weights: Floats  # (L, K): with the intercept inside
     shares: Floats  # (K,): of the corpus, for documents without words
@@ -38,7 +36,7 @@ def as_word_counts(documents: Documents) -> WordCounts:
     return WordCounts(documents.words, documents.numbers, documents.starts)
 
 
-def as_table(topics: NDArray[np.floating]) -> Singles:
+def as_table(topics: Reals) -> Singles:
     """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
     table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
     table[:, : topics.shape[1]] = topics

@@ -11,18 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma
 
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes._types import Flags, Floats, Integers, Singles
+from regbayes.kernels.types_meanfield import Prior, WordCounts
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import as_table, word_bounds
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergences
 from regbayes.models.medlda.posterior_state import Factors, Problem, tilt_of
 from regbayes.models.medlda.response import Reward, WordTopics
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_SWEEPS = 20  # over a document in a round; it goes on from there in the next
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
@@ -99,7 +96,7 @@ class _Tried:
     values: Floats  # (rows,)
     log_phi: Singles | None  # (entries of the rows, K)
 
-    def take(self, documents: WordCounts, rows: Integers, other: _Tried, better: NDArray[np.bool_]) -> None:
+    def take(self, documents: WordCounts, rows: Integers, other: _Tried, better: Flags) -> None:
         """Replace documents by what was tried for them; this one holds all documents, ``other`` holds ``rows``."""
         kept = rows[better]
         self.gamma[kept], self.tilt[kept] = other.gamma[better], other.tilt[better]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Singles
 from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import Singles, WordCounts
+from regbayes.kernels.types_meanfield import WordCounts
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import Dual, Readout
 from regbayes.models.medlda.response import Belief, Moments, Response
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

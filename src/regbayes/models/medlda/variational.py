@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, FitResult, Progress, run
 from regbayes.kernels.types_meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior
@@ -21,8 +21,6 @@ from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.response import Response
 from regbayes.models.medlda.state import Margins, Targets
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 MarginKind = Literal["consistent", "posterior"]
 Callback = Callable[[Progress[Callable[[], MeanField]]], bool | None]
 

@@ -12,8 +12,8 @@ from operator import add
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.kernels.chunks import map_chunks
-from regbayes.models.mt_ilsvm.state import Floats
 
 
 @dataclass(frozen=True)
