@@ -26,9 +26,6 @@ class RowStats:
     def __add__(self, other: RowStats) -> RowStats:
         return RowStats(self.gram + other.gram, self.n_rows + other.n_rows)
 
-    def __sub__(self, other: RowStats) -> RowStats:
-        return RowStats(self.gram - other.gram, self.n_rows - other.n_rows)
-
     def scaled(self, factor: float) -> RowStats:
         """Count every row ``factor`` times."""
         return RowStats(factor * self.gram, factor * self.n_rows)
