@@ -17,7 +17,7 @@ Singles = NDArray[np.float32]
 """Single precision: tables as large as a corpus."""
 
 Reals = NDArray[np.floating[Any]]
-"""Single or double precision: data by row."""
+"""Single or double precision: data by row. Kernels compute in double precision whatever the storage."""
 
 Integers = NDArray[np.int64]
 """Whole numbers: counts, labels."""

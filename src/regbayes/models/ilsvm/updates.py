@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from regbayes._types import Floats
-from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.sweeps import sweep_features
 from regbayes.models.ilsvm.inference import Stats, base_logits
 from regbayes.models.ilsvm.objective import expected_residual, second_moment
 from regbayes.models.ilsvm.rows import Rows
@@ -66,5 +66,5 @@ def update_features(X: Rows, psi: Floats, pull: Floats, g: Globals) -> Floats:
     g : Globals
     """
     out = np.empty_like(psi)
-    get_backend().sweep_features(base_logits(X, g) + pull, g.coupling, psi, 1, out, 1)
+    sweep_features(base_logits(X, g) + pull, g.coupling, psi, 1, out)
     return out

@@ -9,9 +9,8 @@ from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals, Singles
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_meanfield import Prior, WordCounts
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
+from regbayes.kernels.types import padded
 from regbayes.models.medlda.predict import MAX_SWEEPS, TOL, Documents
 
 UNTIL_SETTLED = 0  # sweeps
@@ -64,7 +63,7 @@ def infer_gamma(documents: WordCounts, fitted: MeanField, n_threads: int) -> Sin
     untilted = np.empty((0, gamma.shape[1]), np.float32)
     settled = fitted.n_sweeps == UNTIL_SETTLED
     limits = (MAX_SWEEPS, TOL) if settled else (fitted.n_sweeps, -1.0)
-    get_backend().meanfield_sweeps(documents, prior, untilted, *limits, gamma, n_threads)
+    meanfield_sweeps(documents, prior, untilted, *limits, gamma, n_threads)
     return gamma
 
 
@@ -82,7 +81,7 @@ def bounds(documents: Documents, fitted: MeanField, n_threads: int) -> Floats:
     gamma = infer_gamma(counted, fitted, n_threads)
     prior = Prior(as_table(fitted.word_given_topic), fitted.doc_prior.astype(np.float32))
     untilted = np.empty((0, gamma.shape[1]), np.float32)
-    logs = get_backend().meanfield_statistics(counted, prior, untilted, gamma, None, np.empty_like(gamma), n_threads)
+    logs = meanfield_statistics(counted, prior, untilted, gamma, None, np.empty_like(gamma), n_threads)
     return word_bounds(
         logs, gamma[:, : len(fitted.doc_prior)].astype(np.float64), lengths_of(counted), fitted.doc_prior
     )

@@ -20,7 +20,7 @@ from scipy.special import digamma
 from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.types import padded
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import solve_readout
 from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma

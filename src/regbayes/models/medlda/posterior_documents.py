@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import digamma
 
 from regbayes._types import Flags, Floats, Integers, Singles
-from regbayes.kernels.types_meanfield import Prior, WordCounts
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import as_table, word_bounds
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergences
@@ -32,7 +32,7 @@ def update_documents(problem: Problem, factors: Factors) -> Factors:
     if factors.belief is not None:
         return coupled_update(problem, replace(factors, tilt=tilt), gaussian.N_SWEEPS)
     gamma, prior = factors.gamma.copy(), _prior(problem, factors)
-    problem.backend.meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
+    meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
     return _summed(problem, replace(factors, gamma=gamma, tilt=tilt), prior)
 
 
@@ -123,8 +123,8 @@ def _tried(problem: Problem, factors: Factors, rows: Integers, tilt: Singles, n_
         prior, documents = _prior(problem, factors), _rows_of(problem.documents, rows)
         gamma, log_phi, columns = factors.gamma[rows], None, np.empty((len(rows), tilt.shape[1]), np.float32)
         if n_sweeps:
-            problem.backend.meanfield_sweeps(documents, prior, tilt, n_sweeps, TOL, gamma, problem.n_threads)
-        logs = problem.backend.meanfield_statistics(documents, prior, tilt, gamma, None, columns, problem.n_threads)
+            meanfield_sweeps(documents, prior, tilt, n_sweeps, TOL, gamma, problem.n_threads)
+        logs = meanfield_statistics(documents, prior, tilt, gamma, None, columns, problem.n_threads)
         doc_topic = columns[:, :K].astype(np.float64)
         costs = np.sum(tilt[:, :K] * doc_topic, axis=1)  # the logarithms hold the tilt, which is no part of the bound
         costs -= word_bounds(logs, gamma[:, :K].astype(np.float64), lengths, factors.doc_prior)
@@ -160,9 +160,7 @@ def _summed(problem: Problem, factors: Factors, prior: Prior) -> Factors:
     """Sum the topics of words that belong to proportions and tilt."""
     K, gamma, tilt = factors.n_topics, factors.gamma, factors.tilt
     word_topic, doc_topic = np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-    logs = problem.backend.meanfield_statistics(
-        problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads
-    )
+    logs = meanfield_statistics(problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads)
     log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
     # The logarithms hold words and tilt too; they have terms of their own.
     entropy = float(logs.sum()) - float(np.vdot(word_topic[:, :K].astype(np.float64), log_topics))

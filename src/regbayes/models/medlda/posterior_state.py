@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from regbayes._types import Floats, Singles
-from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import Dual, Readout
 from regbayes.models.medlda.response import Belief, Moments, Response
@@ -25,7 +24,6 @@ class Problem:
     estimate_doc_prior: bool
     n_threads: int
     response: Response | None = None  # None: margins are all that is known of the numbers
-    backend: Backend = field(default_factory=get_backend)
 
 
 @dataclass(frozen=True)

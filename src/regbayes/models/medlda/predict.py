@@ -11,8 +11,8 @@ from scipy.special import digamma, gammaln
 
 from regbayes._types import Floats, Integers, Singles
 from regbayes.kernels.chunks import map_chunks
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.proportions import infer_proportions
+from regbayes.kernels.types import padded
 from regbayes.models.medlda.state import Fitted
 
 MAX_SWEEPS = 100
@@ -41,7 +41,7 @@ def topic_words(fitted: Fitted) -> Singles:
 def infer_counts(documents: Documents, fitted: Fitted, topics: Singles, n_threads: int) -> Floats:
     """Return the expected number of each document's tokens in each topic, shape (documents, K)."""
     out = np.empty((len(documents.starts) - 1, fitted.word_topic.shape[1]))
-    get_backend().infer_proportions(
+    infer_proportions(
         documents.words,
         documents.numbers,
         documents.starts,

@@ -22,7 +22,7 @@ from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, solve_box
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.chunks import map_chunks
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda.margins import Dual, Readout
 
 N_SWEEPS = 5  # over the documents in a round; they go on from there in the next

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Singles
-from regbayes.kernels.types_topics import TopicCounts
+from regbayes.kernels.types import TopicCounts
 
 
 @dataclass(frozen=True)

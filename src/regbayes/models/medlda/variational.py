@@ -11,7 +11,7 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, FitResult, Progress, run
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior
 from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, Supervision, build_dual

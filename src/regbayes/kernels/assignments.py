@@ -1,0 +1,434 @@
+"""Problems of single rows: one of several components for a row, and multipliers of its margins.
+
+A row's problem is ``min_q KL(q || softmax(logits)) + price loss(q)`` over distributions q of its component, with the
+multi-class hinge ``max_y (cost_y - sum_k q_k gain_ky)`` or its square. In the dual there is a multiplier for every
+answer. Steps that move mass between two of them find out which ones matter, and Newton steps on those that have any
+mass get them right: pairs alone go to and fro without end where the price is high.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import softmax
+
+from regbayes._types import Flags, Floats, Indices
+from regbayes.kernels._compile import compiled, compiled_inline
+
+_LINE_STEPS = 100  # at most, for one length
+_LINE_ACCURACY = 1e-10  # relative to the length
+_LONGEST = 1e6  # Newton step, where no answer loses its mass before
+_DAMPING = 1e-12  # added to Newton's matrix, in units of its trace
+_ROUNDING = 1e-14  # share of its mass that an answer which loses it all may seem to keep
+_LEAST = 1e-290  # keeps Cholesky's method from dividing by zero
+
+
+# --- The law, in plain NumPy
+
+
+class _Row(NamedTuple):
+    """The problem of one row with T components and A answers."""
+
+    logits: Floats  # (T,)
+    gains: Floats  # (T, A)
+    cost: Floats  # (A,)
+    label: int
+    price: float
+    squared: bool
+
+    def tilted(self, omega: Floats) -> Floats:
+        """The distribution that belongs to multipliers, (T,)."""
+        q: Floats = softmax(self.logits + self.gains @ omega)
+        return q
+
+    def slopes(self, omega: Floats, q: Floats) -> Floats:
+        """How much more of each multiplier is worth, (A,); the true one of the square stands for the mass of all."""
+        slopes = self.cost - q @ self.gains
+        if self.squared:
+            slopes[self.label] = 0.5 * omega.sum() / self.price
+        return slopes
+
+    def has_mass(self, omega: Floats) -> Flags:
+        """Whether an answer can give mass away, (A,); the true one of the square always can."""
+        found: Flags = (omega > 0.0) | (self.squared & (np.arange(omega.size) == self.label))
+        return found
+
+    def relative_gap(self, omega: Floats, q: Floats) -> float:
+        """Duality gap in units of the price times one plus the loss."""
+        excess = self.cost - q @ self.gains
+        loss = excess.max() ** 2 if self.squared else excess.max()
+        conjugate = 0.25 * omega.sum() ** 2 / self.price if self.squared else 0.0
+        return float((self.price * loss + conjugate - omega @ excess) / (self.price * (1.0 + loss)))
+
+
+def reference_solve_assignments(
+    logits: Floats,
+    gains: Floats,
+    cost: Floats,
+    labels: Indices,
+    price: Floats,
+    squared: bool,
+    tol: float,
+    max_steps: int,
+    omega: Floats,
+    q: Floats,
+) -> float:
+    """`solve_assignments` in plain NumPy: the law."""
+    worst = 0.0
+    for i, label in enumerate(labels):
+        if price[i] <= 0.0:
+            omega[i], q[i] = 0.0, softmax(logits[i])
+            continue
+        row = _Row(logits[i], gains[i], cost[i], int(label), float(price[i]), squared)
+        q[i] = row.tilted(omega[i])
+        for step in range(2 * max_steps):
+            if row.relative_gap(omega[i], q[i]) <= tol:
+                break
+            omega[i] = (
+                _reference_pair_step(row, omega[i], q[i])
+                if step % 2 == 0
+                else _reference_newton_step(row, omega[i], q[i])
+            )
+            q[i] = row.tilted(omega[i])
+        worst = max(worst, row.relative_gap(omega[i], q[i]))
+    return worst
+
+
+def _reference_pair_step(row: _Row, omega: Floats, q: Floats) -> Floats:
+    slopes = row.slopes(omega, q)
+    move = np.zeros_like(omega)
+    move[np.argmax(slopes)] += 1.0
+    move[np.argmin(np.where(row.has_mass(omega), slopes, np.inf))] -= 1.0
+    return _moved(row, omega, q, move)
+
+
+def _reference_newton_step(row: _Row, omega: Floats, q: Floats) -> Floats:
+    """Mass between all answers that have any; one of them, or the true one, gives what the others get."""
+    pivot = row.label if row.squared else int(np.argmax(omega))
+    others = np.flatnonzero((omega > 0.0) & (np.arange(omega.size) != pivot))
+    slopes = row.slopes(omega, q)
+    relative = row.gains[:, others] - row.gains[:, [pivot]]
+    centred = relative - q @ relative
+    curvature = (q[:, None] * centred).T @ centred + (0.5 / row.price if row.squared else 0.0)
+    curvature += (_DAMPING * np.trace(curvature) + np.finfo(np.float64).tiny) * np.eye(len(others))
+    move = np.zeros_like(omega)
+    move[others] = np.linalg.solve(curvature, slopes[others] - slopes[pivot])
+    move[pivot] = -move[others].sum()
+    return _moved(row, omega, q, move)
+
+
+def _moved(row: _Row, omega: Floats, q: Floats, move: Floats) -> Floats:
+    """Multipliers after as much of a move as is best, and no answer has less than nothing."""
+    rise = float(move @ row.slopes(omega, q))
+    if not rise > 0.0:
+        return omega
+    bounded = move < 0.0
+    ridge = 0.0
+    if row.squared:
+        bounded[row.label] = False
+        ridge = 0.5 / row.price * move[row.label] ** 2
+    most = float(np.min(-omega[bounded] / move[bounded], initial=_LONGEST))
+    direction = row.gains @ move
+
+    def slope(length: float) -> float:
+        pulled = softmax(row.logits + row.gains @ omega + length * direction)
+        return float(rise - ridge * length - (pulled - q) @ direction)
+
+    length = most if slope(most) >= 0.0 else float(brentq(slope, 0.0, most, xtol=1e-15))
+    after = omega + length * move
+    after[after <= _ROUNDING * omega] = 0.0
+    if row.squared:
+        after[row.label] = 0.0
+    return after
+
+
+# --- The compiled loops
+
+
+@compiled_inline
+def _weigh(tilt: Floats, q: Floats) -> None:
+    """Write softmax(tilt) to q."""
+    highest = tilt[0]
+    for k in range(1, tilt.size):
+        highest = max(highest, tilt[k])
+    total = 0.0
+    for k in range(tilt.size):
+        q[k] = np.exp(tilt[k] - highest)
+        total += q[k]
+    for k in range(tilt.size):
+        q[k] /= total
+
+
+@compiled_inline
+def _write_excess(gains: Floats, cost: Floats, q: Floats, excess: Floats) -> None:
+    """Write ``cost_y - sum_k q_k gain_ky``."""
+    for a in range(cost.size):
+        total = 0.0
+        for k in range(q.size):
+            total += q[k] * gains[k, a]
+        excess[a] = cost[a] - total
+
+
+@compiled_inline
+def _best_length(
+    tilt: Floats, direction: Floats, moved: Floats, q: Floats, offset: float, ridge: float, most: float
+) -> float:
+    """Root in [0, most] of ``offset - ridge t - E[direction]``, which falls, under softmax(tilt + t direction)."""
+    low, high = 0.0, most
+    length = most  # if even that is not too much it is the answer
+    for _ in range(_LINE_STEPS):
+        for k in range(tilt.size):
+            moved[k] = tilt[k] + length * direction[k]
+        _weigh(moved, q)
+        mean = 0.0
+        for k in range(tilt.size):
+            mean += q[k] * direction[k]
+        variance = 0.0
+        for k in range(tilt.size):
+            variance += q[k] * (direction[k] - mean) ** 2
+        slope = offset - ridge * length - mean
+        if slope > 0.0:
+            low = length
+        else:
+            high = length
+        after = 0.5 * (low + high)
+        curvature = ridge + variance
+        if curvature > 0.0:
+            newton = length + slope / curvature
+            if low < newton < high:
+                after = newton
+        change = abs(after - length)
+        length = after
+        if change <= _LINE_ACCURACY * length:
+            break
+    return length
+
+
+@compiled_inline
+def _write_tilt(logits: Floats, gains: Floats, omega: Floats, tilt: Floats) -> None:
+    """Write ``logits_k + sum_y omega_y gain_ky``."""
+    for k in range(tilt.size):
+        total = logits[k]
+        for a in range(omega.size):
+            total += gains[k, a] * omega[a]
+        tilt[k] = total
+
+
+@compiled_inline
+def _relative_gap(excess: Floats, omega: Floats, price: float, squared: bool) -> float:
+    """Duality gap in units of the price times one plus the loss."""
+    hinge, mass, paid = -np.inf, 0.0, 0.0
+    for a in range(excess.size):
+        hinge = max(hinge, excess[a])
+        mass += omega[a]
+        paid += omega[a] * excess[a]
+    loss = hinge * hinge if squared else hinge
+    conjugate = 0.25 * mass * mass / price if squared else 0.0
+    return (price * loss + conjugate - paid) / (price * (1.0 + loss))
+
+
+@compiled_inline
+def _pair_step(
+    gains: Floats, excess: Floats, label: int, price: float, squared: bool, omega: Floats, q: Floats, rows: Floats
+) -> None:
+    """Move mass to the answer that asks most for it, from the one that asks least of those that have any.
+
+    Mass of the squared hinge is free: it comes from the true answer and goes there, and more of it costs more.
+    """
+    tilt, direction, moved = rows[0], rows[1], rows[2]
+    to, source, highest, lowest = 0, 0, -np.inf, np.inf
+    for a in range(omega.size):
+        free = squared and a == label
+        slope = 0.5 * omega.sum() / price if free else excess[a]
+        if slope > highest:
+            to, highest = a, slope
+        if (free or omega[a] > 0.0) and slope < lowest:
+            source, lowest = a, slope
+    rise, most, ridge = highest - lowest, omega[source], 0.0
+    if not rise > 0.0:
+        return
+    if squared and (to == label or source == label):
+        ridge = 0.5 / price
+        most = rise / ridge if source == label else min(most, rise / ridge)
+    offset = rise
+    for k in range(tilt.size):
+        direction[k] = gains[k, to] - gains[k, source]
+        offset += q[k] * direction[k]
+    length = _best_length(tilt, direction, moved, q, offset, ridge, most)
+    if not (squared and to == label):
+        omega[to] += length
+    if not (squared and source == label):
+        omega[source] = max(omega[source] - length, 0.0)
+
+
+@compiled_inline
+def _solve_positive(matrix: Floats, vector: Floats, size: int) -> None:
+    """Solve a positive definite system by Cholesky's method, in place; a small multiple of the trace is added."""
+    trace = 0.0
+    for i in range(size):
+        trace += matrix[i, i]
+    for i in range(size):
+        matrix[i, i] += _DAMPING * trace + _LEAST
+    for j in range(size):
+        for i in range(j, size):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= matrix[i, k] * matrix[j, k]
+            matrix[i, j] = np.sqrt(max(total, _LEAST)) if i == j else total / matrix[j, j]
+    for i in range(size):
+        total = vector[i]
+        for k in range(i):
+            total -= matrix[i, k] * vector[k]
+        vector[i] = total / matrix[i, i]
+    for i in range(size - 1, -1, -1):
+        total = vector[i]
+        for k in range(i + 1, size):
+            total -= matrix[k, i] * vector[k]
+        vector[i] = total / matrix[i, i]
+
+
+@compiled_inline
+def _write_newton_system(
+    gains: Floats, q: Floats, pivot: int, answers: Indices, ridge: float, mean: Floats, matrix: Floats
+) -> None:
+    """Write the curvature of the dual, mass moving between each of some answers and the pivot (lower triangle)."""
+    for i in range(answers.size):
+        total = 0.0
+        for k in range(q.size):
+            total += q[k] * (gains[k, answers[i]] - gains[k, pivot])
+        mean[i] = total
+        for j in range(i + 1):
+            total = ridge
+            for k in range(q.size):
+                left = gains[k, answers[i]] - gains[k, pivot] - mean[i]
+                total += q[k] * left * (gains[k, answers[j]] - gains[k, pivot] - mean[j])
+            matrix[i, j] = total
+
+
+@compiled_inline
+def _newton_step(
+    gains: Floats,
+    excess: Floats,
+    label: int,
+    price: float,
+    squared: bool,
+    omega: Floats,
+    q: Floats,
+    rows: Floats,
+    matrix: Floats,
+    step: Floats,
+    answers: Indices,
+) -> None:
+    """Move mass between all answers that have any, along Newton's direction, as far as is best and none is lost."""
+    T, slopes = q.size, rows[4]
+    tilt, direction, moved = rows[0, :T], rows[1, :T], rows[2, :T]
+    pivot = label if squared else int(np.argmax(omega))  # gives what the others get
+    size = 0
+    for a in range(omega.size):
+        if a != pivot and omega[a] > 0.0:
+            answers[size] = a
+            size += 1
+    ridge = 0.5 / price if squared else 0.0
+    base = ridge * omega.sum() if squared else excess[pivot]
+    for i in range(size):
+        slopes[i] = step[i] = excess[answers[i]] - base
+    _write_newton_system(gains, q, pivot, answers[:size], ridge, rows[3], matrix)
+    _solve_positive(matrix, step, size)
+    rise, together, most = 0.0, 0.0, _LONGEST
+    for i in range(size):
+        rise += step[i] * slopes[i]
+        together += step[i]
+        if step[i] < 0.0:
+            most = min(most, -omega[answers[i]] / step[i])
+    if together > 0.0 and not squared:
+        most = min(most, omega[pivot] / together)
+    if not rise > 0.0:
+        return
+    offset = rise
+    for k in range(T):
+        total = 0.0
+        for i in range(size):
+            total += step[i] * (gains[k, answers[i]] - gains[k, pivot])
+        direction[k] = total
+        offset += q[k] * total
+    length = _best_length(tilt, direction, moved, q, offset, ridge * together * together, most)
+    for i in range(size):
+        after = omega[answers[i]] + length * step[i]
+        omega[answers[i]] = after if after > _ROUNDING * omega[answers[i]] else 0.0
+    if not squared:
+        omega[pivot] = max(omega[pivot] - length * together, 0.0)
+
+
+@compiled
+def solve_assignments(
+    logits: Floats,
+    gains: Floats,
+    cost: Floats,
+    labels: Indices,
+    price: Floats,
+    squared: bool,
+    tol: float,
+    max_steps: int,
+    omega: Floats,
+    q: Floats,
+) -> float:
+    """Solve ``min_q KL(q || softmax(logits)) + price loss(q)`` over the distributions q of every row's component.
+
+    The loss is the multi-class hinge ``max_y (cost_y - sum_k q_k gain_ky)`` or its square. In the dual there is a
+    multiplier for every answer. Steps take turns: mass moves to the answer that asks most for it, from the one that
+    asks least; and between all that have any, along Newton's direction. Each goes as far as is best.
+
+    Parameters
+    ----------
+    logits : (n, T)
+    gains : (n, T, A)
+        What a component adds to the margin over each answer; zero for the true one.
+    cost : (n, A)
+        Zero for the true answer.
+    labels : (n,)
+    price : (n,)
+        Rows without a price follow their logits.
+    squared : bool
+        Whether the loss is the square of the hinge.
+    tol : float
+        Duality gap of a row to stop at, in units of its price times one plus its loss.
+    max_steps : int
+        Pairs at most, for a row; each is followed by a Newton step.
+    omega : (n, A)
+        Multipliers, written: not negative; those of the hinge sum to the price, those of its square have zero for the
+        true answer.
+    q : (n, T)
+        Written.
+
+    Returns
+    -------
+    float
+        The largest gap, in the units of ``tol``.
+    """
+    n, T = logits.shape
+    A = cost.shape[1]
+    rows = np.empty((5, max(T, A)))
+    excess, matrix, vector, answers = np.empty(A), np.empty((A, A)), np.empty(A), np.empty(A, dtype=np.int64)
+    worst = 0.0
+    for i in range(n):
+        if price[i] <= 0.0:
+            omega[i, :] = 0.0
+            _weigh(logits[i], q[i])
+            continue
+        for step in range(2 * max_steps + 1):
+            _write_tilt(logits[i], gains[i], omega[i], rows[0, :T])
+            _weigh(rows[0, :T], q[i])
+            _write_excess(gains[i], cost[i], q[i], excess)
+            gap = _relative_gap(excess, omega[i], price[i], squared)
+            if gap <= tol or step == 2 * max_steps:
+                worst = max(worst, gap)
+                break
+            if step % 2 == 0:
+                _pair_step(gains[i], excess, labels[i], price[i], squared, omega[i], q[i], rows[:, :T])
+            else:
+                _newton_step(
+                    gains[i], excess, labels[i], price[i], squared, omega[i], q[i], rows, matrix, vector, answers
+                )
+    return worst

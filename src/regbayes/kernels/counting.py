@@ -1,0 +1,236 @@
+"""Counting and sorting of tokens: a few bytes for each, and no more than two passes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Indices
+from regbayes.kernels._compile import compiled
+from regbayes.kernels.types import Assignments, CountTable, Tokens, Words, read_only
+
+
+class Layout(NamedTuple):
+    """Tokens in blocks of a group of documents and a group of words each."""
+
+    tokens: Tokens
+    block_runs: Indices
+    """(groups^2 + 1,): where blocks begin among the runs."""
+    lengths: Indices
+    """(documents,): tokens of each."""
+
+
+class Places(NamedTuple):
+    """Where documents, or words, go: group by group."""
+
+    groups: Words
+    """(documents or words,): the group of each."""
+    places: Words
+    """(documents or words,): the new number of each."""
+
+
+# --- The law, in plain NumPy
+
+
+def reference_tally(table: CountTable | Indices) -> Indices:
+    """`tally` in plain NumPy: the law."""
+    return np.bincount(table.ravel())
+
+
+def reference_count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
+    """`count_tokens` in plain NumPy: the law."""
+    np.add.at(doc_topic, (np.repeat(tokens.documents, np.diff(tokens.starts)), topics), 1)
+    np.add.at(word_topic, (tokens.words, topics), 1)
+
+
+def reference_count_words(
+    words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int
+) -> Indices:
+    """`count_words` in plain NumPy: the law."""
+    return np.bincount(words, weights=numbers, minlength=n_words).astype(np.int64)
+
+
+def reference_lay_out(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    documents: Places,
+    vocabulary: Places,
+    n_groups: int,
+) -> Layout:
+    """`lay_out` in plain NumPy: the law."""
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    block = documents.groups[rows] * n_groups + vocabulary.groups[words]
+    entries = np.argsort(block, kind="stable")
+    block, places, numbers = block[entries], documents.places[rows[entries]], numbers[entries]
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = (places[1:] != places[:-1]) | (block[1:] != block[:-1])
+    first = np.flatnonzero(begins)
+    ends = np.concatenate([[0], np.cumsum(numbers)])
+    starts = np.append(ends[first], ends[-1]).astype(np.int64)
+    tokens = Tokens(np.repeat(vocabulary.places[words[entries]], numbers), places[first], starts)
+    block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1)).astype(np.int64)
+    return Layout(tokens, block_runs, np.bincount(places, numbers, len(indptr) - 1).astype(np.int64))
+
+
+# --- The compiled loops
+
+
+@compiled
+def _tally(table: NDArray[np.signedinteger], found: Indices) -> None:
+    n_zero = table.size
+    for value in table:
+        if value:  # most are zero, and adding to one place over and over waits for itself
+            found[value] += 1
+            n_zero -= 1
+    found[0] = n_zero
+
+
+def tally(table: CountTable | Indices) -> Indices:
+    """Return how often each value occurs in a table of counts, up to its largest."""
+    found = np.zeros(int(table.max()) + 1, dtype=np.int64)
+    _tally(read_only(table.reshape(-1)), found)
+    return found
+
+
+@compiled
+def _count_tokens(
+    words: Words, documents: Words, starts: Indices, topics: Assignments, doc_topic: CountTable, word_topic: CountTable
+) -> None:
+    for run in range(documents.size):
+        in_document = doc_topic[documents[run]]
+        for i in range(starts[run], starts[run + 1]):
+            in_document[topics[i]] += 1
+            word_topic[words[i], topics[i]] += 1
+
+
+def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
+    """Add tokens to the tables of counts."""
+    _count_tokens(
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
+        read_only(topics),
+        doc_topic,
+        word_topic,
+    )
+
+
+@compiled
+def _count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], found: Indices) -> None:
+    for e in range(words.size):
+        found[words[e]] += numbers[e]
+
+
+def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
+    """Return how often each word occurs, shape (n_words,)."""
+    found = np.zeros(n_words, dtype=np.int64)
+    _count_words(read_only(words), read_only(numbers), found)
+    return found
+
+
+@compiled
+def _measure_blocks(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    document_groups: Words,
+    word_groups: Words,
+    n_groups: int,
+    n_tokens: Indices,
+    n_runs: Indices,
+) -> None:
+    """Count the tokens and runs of each block."""
+    seen = np.full(n_tokens.size, -1, np.int64)
+    for row in range(indptr.size - 1):
+        first_block = np.int64(document_groups[row]) * n_groups
+        for e in range(indptr[row], indptr[row + 1]):
+            block = first_block + word_groups[words[e]]
+            n_tokens[block] += numbers[e]
+            n_runs[block] += seen[block] != row
+            seen[block] = row
+
+
+@compiled
+def _fill_blocks(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    document_groups: Words,
+    word_groups: Words,
+    document_places: Words,
+    word_places: Words,
+    n_groups: int,
+    next_token: Indices,
+    next_run: Indices,
+    token_words: Words,
+    run_documents: Words,
+    starts: Indices,
+    lengths: Indices,
+) -> None:
+    """Write the tokens; ``next_token`` and ``next_run`` are where blocks begin, and are moved on."""
+    seen = np.full(next_token.size, -1, np.int64)
+    for row in range(indptr.size - 1):
+        first_block, length = np.int64(document_groups[row]) * n_groups, 0
+        for e in range(indptr[row], indptr[row + 1]):
+            block, word = first_block + word_groups[words[e]], word_places[words[e]]
+            at = next_token[block]
+            if seen[block] != row:
+                seen[block] = row
+                run_documents[next_run[block]] = document_places[row]
+                starts[next_run[block]] = at
+                next_run[block] += 1
+            for i in range(at, at + numbers[e]):
+                token_words[i] = word
+            next_token[block] = at + numbers[e]
+            length += numbers[e]
+        lengths[document_places[row]] = length
+
+
+def lay_out(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    documents: Places,
+    vocabulary: Places,
+    n_groups: int,
+) -> Layout:
+    """Write out the tokens of a matrix of counts in compressed rows, block by block.
+
+    Block ``i n_groups + j`` has the tokens of document group i and word group j, in the order of the rows.
+
+    Parameters
+    ----------
+    indptr : (documents + 1,)
+    words, numbers : (entries,)
+        Columns, and how often they occur, at least once.
+    documents, vocabulary : Places
+    n_groups : int
+    """
+    rows = read_only(indptr), read_only(words), read_only(numbers)
+    n_tokens, n_runs = np.zeros(n_groups**2, np.int64), np.zeros(n_groups**2, np.int64)
+    groups = read_only(documents.groups), read_only(vocabulary.groups)
+    _measure_blocks(*rows, *groups, n_groups, n_tokens, n_runs)
+    block_tokens = np.concatenate([[0], np.cumsum(n_tokens)])
+    block_runs = np.concatenate([[0], np.cumsum(n_runs)])
+    tokens = Tokens(
+        np.empty(block_tokens[-1], np.int32), np.empty(block_runs[-1], np.int32), np.empty(block_runs[-1] + 1, np.int64)
+    )
+    tokens.starts[-1] = block_tokens[-1]
+    lengths = np.empty(len(indptr) - 1, np.int64)
+    _fill_blocks(
+        *rows,
+        *groups,
+        read_only(documents.places),
+        read_only(vocabulary.places),
+        n_groups,
+        block_tokens[:-1].copy(),
+        block_runs[:-1].copy(),
+        tokens.words,
+        tokens.documents,
+        tokens.starts,
+        lengths,
+    )
+    return Layout(tokens, block_runs, lengths)

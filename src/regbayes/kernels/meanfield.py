@@ -1,0 +1,588 @@
+"""Mean-field kernels of topic models, in single precision.
+
+A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k) + tilt_k)`` for each of its words,
+and its proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
+
+Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
+other part is ``exp(digamma(x))`` for every topic in every sweep; it is written without branches, so that it is
+vectorised too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import digamma, polygamma
+
+from regbayes._types import Floats, Indices, Singles
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._exponential import exp
+from regbayes.kernels.chunks import each_task, map_chunks
+from regbayes.kernels.types import Words, read_only
+
+_ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
+_TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))
+TINY = 1e-30  # keeps words that no topic explains from dividing by zero
+_TINY = np.float32(TINY)
+_E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
+_T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
+_HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
+
+
+class WordCounts(NamedTuple):
+    """Documents in compressed rows: which words, and how often; numbers need not be whole."""
+
+    words: Words
+    """(entries,)"""
+    numbers: Singles
+    """(entries,): positive."""
+    starts: Indices
+    """(documents + 1,): where documents begin among the entries."""
+
+
+class Prior(NamedTuple):
+    """What is known of the topics when documents are inferred."""
+
+    word_given_topic: Singles
+    """(vocabulary, columns): not negative; padding is zero. Topics need not sum to one."""
+    doc_prior: Singles
+    """(topics,): positive Dirichlet parameters."""
+
+
+MOST_GROUPS = 8
+
+
+ENTRIES_PER_WORD = 4  # entries of a group, at least, for each word of the vocabulary: its table must be worth its sum
+
+
+def group_bounds(starts: Indices, n_words: int) -> list[tuple[int, int]]:
+    """Cut documents into groups, each with a table of words by topics of its own: a function of the corpus alone."""
+    n_documents, n_entries = len(starts) - 1, int(starts[-1])
+    n_groups = int(np.clip(n_entries // max(ENTRIES_PER_WORD * n_words, 1 << 15), 1, MOST_GROUPS))
+    cuts = np.searchsorted(starts, np.arange(1, n_groups) * (n_entries / n_groups))
+    edges = [0, *np.minimum(cuts, n_documents).tolist(), n_documents]
+    return list(pairwise(edges))
+
+
+# --- The law, in plain NumPy
+
+
+def reference_meanfield_sweeps(
+    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles
+) -> int:
+    """`meanfield_sweeps` in plain NumPy: the law."""
+    K, total = len(prior.doc_prior), 0
+    for d, number, p in _each(documents, prior):
+        for _ in range(max_sweeps if number.size else 0):
+            t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
+            found = prior.doc_prior + t * ((number / (p @ t + TINY)) @ p)
+            change = float(np.abs(found - gamma[d, :K]).sum())
+            gamma[d, :K] = found
+            total += 1
+            if change <= tol * number.sum():
+                break
+        if number.size == 0:
+            gamma[d, :K] = prior.doc_prior
+    return total
+
+
+def reference_meanfield_statistics(
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles | None,
+    doc_topic: Singles,
+) -> Floats:
+    """`meanfield_statistics` in plain NumPy: the law."""
+    K = len(prior.doc_prior)
+    found = np.zeros(len(documents.starts) - 1)
+    doc_topic[...] = 0
+    if word_topic is not None:
+        word_topic[...] = 0
+    for d, number, p in _each(documents, prior):
+        words = documents.words[documents.starts[d] : documents.starts[d + 1]]
+        t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
+        r = p @ t + TINY
+        phi = (number / r)[:, None] * p * t
+        found[d] = number @ np.log(r)
+        doc_topic[d, :K] = phi.sum(axis=0)
+        if word_topic is not None:
+            np.add.at(word_topic[:, :K], words, phi.astype(np.float32))
+    return found
+
+
+def reference_infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles) -> Floats:
+    """`infer_by_sweeps` in plain NumPy: the law."""
+    K, found = len(prior.doc_prior), np.zeros(len(documents.starts) - 1)
+    gamma[...] = 0
+    for d, number, p in _each(documents, prior):
+        last = _history(number, p, prior, n_sweeps)[-1]
+        gamma[d, :K] = last
+        found[d] = number @ np.log(p @ _factors(last, None) + TINY)
+    return found
+
+
+def reference_reverse_sweeps(
+    documents: WordCounts,
+    prior: Prior,
+    n_sweeps: int,
+    gamma: Singles,
+    grad: Singles,
+    weight: float,
+) -> Singles:
+    """`reverse_sweeps` in plain NumPy: the law."""
+    K = len(prior.doc_prior)
+    out = np.zeros(prior.word_given_topic.shape)
+    for d, number, p in _each(documents, prior):
+        words = documents.words[documents.starts[d] : documents.starts[d + 1]]
+        by_p = np.zeros_like(p)
+        history = [*_history(number, p, prior, n_sweeps - 1), gamma[d, :K].astype(np.float64)]
+        t = _factors(history[-1], None)
+        q = -weight * number / (p @ t + TINY)
+        by_p += np.outer(q, t)
+        g = grad[d, :K] + (weight * (history[-1] - prior.doc_prior) + (q @ p) * t) * polygamma(1, history[-1])
+        for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
+            t = _factors(before, None)
+            r = p @ t + TINY
+            by_sum, by_t = g * t, g * (after - prior.doc_prior) / t
+            q = number / r
+            by_r = -(p @ by_sum) * q / r
+            by_p += np.outer(q, by_sum) + np.outer(by_r, t)
+            g = (by_t + by_r @ p) * t * polygamma(1, before)
+        np.add.at(out[:, :K], words, by_p)
+    return out.astype(np.float32)
+
+
+def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Floats]:
+    """Return gamma of one document before the first label-free sweep and after each."""
+    found = [prior.doc_prior.astype(np.float64) + number.sum() / len(prior.doc_prior)]
+    for _ in range(n_sweeps):
+        t = _factors(found[-1], None)
+        found.append(prior.doc_prior + t * ((number / (p @ t + TINY)) @ p))
+    return found
+
+
+def _each(documents: WordCounts, prior: Prior) -> Iterator[tuple[int, Floats, Floats]]:
+    """Yield every document: its number, how often its words occur, and their probabilities in the topics."""
+    K = len(prior.doc_prior)
+    for d in range(len(documents.starts) - 1):
+        entries = slice(documents.starts[d], documents.starts[d + 1])
+        p = prior.word_given_topic[documents.words[entries], :K].astype(np.float64)
+        yield d, documents.numbers[entries].astype(np.float64), p
+
+
+def _factors(gamma: Floats | Singles, tilt: Floats | Singles | None) -> Floats:
+    exponent = digamma(gamma.astype(np.float64))
+    factors: Floats = np.exp(exponent if tilt is None else exponent + tilt)
+    return factors
+
+
+# --- The compiled loops
+
+
+@compiled_as_written
+def _exp_digamma(x: Any, shift: Any) -> Any:
+    """Return exp(digamma(x) + shift) for x > 0.
+
+    digamma(x + 6) less the six reciprocals on the way is digamma(x), and exp(digamma(u + 1/2)) is
+    u + 1 / (24 u) - 37 / (5760 u^3) + ...
+    """
+    p = x * (x + _FIVE)
+    way = (_TWO * x + _FIVE) * (_ONE / p + _ONE / (p + _FOUR) + _ONE / (p + _SIX))
+    u = x + np.float32(5.5)
+    inverse = _ONE / u
+    return (u + inverse * (_E1 + _E3 * inverse * inverse)) * exp(min(shift - way, _HIGHEST))
+
+
+@compiled_as_written
+def _trigamma(x: Any) -> Any:
+    """Return the derivative of digamma at x > 0."""
+    found = _ZERO
+    for i in range(6):
+        step = x + np.float32(i)
+        found += _ONE / (step * step)
+    inverse = _ONE / (x + _SIX)
+    square = inverse * inverse
+    return found + inverse + _HALF * square + square * inverse * (_T3 + _T5 * square)
+
+
+@compiled_inline
+def _write_factors(gamma: Singles, tilt: Singles, tilted: bool, n_topics: int, t: Singles) -> None:
+    """Write ``exp(digamma(gamma) + tilt)``; padding is left alone."""
+    if tilted:
+        for k in range(n_topics):
+            t[k] = _exp_digamma(gamma[k], tilt[k])
+    else:
+        for k in range(n_topics):
+            t[k] = _exp_digamma(gamma[k], _ZERO)
+
+
+@compiled_inline
+def _dot(a: Singles, b: Singles) -> Any:
+    found = _ZERO
+    for k in range(a.size):
+        found += a[k] * b[k]
+    return found
+
+
+@compiled
+def _sweep_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    tilt: Singles,
+    max_sweeps: int,
+    tol: np.float32,
+    gamma: Singles,
+    first: int,
+    last: int,
+) -> int:
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    tilted, total = len(tilt) > 0, 0
+    for d in range(first, last):
+        row, begin, end = gamma[d], starts[d], starts[d + 1]
+        if begin == end:
+            for k in range(n_topics):
+                row[k] = doc_prior[k]
+            continue
+        length = _ZERO
+        for i in range(begin, end):
+            length += numbers[i]
+        for _ in range(max_sweeps):
+            _write_factors(row, tilt[d] if tilted else row, tilted, n_topics, t)
+            sums[:] = _ZERO
+            for i in range(begin, end):
+                p = topics[words[i]]
+                share = numbers[i] / (_dot(p, t) + _TINY)
+                for k in range(columns):
+                    sums[k] += share * p[k]
+            change = _ZERO
+            for k in range(n_topics):
+                found = doc_prior[k] + t[k] * sums[k]
+                change += abs(found - row[k])
+                row[k] = found
+            total += 1
+            if change <= tol * length:
+                break
+    return total
+
+
+def meanfield_sweeps(
+    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles, n_threads: int = 1
+) -> int:
+    """Alternate between topics of words and proportions of documents, for each document by itself.
+
+    Parameters
+    ----------
+    documents : WordCounts
+    prior : Prior
+    tilt : (documents, columns) or (0, columns)
+        What is added to the log-weights of the topics of each token; no rows: nothing.
+    max_sweeps : int
+    tol : float
+        A document is done when the absolute changes of its gamma sum to at most this times its length.
+    gamma : (documents, columns)
+        Read as the start and overwritten; columns beyond the topics are left alone.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    int
+        Sweeps, summed over the documents.
+    """
+    fixed = _fixed(documents, prior)
+    tilt = read_only(tilt)
+
+    def work(_chunk: int, first: int, last: int) -> int:
+        return _sweep_documents(*fixed, tilt, max_sweeps, np.float32(tol), gamma, first, last)
+
+    return sum(map_chunks(work, len(documents.starts) - 1, n_threads))
+
+
+@compiled
+def _sum_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles,
+    doc_topic: Singles,
+    logs: Floats,
+    first: int,
+    last: int,
+) -> None:
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    tilted, by_word = len(tilt) > 0, len(word_topic) > 0
+    for d in range(first, last):
+        _write_factors(gamma[d], tilt[d] if tilted else gamma[d], tilted, n_topics, t)
+        sums[:] = _ZERO
+        log_sum = 0.0
+        for i in range(starts[d], starts[d + 1]):
+            p = topics[words[i]]
+            r = _dot(p, t) + _TINY
+            share = numbers[i] / r
+            log_sum += numbers[i] * np.log(np.float64(r))
+            for k in range(columns):
+                sums[k] += share * p[k]
+            if by_word:
+                row = word_topic[words[i]]
+                for k in range(columns):
+                    row[k] += share * t[k] * p[k]
+        for k in range(columns):
+            doc_topic[d, k] = t[k] * sums[k]
+        logs[d] = log_sum
+
+
+def meanfield_statistics(
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles | None,
+    doc_topic: Singles,
+    n_threads: int = 1,
+) -> Floats:
+    """Sum the topics of words that belong to given proportions.
+
+    Parameters
+    ----------
+    documents, prior, tilt
+        As in `meanfield_sweeps`.
+    gamma : (documents, columns)
+    word_topic : (vocabulary, columns), optional
+        Written: expected tokens of each word in each topic.
+    doc_topic : (documents, columns)
+        Written: expected tokens of each document in each topic; padding is zero.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (documents,)
+        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k) + tilt_k)``.
+    """
+    fixed = _fixed(documents, prior)
+    tilt, gamma, shape = read_only(tilt), read_only(gamma), prior.word_given_topic.shape
+    groups = group_bounds(documents.starts, len(prior.word_given_topic))
+    logs = np.empty(len(documents.starts) - 1)
+    nothing = np.empty((0, shape[1]), np.float32)
+
+    def work(group: int) -> Singles:
+        table = nothing if word_topic is None else np.zeros(shape, np.float32)
+        _sum_documents(*fixed, tilt, gamma, table, doc_topic, logs, *groups[group])
+        return table
+
+    if word_topic is not None:
+        word_topic[...] = _ZERO
+    for table in each_task(work, len(groups), n_threads):
+        if word_topic is not None:
+            word_topic += table
+    return logs
+
+
+@compiled_inline
+def _make_sweeps(
+    words: Words,
+    numbers: Singles,
+    begin: int,
+    end: int,
+    topics: Singles,
+    doc_prior: Singles,
+    n_sweeps: int,
+    history: Singles,
+    t: Singles,
+    sums: Singles,
+) -> None:
+    """Write gamma of one document before the first label-free sweep and after each; padding is left alone."""
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    length = _ZERO
+    for i in range(begin, end):
+        length += numbers[i]
+    for k in range(n_topics):
+        history[0, k] = doc_prior[k] + length / np.float32(n_topics)
+    for sweep in range(n_sweeps):
+        before, after = history[sweep], history[sweep + 1]
+        _write_factors(before, before, False, n_topics, t)
+        sums[:] = _ZERO
+        for i in range(begin, end):
+            p = topics[words[i]]
+            share = numbers[i] / (_dot(p, t) + _TINY)
+            for k in range(columns):
+                sums[k] += share * p[k]
+        for k in range(n_topics):
+            after[k] = doc_prior[k] + t[k] * sums[k]
+
+
+@compiled
+def _infer_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    n_sweeps: int,
+    gamma: Singles,
+    logs: Floats,
+    first: int,
+    last: int,
+) -> None:
+    columns = topics.shape[1]
+    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    history = np.zeros((n_sweeps + 1, columns), np.float32)
+    for d in range(first, last):
+        begin, end = starts[d], starts[d + 1]
+        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps, history, t, sums)
+        gamma[d] = history[n_sweeps]
+        _write_factors(gamma[d], gamma[d], False, doc_prior.size, t)
+        log_sum = 0.0
+        for i in range(begin, end):
+            log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
+        logs[d] = log_sum
+
+
+def infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1) -> Floats:
+    """Make a fixed number of label-free sweeps from even proportions.
+
+    Parameters
+    ----------
+    documents : WordCounts
+    prior : Prior
+    n_sweeps : int
+    gamma : (documents, columns)
+        Written, padding with zeros. The sweeps begin at ``doc_prior + length / topics``.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (documents,)
+        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
+    """
+    fixed = _fixed(documents, prior)
+    logs = np.empty(len(documents.starts) - 1)
+
+    def work(_chunk: int, first: int, last: int) -> None:
+        _infer_documents(*fixed, n_sweeps, gamma, logs, first, last)
+
+    map_chunks(work, len(logs), n_threads)
+    return logs
+
+
+@compiled
+def _reverse_documents(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    topics: Singles,
+    doc_prior: Singles,
+    n_sweeps: int,
+    last_gamma: Singles,
+    grad: Singles,
+    weight: np.float32,
+    table: Singles,
+    first: int,
+    last: int,
+) -> None:
+    n_topics, columns = doc_prior.size, topics.shape[1]
+    t, g = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    by_sum, by_t = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    history = np.zeros((n_sweeps + 1, columns), np.float32)
+    for d in range(first, last):
+        begin, end = starts[d], starts[d + 1]
+        # Sweeps are made once more rather than remembered: they would take as much room as several corpora.
+        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps - 1, history, t, by_sum)
+        history[n_sweeps] = last_gamma[d]
+        gamma = history[n_sweeps]
+        _write_factors(gamma, gamma, False, n_topics, t)
+        by_t[:] = _ZERO
+        for i in range(begin, end):
+            p, row = topics[words[i]], table[words[i]]
+            share = -weight * numbers[i] / (_dot(p, t) + _TINY)
+            for k in range(columns):
+                by_t[k] += share * p[k]
+                row[k] += share * t[k]
+        for k in range(n_topics):
+            g[k] = grad[d, k] + (weight * (gamma[k] - doc_prior[k]) + by_t[k] * t[k]) * _trigamma(gamma[k])
+        for sweep in range(n_sweeps - 1, -1, -1):
+            gamma, after = history[sweep], history[sweep + 1]
+            _write_factors(gamma, gamma, False, n_topics, t)
+            for k in range(n_topics):
+                by_sum[k] = g[k] * t[k]
+                by_t[k] = g[k] * (after[k] - doc_prior[k]) / t[k]
+            for k in range(n_topics, columns):
+                by_sum[k] = _ZERO
+            for i in range(begin, end):
+                p, row = topics[words[i]], table[words[i]]
+                r, through = _TINY, _ZERO
+                for k in range(columns):
+                    r += t[k] * p[k]
+                    through += by_sum[k] * p[k]
+                share = numbers[i] / r
+                by_r = -through * share / r
+                for k in range(columns):
+                    row[k] += by_sum[k] * share + by_r * t[k]
+                    by_t[k] += by_r * p[k]
+            for k in range(n_topics):
+                g[k] = by_t[k] * t[k] * _trigamma(gamma[k])
+
+
+def reverse_sweeps(
+    documents: WordCounts,
+    prior: Prior,
+    n_sweeps: int,
+    gamma: Singles,
+    grad: Singles,
+    weight: float,
+    n_threads: int = 1,
+) -> Singles:
+    """Differentiate through the sweeps of `infer_by_sweeps`, which are made once more.
+
+    Parameters
+    ----------
+    documents, prior, n_sweeps, gamma
+        As `infer_by_sweeps` left them.
+    grad : (documents, columns)
+        Derivatives of an objective by gamma.
+    weight : float
+        The objective also has ``weight`` times the negative bound: the divergence of the Dirichlet distribution of
+        gamma from that of ``doc_prior``, less what `infer_by_sweeps` returned.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (vocabulary, columns)
+        Derivatives by ``word_given_topic``.
+    """
+    fixed = _fixed(documents, prior)
+    gamma, grad, shape = read_only(gamma), read_only(grad), prior.word_given_topic.shape
+    groups = group_bounds(documents.starts, len(prior.word_given_topic))
+
+    def work(group: int) -> Singles:
+        table = np.zeros(shape, np.float32)
+        _reverse_documents(*fixed, n_sweeps, gamma, grad, np.float32(weight), table, *groups[group])
+        return table
+
+    found = np.zeros(shape, np.float32)
+    for table in each_task(work, len(groups), n_threads):
+        found += table
+    return found
+
+
+def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
+    """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
+    words, numbers, starts = documents
+    topics, doc_prior = prior
+    return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)

@@ -1,0 +1,526 @@
+"""Dual coordinate ascent for multi-class margins: one simplex of multipliers per row.
+
+Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001); the threshold is found by Newton's method on a
+convex piecewise linear function, which ends after a few passes over the answers. Answers that cannot take part are set
+aside row by row, as in LIBLINEAR (Keerthi et al., KDD 2008).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats, Indices, Reals
+from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._prefetch import AHEAD, prefetch_row
+from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
+
+Counts = NDArray[np.int16]
+"""Answers of a row and how many of them are in play: small numbers, one set per row."""
+
+
+class SimplexRows(NamedTuple):
+    """The multi-class dual as data; see `simplex_epoch`."""
+
+    features: Reals
+    """(n, k)"""
+    norms: Floats
+    """(n,): squared norms of the rows of ``features``."""
+    labels: Indices
+    """(n,): the true answers."""
+    cost: Floats
+    """(r, c): the loss of each answer; that of the true one is zero."""
+    cost_row: Indices
+    """(n,): the row of ``cost`` that applies: the label for a cost matrix, the row itself for costs per row."""
+    total: Floats
+    """(n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out."""
+    ridge: Floats
+    """(n,): the price of the squared sum where it is free; infinite takes the row out."""
+    penalty: float
+    """The loss per unit of slack reported for rows with a free sum and no ridge: hard margins."""
+
+
+class SimplexState(NamedTuple):
+    """What multi-class coordinate ascent writes."""
+
+    omega: Floats
+    """(n, c): the multipliers, none negative."""
+    weights: Floats
+    """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
+    answers: Counts
+    """(n, c): a permutation of the answers, per row; those in play come first."""
+    n_answers: Counts
+    """(n,): how many are in play."""
+
+
+# --- The law, in plain NumPy
+
+
+def _reference_threshold(values: Floats, slope: float, level: float) -> float:
+    """Return tau with ``sum max(0, values - tau) = slope * tau + level``, by sorting."""
+    descending = np.sort(values)[::-1]
+    candidates = (np.cumsum(descending) - level) / (np.arange(1, values.size + 1) + slope)
+    return float(candidates[np.flatnonzero(descending > candidates)[-1]])
+
+
+def _reference_solve_row(omega: Floats, gradient: Floats, norm: float, total: float, ridge: float) -> Floats | None:
+    """Return the multipliers that maximise the dual with all other rows fixed, or None if they are unbounded."""
+    is_fixed = np.isfinite(total)
+    if norm == 0.0:
+        if not is_fixed and ridge == 0.0:
+            return omega if gradient.max() <= 0.0 else None
+        best = np.zeros(omega.size)
+        best[gradient.argmax()] = total if is_fixed else max(0.0, omega.sum() + gradient.max() / ridge)
+        return best
+    values = omega + gradient / norm
+    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), omega.sum())
+    if slope * values.max() + level <= 0.0:
+        return np.zeros(omega.size)
+    best = np.maximum(0.0, values - _reference_threshold(values, slope, level))
+    if is_fixed and np.count_nonzero(best) == 1:
+        best[best > 0.0] = total
+    return best
+
+
+def _row_terms(
+    scores: Floats, label: int, costs: Floats, total: float, ridge: float, omega: Floats, members: Indices
+) -> tuple[Floats, float, float]:
+    """Return the dual's gradient over ``members``, its largest value and the lowest one that carries weight."""
+    if np.isfinite(total):
+        gradient = scores[members] + costs[members]
+        return gradient, gradient.max(), gradient[omega[members] > 0.0].min(initial=np.inf)
+    mass = omega[members].sum()
+    gradient = scores[members] + costs[members] - scores[label] - ridge * mass
+    top = max(gradient.max(initial=-np.inf), -ridge * mass)
+    return gradient, top, gradient[omega[members] > 0.0].min(initial=0.0)
+
+
+def _row_gap(
+    gradient: Floats, top: float, true_score: float, total: float, ridge: float, penalty: float, omega: Floats
+) -> tuple[float, float]:
+    """Return the row's loss and its part of the duality gap."""
+    complementarity = float(omega @ (top - gradient))
+    if np.isfinite(total):
+        return total * (top - true_score), complementarity
+    slack = top + ridge * omega.sum()
+    if ridge > 0.0:
+        return slack**2 / (2.0 * ridge), complementarity + top**2 / (2.0 * ridge)
+    return penalty * slack, complementarity + (penalty - omega.sum()) * slack
+
+
+def _all_answers(n_classes: int, label: int, total: float, ridge: float) -> Indices:
+    """Return the answers a row can give weight to: with a free total the true one takes part through the others."""
+    if total == 0.0 or np.isinf(ridge):
+        return np.empty(0, dtype=np.int64)
+    answers = np.arange(n_classes)
+    return answers if np.isfinite(total) else answers[answers != label]
+
+
+def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+    """`simplex_epoch` in plain NumPy: the law."""
+    omega, weights, answers, n_answers = state
+    violation, gap, loss = 0.0, 0.0, 0.0
+    for i in order:
+        total, ridge, label, x = float(rows.total[i]), float(rows.ridge[i]), int(rows.labels[i]), rows.features[i]
+        in_play = answers[i, : n_answers[i]].astype(np.int64)
+        members = _all_answers(len(weights), label, total, ridge) if restart else in_play
+        n_answers[i] = members.size
+        if members.size == 0:
+            continue
+        scores = weights @ x
+        gradient, top, low = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
+        row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
+        loss, gap = loss + row_loss * restart, gap + row_gap
+        stays = (omega[i, members] > 0.0) | (gradient >= low)
+        members, gradient = members[stays], gradient[stays]
+        answers[i] = np.concatenate([members, np.setdiff1d(np.arange(len(weights)), members)])
+        n_answers[i] = 0 if members.size == int(np.isfinite(total)) else members.size
+        row_violation = (top if np.isfinite(total) else max(top, 0.0)) - low
+        if n_answers[i] == 0 or row_violation <= SATISFIED:
+            continue
+        best = _reference_solve_row(omega[i, members], gradient, float(rows.norms[i]), total, ridge)
+        if best is None:
+            violation = np.inf
+            continue
+        violation = max(violation, row_violation)
+        change = best - omega[i, members]
+        omega[i, members] = best
+        weights[members] -= np.outer(change, x)
+        if np.isinf(total):
+            weights[label] += change.sum() * x
+    return Progress(violation, gap, loss)
+
+
+def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+    """`simplex_check` in plain NumPy: the law."""
+    omega, weights = state.omega, state.weights
+    loss, gap = 0.0, 0.0
+    for i, label in enumerate(rows.labels):
+        total, ridge = float(rows.total[i]), float(rows.ridge[i])
+        members = _all_answers(len(weights), label, total, ridge)
+        if members.size == 0:
+            continue
+        scores = weights @ rows.features[i]
+        gradient, top, _ = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
+        row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
+        loss, gap = loss + row_loss, gap + row_gap
+    return MarginCheck(loss, gap)
+
+
+def reference_simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
+    """`simplex_weights` in plain NumPy: the law."""
+    signed = -omega.astype(np.float64)
+    row = np.arange(len(rows.labels))
+    signed[row, rows.labels] = 0.0
+    signed[row, rows.labels] = -signed.sum(axis=1)
+    weights: Floats = signed.T @ rows.features
+    return weights
+
+
+# --- The compiled loops
+
+
+@compiled_inline
+def _score_answers(weights: Floats, features: Reals, i: int, answers: Counts, m: int, out: Floats) -> None:
+    """Write ``out[a] = <weights[c], features[i]>`` for the first ``m`` answers c of row i."""
+    n_features = features.shape[1]
+    a = 0
+    while a + 4 <= m:
+        c0, c1, c2, c3 = answers[i, a], answers[i, a + 1], answers[i, a + 2], answers[i, a + 3]
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        for k in range(n_features):
+            value = features[i, k]
+            s0 += weights[c0, k] * value
+            s1 += weights[c1, k] * value
+            s2 += weights[c2, k] * value
+            s3 += weights[c3, k] * value
+        out[a], out[a + 1], out[a + 2], out[a + 3] = s0, s1, s2, s3
+        a += 4
+    while a + 2 <= m:
+        c0, c1 = answers[i, a], answers[i, a + 1]
+        s0, s1 = 0.0, 0.0
+        for k in range(n_features):
+            value = features[i, k]
+            s0 += weights[c0, k] * value
+            s1 += weights[c1, k] * value
+        out[a], out[a + 1] = s0, s1
+        a += 2
+    if a < m:
+        c0 = answers[i, a]
+        s0 = 0.0
+        for k in range(n_features):
+            s0 += weights[c0, k] * features[i, k]
+        out[a] = s0
+
+
+@compiled_inline
+def _threshold(values: Floats, m: int, slope: float, level: float) -> float:
+    """Return tau with ``sum_a max(0, values[a] - tau) = slope * tau + level``; there must be a positive term.
+
+    The left side is convex, so Newton's method started left of the root climbs to it in finitely many steps; the
+    largest value alone gives such a start.
+    """
+    largest = -np.inf
+    for a in range(m):
+        largest = max(largest, values[a])
+    tau = (largest - level) / (1.0 + slope)
+    count = 1
+    for _ in range(m):
+        above = 0
+        total = 0.0
+        for a in range(m):
+            if values[a] > tau:
+                above += 1
+                total += values[a]
+        if above == count:
+            break
+        tau = (total - level) / (above + slope)
+        count = above
+    return tau
+
+
+@compiled_inline
+def _row_gradient(
+    features: Reals,
+    label: int,
+    cost: Floats,
+    cost_row: int,
+    ridge: float,
+    is_fixed: bool,
+    i: int,
+    omega: Floats,
+    weights: Floats,
+    answers: Counts,
+    m: int,
+    gradient: Floats,
+) -> tuple[float, float, float, float]:
+    """Write the dual's gradient for the first ``m`` answers; return its extremes, the mass and the true score.
+
+    The lower extreme is over answers that carry weight: one without weight and a gradient below it stays so. With a
+    free total zero is among the values compared, since the total can shrink.
+    """
+    _score_answers(weights, features, i, answers, m, gradient)
+    true_score, shift, mass = 0.0, 0.0, 0.0
+    if not is_fixed:
+        for a in range(m):
+            mass += omega[i, answers[i, a]]
+        for k in range(features.shape[1]):
+            true_score += weights[label, k] * features[i, k]
+        shift = true_score + ridge * mass
+    top, low = -np.inf, np.inf
+    for a in range(m):
+        c = answers[i, a]
+        if is_fixed and c == label:
+            true_score = gradient[a]
+        gradient[a] += cost[cost_row, c] - shift
+        top = max(top, gradient[a])
+        if omega[i, c] > 0.0:
+            low = min(low, gradient[a])
+    if not is_fixed:
+        top, low = max(top, -ridge * mass), min(low, 0.0)
+    return top, low, mass, true_score
+
+
+@compiled_inline
+def _complementarity(i: int, omega: Floats, answers: Counts, m: int, gradient: Floats, top: float) -> float:
+    """Return ``sum_a omega_a (top - gradient_a)``, a sum of terms that are not negative."""
+    gap = 0.0
+    for a in range(m):
+        gap += omega[i, answers[i, a]] * (top - gradient[a])
+    return gap
+
+
+@compiled_inline
+def _row_loss(
+    total: float, ridge: float, penalty: float, top: float, mass: float, true_score: float
+) -> tuple[float, float]:
+    """Return the row's loss and what its part of the duality gap has beside the complementarity."""
+    if not np.isinf(total):
+        return total * (top - true_score), 0.0
+    slack = top + ridge * mass
+    if ridge > 0.0:
+        return slack * slack / (2.0 * ridge), top * top / (2.0 * ridge)
+    return penalty * slack, (penalty - mass) * slack
+
+
+@compiled_inline
+def _restart_row(label: int, total: float, ridge: float, i: int, answers: Counts) -> int:
+    """Bring all answers of row i back into play and return how many there are; none if the row has no weight."""
+    last = int(answers.shape[1]) - 1
+    if total == 0.0 or np.isinf(ridge):
+        return 0
+    if not np.isinf(total):
+        return last + 1
+    for a in range(last):  # with a free total the true answer takes part only through the others
+        if answers[i, a] == label:
+            answers[i, a] = answers[i, last]
+            answers[i, last] = label
+    return last
+
+
+@compiled_inline
+def _set_aside(low: float, i: int, omega: Floats, answers: Counts, m: int, gradient: Floats) -> int:
+    """Move answers without weight and with gradient below ``low`` behind the others; return how many are left."""
+    a = 0
+    while a < m:
+        c = answers[i, a]
+        if omega[i, c] == 0.0 and gradient[a] < low:
+            m -= 1
+            answers[i, a] = answers[i, m]
+            answers[i, m] = c
+            gradient[a] = gradient[m]
+        else:
+            a += 1
+    return m
+
+
+@compiled_inline
+def _solve_row(
+    norm: float,
+    total: float,
+    ridge: float,
+    mass: float,
+    i: int,
+    omega: Floats,
+    answers: Counts,
+    m: int,
+    gradient: Floats,
+    values: Floats,
+) -> bool:
+    """Write to ``values`` the best multipliers of row i; return False when they are unbounded.
+
+    With a fixed total they are a projection on the simplex; with a free one every step also moves the weights of the
+    true answer and pays the ridge.
+    """
+    is_fixed = not np.isinf(total)
+    if norm == 0.0:
+        largest = gradient[:m].max()
+        if not is_fixed and ridge == 0.0:
+            return bool(largest <= 0.0)
+        left = total if is_fixed else max(0.0, mass + largest / ridge)
+        for a in range(m):
+            values[a] = left if gradient[a] == largest else 0.0
+            left -= values[a]
+        return True
+    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), mass)
+    tau = -np.inf
+    for a in range(m):
+        values[a] = omega[i, answers[i, a]] + gradient[a] / norm
+        tau = max(tau, values[a])
+    if slope * tau + level > 0.0:
+        tau = _threshold(values, m, slope, level)
+    above = 0
+    for a in range(m):
+        values[a] = max(0.0, values[a] - tau)
+        above += values[a] > 0.0
+    if is_fixed and above == 1:  # exactly the vertex, so that the row can be set aside
+        for a in range(m):
+            if values[a] > 0.0:
+                values[a] = total
+    return True
+
+
+@compiled_inline
+def _move_row(
+    features: Reals,
+    label: int,
+    is_fixed: bool,
+    i: int,
+    omega: Floats,
+    weights: Floats,
+    answers: Counts,
+    m: int,
+    values: Floats,
+) -> None:
+    """Write the new multipliers of row i and their effect on the weights."""
+    moved = 0.0
+    for a in range(m):
+        c = answers[i, a]
+        change = omega[i, c] - values[a]
+        if change != 0.0:
+            omega[i, c] = values[a]
+            moved -= change
+            for k in range(features.shape[1]):
+                weights[c, k] += change * features[i, k]
+    if not is_fixed and moved != 0.0:
+        for k in range(features.shape[1]):
+            weights[label, k] += moved * features[i, k]
+
+
+@compiled
+def _visit_rows(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> tuple[float, float, float]:
+    # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
+    features, norms, labels, cost, cost_row, totals, ridges, penalty = rows
+    omega, weights, answers, n_answers = state
+    gradient, values = np.empty(weights.shape[0]), np.empty(weights.shape[0])
+    violation, gap, loss = 0.0, 0.0, 0.0
+    for visit in range(order.size):
+        if visit + AHEAD < order.size:
+            upcoming = order[visit + AHEAD]
+            prefetch_row(features, upcoming)
+            prefetch_row(omega, upcoming)
+            prefetch_row(answers, upcoming)
+        i = order[visit]
+        label, total, ridge = labels[i], totals[i], ridges[i]
+        is_fixed = not np.isinf(total)
+        m = _restart_row(label, total, ridge, i, answers) if restart else int(n_answers[i])
+        n_answers[i] = m
+        if m == 0:
+            continue
+        top, low, mass, true_score = _row_gradient(
+            features, label, cost, cost_row[i], ridge, is_fixed, i, omega, weights, answers, m, gradient
+        )
+        row_loss, row_gap = _row_loss(total, ridge, penalty, top, mass, true_score)
+        if restart:
+            loss += row_loss
+        gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
+        m = _set_aside(low, i, omega, answers, m, gradient)
+        if is_fixed and m == 1:
+            m = 0  # a vertex: nothing to exchange with
+        n_answers[i] = m
+        row_violation = (top if is_fixed else max(top, 0.0)) - low
+        if m == 0 or row_violation <= SATISFIED:
+            continue
+        if _solve_row(norms[i], total, ridge, mass, i, omega, answers, m, gradient, values):
+            violation = max(violation, row_violation)
+            _move_row(features, label, is_fixed, i, omega, weights, answers, m, values)
+        else:
+            violation = np.inf
+    return violation, gap, loss
+
+
+@compiled
+def _check_rows(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
+    features, _norms, labels, cost, cost_row, totals, ridges, penalty = rows
+    omega, weights, answers, _n_answers = state
+    gradient = np.empty(weights.shape[0])
+    loss, gap = 0.0, 0.0
+    for i in range(labels.size):
+        is_fixed = not np.isinf(totals[i])
+        m = _restart_row(labels[i], totals[i], ridges[i], i, answers)
+        if m > 0:
+            top, _low, mass, true_score = _row_gradient(
+                features, labels[i], cost, cost_row[i], ridges[i], is_fixed, i, omega, weights, answers, m, gradient
+            )
+            row_loss, row_gap = _row_loss(totals[i], ridges[i], penalty, top, mass, true_score)
+            loss += row_loss
+            gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
+    return loss, gap
+
+
+@compiled
+def _sum_weights(features: Reals, labels: Indices, omega: Floats, weights: Floats) -> None:
+    n_classes, n_features = weights.shape
+    for i in range(labels.size):
+        label = labels[i]
+        mass = 0.0
+        for c in range(n_classes):
+            amount = omega[i, c]
+            if amount != 0.0 and c != label:
+                mass += amount
+                for k in range(n_features):
+                    weights[c, k] -= amount * features[i, k]
+        if mass != 0.0:
+            for k in range(n_features):
+                weights[label, k] += mass * features[i, k]
+
+
+def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+    """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
+
+    The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
+    ``weights = sum_n sum_c omega_nc (e_label(n) - e_c) features_n'`` and ``omega >= 0``.
+
+    Parameters
+    ----------
+    rows : SimplexRows
+    order : (v,)
+        The rows to visit.
+    restart : bool
+        Consider all answers of the visited rows, not only those still in play.
+    state : SimplexState
+        Written. Answers leave play when they carry no weight and lag behind all that do; a row with nothing left to
+        exchange has none in play.
+
+    Returns
+    -------
+    Progress
+    """
+    return Progress(*_visit_rows(rows, order, restart, state))
+
+
+def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+    """Return the loss and the duality gap at the state's multipliers and weights.
+
+    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
+    """
+    return MarginCheck(*_check_rows(rows, state))
+
+
+def simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
+    """Return ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``, (c, k)."""
+    weights = np.zeros((omega.shape[1], rows.features.shape[1]))
+    _sum_weights(rows.features, rows.labels, omega, weights)
+    return weights
