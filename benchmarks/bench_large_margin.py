@@ -27,7 +27,8 @@ from threadpoolctl import threadpool_limits
 
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MultiClassDual, TaskLayout, solve_box, solve_simplex, zero_one_cost
-from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.chunks import map_chunks
+from regbayes.kernels.sweeps import reverse_features, sweep_features
 
 TOLERANCES = [30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4]
 NOISE = 0.01
@@ -54,7 +55,6 @@ def latent_features(n: int, k: int, n_classes: int, spread: float, seed: int = 0
 
 def bench_sweeps(n: int, d: int, k: int, repetitions: int) -> None:
     """Compare the product X Phi' with the product followed by a sweep, and with the reverse sweep."""
-    kernels = get_backend()
     rng = np.random.default_rng(0)
     X, Phi = rng.normal(size=(n, d)), rng.normal(size=(k, d)) / np.sqrt(d)
     coupling, start = Phi @ Phi.T, np.full((1, k), 0.5)
@@ -70,11 +70,20 @@ def bench_sweeps(n: int, d: int, k: int, repetitions: int) -> None:
 
             def forward(threads: int = threads, n_sweeps: int = n_sweeps) -> None:
                 product()
-                kernels.sweep_features(theta, coupling, start, n_sweeps, psi, threads)
+
+                def sweep(_: int, first: int, last: int) -> None:
+                    sweep_features(theta[first:last], coupling, start, n_sweeps, psi[first:last])
+
+                map_chunks(sweep, n, threads)
 
             def both(threads: int = threads, n_sweeps: int = n_sweeps) -> None:
                 forward(threads, n_sweeps)
-                kernels.reverse_features(grad, psi, theta, coupling, start, n_sweeps, grad_theta, threads)
+
+                def reverse(_: int, first: int, last: int) -> None:
+                    rows = slice(first, last)
+                    reverse_features(grad[rows], psi[rows], theta[rows], coupling, start, n_sweeps, grad_theta[rows])
+
+                map_chunks(reverse, n, threads)
 
             with threadpool_limits(threads):
                 base, swept, reversed_too = best_times([product, forward, both], repetitions)

@@ -25,8 +25,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 from regbayes import MedLDAClassifier, MedLDARegressor
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_meanfield import Prior, WordCounts
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.models.medlda.meanfield import as_table, even_gamma
 
 
@@ -129,14 +128,14 @@ def estep(smoke: bool) -> None:
     alpha, lengths = np.full(K, 0.1), np.asarray(X.sum(axis=1)).ravel()
     prior = Prior(as_table(theirs.exp_dirichlet_component_.T), alpha.astype(np.float32))
     untilted = np.empty((0, prior.word_given_topic.shape[1]), np.float32)
-    counts, backend = np.empty_like(prior.word_given_topic), get_backend()
+    counts = np.empty_like(prior.word_given_topic)
     # scikit-learn stops at a mean change per topic; ours is relative to the length: the strictest of all documents.
     relative = tol * K / lengths.max()
 
     def ours() -> None:
         gamma = even_gamma(lengths, alpha)
-        backend.meanfield_sweeps(documents, prior, untilted, 100, relative, gamma)
-        backend.meanfield_statistics(documents, prior, untilted, gamma, counts, np.empty_like(gamma))
+        meanfield_sweeps(documents, prior, untilted, 100, relative, gamma)
+        meanfield_statistics(documents, prior, untilted, gamma, counts, np.empty_like(gamma))
 
     ours()
     _, seconds = timed(ours)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from regbayes._types import Floats
 from regbayes.baselines import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.harmonium import init
@@ -17,8 +18,6 @@ from regbayes.models.harmonium.margins import build_dual
 from regbayes.models.harmonium.state import Data, Globals, Settings
 from regbayes.models.harmonium.units import BernoulliUnits, PoissonUnits, Visible
 from regbayes.models.harmonium.updates import spectrum
-
-Floats = NDArray[np.float64]
 
 
 def efh(n_components: int = 4, **parameters: Any) -> ExponentialFamilyHarmonium:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.baselines import InfiniteSVMClassifier
 from regbayes.framework.large_margin import zero_one_cost
 from regbayes.models.infinite_svm.state import Data, Settings
 from regbayes.priors.normal_gamma import NormalGammaPrior
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def isvm(n_components: int = 4, **parameters: Any) -> InfiniteSVMClassifier:

@@ -37,6 +37,11 @@ def corpus_of(X: Any, n_groups: int = 1) -> Corpus:
     return build_corpus(X.indptr.astype(np.int64), X.indices, X.data.astype(np.int64), X.shape[1], n_groups)
 
 
+def token_documents(corpus: Corpus) -> NDArray[np.int32]:
+    """The document of each token."""
+    return np.repeat(corpus.tokens.documents, np.diff(corpus.tokens.starts))
+
+
 def settings(n_components: int = 2, **changes: Any) -> Settings:
     values = {
         "doc_topic_prior": 0.7,

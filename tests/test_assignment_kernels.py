@@ -6,9 +6,10 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from regbayes.kernels import cpu, reference
+from regbayes.kernels.assignments import reference_solve_assignments, solve_assignments
 
 N, T, A = 30, 4, 5
+BOTH = (reference_solve_assignments, solve_assignments)
 both_losses = pytest.mark.parametrize("squared", [False, True], ids=["hinge", "squared"])
 
 
@@ -28,9 +29,9 @@ def problem(squared, price, seed=0):
     return (3.0 * rng.standard_normal((N, T)), gains, cost, labels, prices, squared), omega
 
 
-def solved(kernels, given, omega, tol, max_steps):
+def solved(solve, given, omega, tol, max_steps):
     omega, q = omega.copy(), np.empty((N, T))
-    gap = kernels.solve_assignments(*given, tol, max_steps, omega, q)
+    gap = solve(*given, tol, max_steps, omega, q)
     return omega, q, gap
 
 
@@ -43,7 +44,7 @@ def solved(kernels, given, omega, tol, max_steps):
 @pytest.mark.parametrize("max_steps", [0, 1])
 def test_compiled_steps_match_the_reference(squared, price, max_steps):
     given, start = problem(squared, price)
-    expected, actual = (solved(kernels, given, start, 1e-8, max_steps) for kernels in (reference, cpu))
+    expected, actual = (solved(solve, given, start, 1e-8, max_steps) for solve in BOTH)
     for one, other in zip(expected, actual, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-7 * max(price, 1.0))
 
@@ -52,7 +53,7 @@ def test_compiled_steps_match_the_reference(squared, price, max_steps):
 @pytest.mark.parametrize("price", [0.05, 1.0, 30.0])
 def test_both_end_at_the_same_distributions(squared, price):
     given, start = problem(squared, price, seed=1)
-    (_, expected, law_gap), (_, actual, gap) = (solved(k, given, start, 1e-9, 200) for k in (reference, cpu))
+    (_, expected, law_gap), (_, actual, gap) = (solved(solve, given, start, 1e-9, 200) for solve in BOTH)
     assert max(law_gap, gap) <= 1e-9
     # The problem is strongly convex in q, in the 1-norm: a gap bounds the squared distance from the solution.
     loss = (given[2] - np.einsum("nka,nk->na", given[1], expected)).max(axis=1)
@@ -65,7 +66,7 @@ def test_both_end_at_the_same_distributions(squared, price):
 def test_the_law_against_cvxpy(squared):
     given, start = problem(squared, 2.0, seed=2)
     logits, gains, cost, _, _, _ = given
-    omega, q, _ = solved(reference, given, start, 1e-9, 200)
+    omega, q, _ = solved(reference_solve_assignments, given, start, 1e-9, 200)
     np.testing.assert_allclose(q.sum(axis=1), 1.0)
     assert np.all(omega >= 0)
     for n in (1, 2, 3):
@@ -77,11 +78,11 @@ def test_the_law_against_cvxpy(squared):
         np.testing.assert_allclose(q[n], z.value, atol=1e-4)
 
 
-@pytest.mark.parametrize("kernels", [reference, cpu], ids=["reference", "cpu"])
+@pytest.mark.parametrize("solve", BOTH)
 @both_losses
-def test_rows_without_a_price_follow_their_logits(kernels, squared):
+def test_rows_without_a_price_follow_their_logits(solve, squared):
     given, start = problem(squared, 1.0)
-    omega, q, _ = solved(kernels, given, start, 1e-6, 50)
+    omega, q, _ = solved(solve, given, start, 1e-6, 50)
     free = np.exp(given[0][::7])
     np.testing.assert_allclose(q[::7], free / free.sum(axis=1, keepdims=True), rtol=1e-12)
     assert not np.any(omega[::7])

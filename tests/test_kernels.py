@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from regbayes.kernels import cpu, reference
+from regbayes.kernels import box, simplex, sweeps
+from regbayes.kernels.box import BoxRows, BoxState
 from regbayes.kernels.chunks import CHUNK_ROWS, chunk_bounds, map_chunks
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types import BoxRows, BoxState, SimplexRows, SimplexState
+from regbayes.kernels.simplex import SimplexRows, SimplexState
+from regbayes.kernels.sweeps import (
+    reference_reverse_features,
+    reference_sweep_features,
+    reverse_features,
+    sweep_features,
+)
 
 SWEEPS = st.sampled_from([1, 2, 4])
 SEEDS = st.integers(0, 2**32 - 1)
@@ -26,16 +32,10 @@ def sweep_problem(n, k, per_row, seed, dtype=np.float64):
     return theta, coupling, start, grad
 
 
-def swept(kernels, theta, coupling, start, n_sweeps, n_threads=1):
+def swept(sweep, theta, coupling, start, n_sweeps):
     out = np.empty(theta.shape)
-    change = kernels.sweep_features(theta, coupling, start, n_sweeps, out, n_threads)
+    change = sweep(theta, coupling, start, n_sweeps, out)
     return out, change
-
-
-def test_dispatch_serves_each_backend():
-    assert get_backend() is cpu
-    assert get_backend("cpu") is cpu
-    assert get_backend("reference") is reference
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 5 * CHUNK_ROWS + 7])
@@ -50,8 +50,8 @@ def test_chunks_partition_the_rows_in_order(n_rows, n_threads):
 @given(n=st.integers(0, 150), k=st.integers(1, 14), per_row=st.booleans(), n_sweeps=SWEEPS, seed=SEEDS)
 def test_compiled_sweeps_match_the_reference(n, k, per_row, n_sweeps, seed):
     theta, coupling, start, _ = sweep_problem(n, k, per_row, seed)
-    expected, expected_change = swept(reference, theta, coupling, start, n_sweeps)
-    actual, change = swept(cpu, theta, coupling, start, n_sweeps)
+    expected, expected_change = swept(reference_sweep_features, theta, coupling, start, n_sweeps)
+    actual, change = swept(sweep_features, theta, coupling, start, n_sweeps)
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-300)
     assert change == pytest.approx(expected_change, rel=1e-10, abs=1e-12)
 
@@ -60,38 +60,37 @@ def test_compiled_sweeps_match_the_reference(n, k, per_row, n_sweeps, seed):
 @given(n=st.integers(0, 150), k=st.integers(1, 14), per_row=st.booleans(), n_sweeps=SWEEPS, seed=SEEDS)
 def test_compiled_reverse_sweeps_match_the_reference(n, k, per_row, n_sweeps, seed):
     theta, coupling, start, grad = sweep_problem(n, k, per_row, seed)
-    psi, _ = swept(reference, theta, coupling, start, n_sweeps)
+    psi, _ = swept(reference_sweep_features, theta, coupling, start, n_sweeps)
     expected_rows, actual_rows = np.empty((n, k)), np.empty((n, k))
     between = None if n_sweeps == 1 else theta
-    expected = reference.reverse_features(grad, psi, between, coupling, start, n_sweeps, expected_rows)
-    actual = cpu.reverse_features(grad, psi, between, coupling, start, n_sweeps, actual_rows)
+    expected = reference_reverse_features(grad, psi, between, coupling, start, n_sweeps, expected_rows)
+    actual = reverse_features(grad, psi, between, coupling, start, n_sweeps, actual_rows)
     np.testing.assert_allclose(actual_rows, expected_rows, rtol=1e-9, atol=1e-11)
     for actual_sum, expected_sum in zip(actual, expected, strict=True):
         np.testing.assert_allclose(actual_sum, expected_sum, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernels", [reference, cpu], ids=["reference", "cpu"])
+@pytest.mark.parametrize("prefix", ["", "reference_"], ids=["compiled", "reference"])
 @pytest.mark.parametrize("n_sweeps", [1, 2, 4])
 @pytest.mark.parametrize("per_row", [False, True])
-def test_reverse_sweeps_match_finite_differences(kernels, n_sweeps, per_row):
+def test_reverse_sweeps_match_finite_differences(prefix, n_sweeps, per_row):
+    sweep, reverse = (getattr(sweeps, prefix + name) for name in ("sweep_features", "reverse_features"))
     n, k = 5, 4
     theta, coupling, start, grad = sweep_problem(n, k, per_row, seed=n_sweeps)
-    shapes = [theta.shape, coupling.shape, start.shape]
-    splits = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
 
     def value(flat):
-        pieces = [piece.reshape(shape) for piece, shape in zip(np.split(flat, splits), shapes, strict=True)]
-        return np.sum(grad * swept(kernels, *pieces, n_sweeps)[0])
+        at_theta, at_coupling = flat[: n * k].reshape(n, k), flat[n * k :].reshape(k, k)
+        return np.sum(grad * swept(sweep, at_theta, at_coupling, start, n_sweeps)[0])
 
-    point = np.concatenate([theta.ravel(), coupling.ravel(), start.ravel()])
+    point = np.concatenate([theta.ravel(), coupling.ravel()])
     step = 1e-5
     numeric = np.array(
         [(value(point + step * unit) - value(point - step * unit)) / (2 * step) for unit in np.eye(point.size)]
     )
-    psi, _ = swept(kernels, theta, coupling, start, n_sweeps)
+    psi, _ = swept(sweep, theta, coupling, start, n_sweeps)
     grad_theta = np.empty((n, k))
-    sums = kernels.reverse_features(grad, psi, theta, coupling, start, n_sweeps, grad_theta)
-    analytic = np.concatenate([grad_theta.ravel(), sums.coupling.ravel(), sums.start.ravel()])
+    sums = reverse(grad, psi, theta, coupling, start, n_sweeps, grad_theta)
+    analytic = np.concatenate([grad_theta.ravel(), sums.coupling.ravel()])
     np.testing.assert_allclose(analytic, numeric, atol=1e-8)
     np.testing.assert_allclose(sums.theta_sum, grad_theta.sum(axis=0), atol=1e-12)
 
@@ -100,7 +99,7 @@ def test_many_sweeps_reach_the_mean_field_fixed_point():
     # With a positive definite coupling each step minimises a convex function of one psi_k: the sweeps converge.
     theta, coupling, start, _ = sweep_problem(40, 6, False, seed=3)
     coupling = coupling @ coupling.T / 6
-    psi, change = swept(cpu, theta, coupling, start, 500)
+    psi, change = swept(sweep_features, theta, coupling, start, 500)
     off_diagonal = coupling - np.diag(np.diag(coupling))
     np.testing.assert_allclose(psi, expit(theta - psi @ off_diagonal), atol=1e-12)
     assert change < 1e-12
@@ -108,59 +107,65 @@ def test_many_sweeps_reach_the_mean_field_fixed_point():
 
 def test_sweeps_without_coupling_are_the_sigmoid():
     theta = np.concatenate([np.linspace(-60, 60, 4001), [-1e4, -709.0, 709.0, 1e4, np.inf, -np.inf]])[:, None]
-    psi, _ = swept(cpu, theta, np.full((1, 1), 9.0), np.full((1, 1), 0.3), 1)
+    psi, _ = swept(sweep_features, theta, np.full((1, 1), 9.0), np.full((1, 1), 0.3), 1)
     np.testing.assert_allclose(psi, expit(theta), rtol=1e-15, atol=1e-300)
-    np.testing.assert_array_equal(swept(cpu, np.full((2, 1), np.nan), np.eye(1), np.zeros((1, 1)), 1)[0], np.nan)
+    np.testing.assert_array_equal(
+        swept(sweep_features, np.full((2, 1), np.nan), np.eye(1), np.zeros((1, 1)), 1)[0], np.nan
+    )
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 3])
-def test_sweeps_do_not_depend_on_the_number_of_threads(n_sweeps):
-    theta, coupling, start, grad = sweep_problem(3 * CHUNK_ROWS + 100, 9, False, seed=0)
-    psi, change = swept(cpu, theta, coupling, start, n_sweeps)
+def test_rows_swept_in_parts_are_the_same_bits(n_sweeps):
+    theta, coupling, start, grad = sweep_problem(500, 9, False, seed=0)
+    psi, change = swept(sweep_features, theta, coupling, start, n_sweeps)
     rows = np.empty(theta.shape)
-    sums = cpu.reverse_features(grad, psi, theta, coupling, start, n_sweeps, rows)
-    for n_threads in (2, 5):
-        again, change_again = swept(cpu, theta, coupling, start, n_sweeps, n_threads)
-        rows_again = np.empty(theta.shape)
-        sums_again = cpu.reverse_features(grad, psi, theta, coupling, start, n_sweeps, rows_again, n_threads)
-        np.testing.assert_array_equal(again, psi)
-        np.testing.assert_array_equal(rows_again, rows)
-        assert change_again == change
-        for first, second in zip(sums, sums_again, strict=True):
-            np.testing.assert_array_equal(first, second)
+    sums = reverse_features(grad, psi, theta, coupling, start, n_sweeps, rows)
+    parts = [slice(0, 64), slice(64, 65), slice(65, 300), slice(300, 500)]
+    changes, sums_of_parts = [], []
+    for part in parts:
+        again, change_of_part = swept(sweep_features, theta[part], coupling, start, n_sweeps)
+        rows_again = np.empty(again.shape)
+        of_part = reverse_features(grad[part], psi[part], theta[part], coupling, start, n_sweeps, rows_again)
+        np.testing.assert_array_equal(again, psi[part])
+        np.testing.assert_array_equal(rows_again, rows[part])
+        changes.append(change_of_part)
+        sums_of_parts.append(of_part)
+    assert sum(changes) == pytest.approx(change, rel=1e-12)
+    for whole, *pieces in zip(sums, *sums_of_parts, strict=True):
+        np.testing.assert_allclose(sum(pieces), whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 2])
 def test_sweeps_may_overwrite_their_input(n_sweeps):
     theta, coupling, start, grad = sweep_problem(130, 5, True, seed=1)
-    expected, _ = swept(cpu, theta, coupling, start, n_sweeps)
+    expected, _ = swept(sweep_features, theta, coupling, start, n_sweeps)
     expected_rows = np.empty(theta.shape)
-    cpu.reverse_features(grad, expected, theta, coupling, start, n_sweeps, expected_rows)
-    cpu.reverse_features(grad, expected, theta, coupling, start, n_sweeps, grad)
+    reverse_features(grad, expected, theta, coupling, start, n_sweeps, expected_rows)
+    reverse_features(grad, expected, theta, coupling, start, n_sweeps, grad)
     np.testing.assert_array_equal(grad, expected_rows)
     in_start = start.copy()
-    cpu.sweep_features(theta, coupling, in_start, n_sweeps, in_start)
+    sweep_features(theta, coupling, in_start, n_sweeps, in_start)
     np.testing.assert_array_equal(in_start, expected)
-    cpu.sweep_features(theta, coupling, start, n_sweeps, theta)
+    sweep_features(theta, coupling, start, n_sweeps, theta)
     np.testing.assert_array_equal(theta, expected)
 
 
 def test_sweeps_accept_single_precision_and_any_layout():
     theta, coupling, start, _ = sweep_problem(100, 6, False, seed=2, dtype=np.float32)
-    expected, _ = swept(reference, theta.astype(np.float64), coupling, start, 2)
+    expected, _ = swept(reference_sweep_features, theta.astype(np.float64), coupling, start, 2)
     out = np.empty(theta.shape, dtype=np.float32)
-    cpu.sweep_features(np.asfortranarray(theta), coupling, start, 2, out)
+    sweep_features(np.asfortranarray(theta), coupling, start, 2, out)
     np.testing.assert_allclose(out, expected, atol=1e-7)
     theta.flags.writeable = False
-    cpu.sweep_features(theta, coupling, start, 2, out)
+    sweep_features(theta, coupling, start, 2, out)
     np.testing.assert_allclose(out, expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("kernels", [reference, cpu], ids=["reference", "cpu"])
-def test_reverse_of_several_sweeps_needs_theta(kernels):
+@pytest.mark.parametrize("reverse", [reverse_features, reference_reverse_features])
+def test_reverse_of_several_sweeps_needs_theta(reverse):
     theta, coupling, start, grad = sweep_problem(3, 2, False, seed=0)
     with pytest.raises(ValueError, match="theta is needed"):
-        kernels.reverse_features(grad, theta, None, coupling, start, 2, np.empty((3, 2)))
+        reverse(grad, theta, None, coupling, start, 2, np.empty((3, 2)))
 
 
 def simplex_problem(n, k, n_answers, seed, free):
@@ -201,15 +206,17 @@ def test_compiled_simplex_passes_match_the_reference(n, k, n_answers, free, seed
     for number, order in enumerate(orders):
         restart = number % 3 == 0
         seen = order if restart else order[actual.n_answers[order] > 0]
-        progress = cpu.simplex_epoch(rows, seen, restart, actual)
-        expected_progress = reference.simplex_epoch(rows, seen, restart, expected)
+        progress = simplex.simplex_epoch(rows, seen, restart, actual)
+        expected_progress = simplex.reference_simplex_epoch(rows, seen, restart, expected)
         np.testing.assert_allclose(progress, expected_progress, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(actual.omega, expected.omega, atol=1e-10)
         np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-9)
         assert_same_answers_in_play(actual, expected)
-    np.testing.assert_allclose(cpu.simplex_check(rows, actual), reference.simplex_check(rows, actual), atol=1e-9)
     np.testing.assert_allclose(
-        cpu.simplex_weights(rows, actual.omega), reference.simplex_weights(rows, actual.omega), atol=1e-12
+        simplex.simplex_check(rows, actual), simplex.reference_simplex_check(rows, actual), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        simplex.simplex_weights(rows, actual.omega), simplex.reference_simplex_weights(rows, actual.omega), atol=1e-12
     )
 
 
@@ -220,15 +227,15 @@ def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_answers, free, s
     state = simplex_state(rows)
     value = simplex_dual_value(rows, state)
     for order in orders:
-        cpu.simplex_epoch(rows, order, True, state)
+        simplex.simplex_epoch(rows, order, True, state)
         assert state.omega.min() >= 0.0
         if not free:
             np.testing.assert_allclose(state.omega.sum(axis=1), rows.total, atol=1e-12)
-        np.testing.assert_allclose(state.weights, reference.simplex_weights(rows, state.omega), atol=1e-10)
+        np.testing.assert_allclose(state.weights, simplex.reference_simplex_weights(rows, state.omega), atol=1e-10)
         climbed = simplex_dual_value(rows, state)
         assert climbed >= value - 1e-10
         value = climbed
-    loss, gap = cpu.simplex_check(rows, state)
+    loss, gap = simplex.simplex_check(rows, state)
     primal = 0.5 * np.sum(state.weights**2) + loss
     assert gap == pytest.approx(primal - value, abs=1e-9)
     assert gap >= 0.0
@@ -264,7 +271,7 @@ def box_problem(n, d, n_tasks, seed):
 
 def box_state(rows):
     dual = np.clip(np.zeros(rows.task.size), rows.lower, rows.upper)
-    weights = reference.box_weights(rows, dual)
+    weights = box.reference_box_weights(rows, dual)
     common = np.zeros((2, weights.shape[1]))
     np.add.at(common, rows.group, weights)
     return BoxState(dual, weights, common, np.ones(dual.size, dtype=bool))
@@ -276,23 +283,23 @@ def test_compiled_box_passes_match_the_reference(n, d, n_tasks, seed):
     rows, orders = box_problem(n, d, n_tasks, seed)
     expected, actual = box_state(rows), box_state(rows)
     for number, order in enumerate(orders):
-        progress = cpu.box_epoch(rows, order, number % 3 == 0, actual)
-        expected_progress = reference.box_epoch(rows, order, number % 3 == 0, expected)
+        progress = box.box_epoch(rows, order, number % 3 == 0, actual)
+        expected_progress = box.reference_box_epoch(rows, order, number % 3 == 0, expected)
         np.testing.assert_allclose(progress, expected_progress, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(actual.dual, expected.dual, atol=1e-9)
         np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-9)
         np.testing.assert_array_equal(actual.active, expected.active)
     if rows.sharing > 0.0:
         np.testing.assert_allclose(actual.common, expected.common, atol=1e-9)
-    np.testing.assert_allclose(cpu.box_check(rows, actual), reference.box_check(rows, actual), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(cpu.box_weights(rows, actual.dual), actual.weights, atol=1e-9)
+    np.testing.assert_allclose(box.box_check(rows, actual), box.reference_box_check(rows, actual), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(box.box_weights(rows, actual.dual), actual.weights, atol=1e-9)
     np.testing.assert_allclose(
-        cpu.box_scores(rows, actual.weights), reference.box_scores(rows, actual.weights), atol=1e-9
+        box.box_scores(rows, actual.weights), box.reference_box_scores(rows, actual.weights), atol=1e-9
     )
 
 
 def box_objective(rows, dual):
-    weights = reference.box_weights(rows, dual)
+    weights = box.reference_box_weights(rows, dual)
     common = np.zeros((2, weights.shape[1]))
     np.add.at(common, rows.group, weights)
     quadratic = 0.5 * np.sum(weights**2) + 0.5 * rows.sharing * np.sum(common**2)
@@ -306,7 +313,7 @@ def test_a_box_step_beats_every_other_value_of_its_multiplier(n, d, n_tasks, see
     rng = np.random.default_rng(seed)
     state = box_state(rows)
     for i in rng.permutation(n):
-        cpu.box_epoch(rows, np.array([i]), True, state)
+        box.box_epoch(rows, np.array([i]), True, state)
         unbounded = np.isinf(rows.lower[i]) or np.isinf(rows.upper[i])
         if unbounded and rows.norms[rows.feature_row[i]] + rows.ridge[i] == 0.0:
             continue  # nothing bounds this multiplier

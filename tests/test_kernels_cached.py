@@ -9,14 +9,14 @@ import sys
 PROGRAM = """
 import hashlib
 import numpy as np
-from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.sweeps import reverse_features, sweep_features
 
-kernels, rng = get_backend(), np.random.default_rng(0)
+rng = np.random.default_rng(0)
 theta, start, gradient = rng.normal(size=(100, 23)), rng.random((1, 23)), rng.normal(size=(100, 23))
 coupling = rng.normal(size=(23, 23))
 psi = np.empty_like(theta)
-kernels.sweep_features(theta, coupling, start, 2, psi, 1)
-sums = kernels.reverse_features(gradient, psi, theta, coupling, start, 2, gradient, 1)
+sweep_features(theta, coupling, start, 2, psi)
+sums = reverse_features(gradient, psi, theta, coupling, start, 2, gradient)
 print(*(hashlib.md5(array.tobytes()).hexdigest() for array in (psi, gradient, sums.coupling, sums.theta_sum)))
 """
 

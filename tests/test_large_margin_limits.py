@@ -113,17 +113,6 @@ def test_the_same_seed_gives_the_same_numbers(rng):
     assert not np.array_equal(first.dual, other.dual)
 
 
-def test_the_reference_backend_gives_the_same_solution(rng):
-    X, labels = multi_class_data(rng, n=30)
-    dual = MultiClassDual.squared_hinge(labels, zero_one_cost(4), 0.3)
-    compiled, plain = (solve_simplex(X, dual, backend=backend) for backend in ("cpu", "reference"))
-    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
-    layout = TaskLayout(np.arange(30), labels, np.array([0, 0, 1, 1]), 0.5)
-    form = tube_form(X[:, 0], 0.1, 0.5)
-    compiled, plain = (solve_box(X, form, layout, backend=backend) for backend in ("cpu", "reference"))
-    np.testing.assert_allclose(compiled.weights, plain.weights, atol=1e-9)
-
-
 def test_the_data_are_not_written(rng):
     X, labels = multi_class_data(rng)
     start = np.full((len(X), 4), 0.1)

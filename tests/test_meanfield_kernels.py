@@ -7,10 +7,9 @@ import pytest
 from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import draw_documents
-from regbayes.kernels import cpu, reference
-from regbayes.kernels.cpu_meanfield import _exp_digamma, _trigamma
-from regbayes.kernels.types_meanfield import Prior, WordCounts, group_bounds
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels import meanfield
+from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma, group_bounds
+from regbayes.kernels.types import padded
 
 
 def case(n_topics=5, n_documents=40, n_words=30, tilted=True, seed=0, fractions=True):
@@ -46,10 +45,13 @@ def test_special_functions_are_those_of_scipy():
 def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, tilted):
     documents, prior, tilt, gamma, _ = case(n_topics, tilted=tilted)
     results = []
-    for kernels in (reference, cpu):
+    for sweep, sum_topics in (
+        (meanfield.reference_meanfield_sweeps, meanfield.reference_meanfield_statistics),
+        (meanfield.meanfield_sweeps, meanfield.meanfield_statistics),
+    ):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-        sweeps = kernels.meanfield_sweeps(documents, prior, tilt, 7, -1.0, found)
-        logs = kernels.meanfield_statistics(documents, prior, tilt, found, words, docs)
+        sweeps = sweep(documents, prior, tilt, 7, -1.0, found)
+        logs = sum_topics(documents, prior, tilt, found, words, docs)
         results.append((found, words, docs, logs))
         assert sweeps == 7 * 39  # one document is empty
     for expected, ours in zip(*results, strict=True):
@@ -63,11 +65,11 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
 def test_sweeps_stop_where_little_changes():
     documents, prior, tilt, gamma, _ = case()
     loose, tight = gamma.copy(), gamma.copy()
-    few = cpu.meanfield_sweeps(documents, prior, tilt, 100, 0.1, loose)
-    many = cpu.meanfield_sweeps(documents, prior, tilt, 1000, 1e-6, tight)
+    few = meanfield.meanfield_sweeps(documents, prior, tilt, 100, 0.1, loose)
+    many = meanfield.meanfield_sweeps(documents, prior, tilt, 1000, 1e-6, tight)
     assert few < many
     again = tight.copy()
-    cpu.meanfield_sweeps(documents, prior, tilt, 1, -1.0, again)
+    meanfield.meanfield_sweeps(documents, prior, tilt, 1, -1.0, again)
     np.testing.assert_allclose(again, tight, atol=1e-3)
 
 
@@ -91,11 +93,11 @@ def test_reversed_sweeps_are_the_derivative(n_sweeps):
     def objective(table):
         at = Prior(table, prior.doc_prior.astype(np.float64))
         found = np.zeros(gamma.shape)
-        logs = reference.infer_by_sweeps(documents, at, n_sweeps, found)
+        logs = meanfield.reference_infer_by_sweeps(documents, at, n_sweeps, found)
         return np.sum(slopes * found) + 0.7 * negative_bound(at, found, logs, lengths), found
 
     _, last = objective(topics)
-    found = reference.reverse_sweeps(documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, 0.7)
+    found = meanfield.reference_reverse_sweeps(documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, 0.7)
     way = np.zeros_like(topics)
     way[:, :3] = rng.standard_normal((12, 3)) * topics[:, :3]
     step = 1e-5
@@ -109,10 +111,13 @@ def test_compiled_inference_and_its_derivative_are_those_of_the_reference(n_topi
     slopes = np.random.default_rng(2).standard_normal(gamma.shape).astype(np.float32)
     slopes[:, n_topics:] = 0
     results = []
-    for kernels in (reference, cpu):
+    for infer, reverse in (
+        (meanfield.reference_infer_by_sweeps, meanfield.reference_reverse_sweeps),
+        (meanfield.infer_by_sweeps, meanfield.reverse_sweeps),
+    ):
         last = np.full(gamma.shape, np.nan, np.float32)
-        logs = kernels.infer_by_sweeps(documents, prior, 4, last)
-        results.append((last, logs, kernels.reverse_sweeps(documents, prior, 4, last, slopes, 0.3)))
+        logs = infer(documents, prior, 4, last)
+        results.append((last, logs, reverse(documents, prior, 4, last, slopes, 0.3)))
     for expected, ours in zip(*results, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
@@ -123,11 +128,11 @@ def test_threads_and_groups_do_not_change_a_bit():
     results = []
     for n_threads in (1, 3):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-        cpu.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, found, n_threads)
-        logs = cpu.meanfield_statistics(documents, prior, tilt, found, words, docs, n_threads)
+        meanfield.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, found, n_threads)
+        logs = meanfield.meanfield_statistics(documents, prior, tilt, found, words, docs, n_threads)
         last = np.empty(gamma.shape, np.float32)
-        cpu.infer_by_sweeps(documents, prior, 2, last, n_threads)
-        table = cpu.reverse_sweeps(documents, prior, 2, last, gamma, 1.0, n_threads)
+        meanfield.infer_by_sweeps(documents, prior, 2, last, n_threads)
+        table = meanfield.reverse_sweeps(documents, prior, 2, last, gamma, 1.0, n_threads)
         results.append((found, words, docs, logs, last, table))
     for one, several in zip(*results, strict=True):
         np.testing.assert_array_equal(one, several)

@@ -7,9 +7,30 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.special import gammaln
 
-from medlda_tools import corpus_of, draw_documents
-from regbayes.kernels import cpu, reference
-from regbayes.kernels.types_topics import Places, Tilt, TopicCounts, WeightPrior, padded
+from medlda_tools import corpus_of, draw_documents, token_documents
+from regbayes.kernels.counting import (
+    Places,
+    count_tokens,
+    count_words,
+    lay_out,
+    reference_count_tokens,
+    reference_count_words,
+    reference_lay_out,
+    reference_tally,
+    tally,
+)
+from regbayes.kernels.proportions import (
+    WeightPrior,
+    infer_proportions,
+    reference_infer_proportions,
+    reference_sweep_weights,
+    reference_weight_statistics,
+    sweep_weights,
+    weight_statistics,
+)
+from regbayes.kernels.proposals import list_words, propose_topics, reference_list_words, reference_propose_topics
+from regbayes.kernels.topics import reference_sample_topics, sample_topics
+from regbayes.kernels.types import Tilt, TopicCounts, padded
 
 
 def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
@@ -18,7 +39,7 @@ def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):
     corpus = corpus_of(X, n_groups)
     topics = rng.integers(0, n_topics, corpus.n_tokens).astype(np.int16)
     doc_topic, word_topic = np.zeros((30, padded(n_topics)), np.int32), np.zeros((25, padded(n_topics)), np.int32)
-    np.add.at(doc_topic, (corpus.token_documents(), topics), 1)
+    np.add.at(doc_topic, (token_documents(corpus), topics), 1)
     np.add.at(word_topic, (corpus.tokens.words, topics), 1)
     counts = TopicCounts(topics, doc_topic, word_topic, word_topic[:, :n_topics].sum(0).astype(np.int64))
     weights = np.zeros((n_responses, padded(n_topics)), np.float32)
@@ -43,8 +64,8 @@ def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
     expected, found = copied(counts), copied(counts)
     n_runs = len(corpus.tokens.documents)
     changes = [
-        kernels.sample_topics(corpus.tokens, 0, n_runs, tilt, 0.3, 0.05, uniforms, written)
-        for kernels, written in ((reference, expected), (cpu, found))
+        sample(corpus.tokens, 0, n_runs, tilt, 0.3, 0.05, uniforms, written)
+        for sample, written in ((reference_sample_topics, expected), (sample_topics, found))
     ]
     for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
@@ -66,11 +87,12 @@ def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses, po
     uniforms = np.random.default_rng(1).random((2, corpus.n_tokens), dtype=np.float32)
     scores = scores_of(counts, tilt)
     expected, found = copied(counts), copied(counts)
-    moved, changes = [scores.copy(), scores.copy()], []
-    for kernels, written, current in ((reference, expected, moved[0]), (cpu, found, moved[1])):
-        lists = kernels.list_words(written)
-        arguments = corpus.tokens, 0, len(corpus.tokens.documents), tilt, current, portion, 0.3, 0.05
-        changes.append(kernels.propose_topics(*arguments, uniforms, written, lists))
+    moved, lists = [scores.copy(), scores.copy()], list_words(counts)
+    everything, settings = (corpus.tokens, 0, len(corpus.tokens.documents), tilt), (portion, 0.3, 0.05, uniforms)
+    changes = [
+        reference_propose_topics(*everything, moved[0], *settings, expected),
+        propose_topics(*everything, moved[1], *settings, found, lists),
+    ]
     for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
     np.testing.assert_allclose(moved[1], moved[0], rtol=1e-9, atol=1e-9)
@@ -96,7 +118,7 @@ def test_proposals_leave_the_enumerated_distribution_as_it_is():
     states = ((np.arange(4096)[:, None] >> np.arange(12)) & 1).astype(np.int16)
     doc_topic, word_topic = np.zeros((4096, 2, 2)), np.zeros((4096, 3, 2))
     rows = np.arange(4096)
-    for i, (document, word) in enumerate(zip(corpus.token_documents(), corpus.tokens.words, strict=True)):
+    for i, (document, word) in enumerate(zip(token_documents(corpus), corpus.tokens.words, strict=True)):
         np.add.at(doc_topic, (rows, document, states[:, i]), 1)
         np.add.at(word_topic, (rows, word, states[:, i]), 1)
     log = gammaln(doc_topic + alpha).sum(axis=(1, 2)) + gammaln(word_topic + beta).sum(axis=(1, 2))
@@ -118,11 +140,11 @@ def test_proposals_leave_the_enumerated_distribution_as_it_is():
             )
             counts.doc_topic[:, :2], counts.word_topic[:, :2] = doc_topic[state], word_topic[state]
             counts.topic_total[:] = word_topic[state].sum(axis=0)
-            at, lists = scores[state].copy(), cpu.list_words(counts)
+            at, lists = scores[state].copy(), list_words(counts)
             for _ in range(3):
                 uniforms = rng.random((2, 12), dtype=np.float32)
                 uniforms[1] *= accept
-                cpu.propose_topics(corpus.tokens, 0, 2, tilt, at, 2, alpha, beta, uniforms, counts, lists)
+                propose_topics(corpus.tokens, 0, 2, tilt, at, 2, alpha, beta, uniforms, counts, lists)
             found += features[counts.topics @ (1 << np.arange(12))]
         worst = np.max(np.abs(found / n - expected) / error)
         assert worst < 4.5 if accept else worst > 10
@@ -136,8 +158,8 @@ def test_weights_drawn_one_after_another(n_threads):
     counts.doc_topic[3] = 0  # an empty document
     normals, weights = rng.standard_normal((6, 12)), tilt.weights[:, :11].astype(np.float64)
     expected, found = (weights.copy(), scores_of(counts, tilt)), (weights.copy(), scores_of(counts, tilt))
-    reference.sweep_weights(tilt, counts, prior, normals, *expected)
-    cpu.sweep_weights(tilt, counts, prior, normals, *found, n_threads)
+    reference_sweep_weights(tilt, counts, prior, normals, *expected)
+    sweep_weights(tilt, counts, prior, normals, *found, n_threads)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -146,16 +168,16 @@ def test_weights_drawn_one_after_another_settle_where_they_are_drawn_together():
     """Without noise the sweeps are coordinate ascent, to the mean; with it the spread is that of the normal."""
     _, counts, tilt, _ = random_case(5, 2)
     prior = WeightPrior(np.full((2, 5), 0.3), np.zeros((2, 5)))
-    statistics = reference.weight_statistics(tilt, counts)
+    statistics = reference_weight_statistics(tilt, counts)
     covariance = np.linalg.inv(statistics.precision + 0.3 * np.eye(5))
     mean = np.einsum("ljk,lk->lj", covariance, statistics.linear)
     weights, scores = tilt.weights[:, :5].astype(np.float64), scores_of(counts, tilt)
     for _ in range(300):
-        cpu.sweep_weights(tilt, counts, prior, np.zeros((2, 6)), weights, scores)
+        sweep_weights(tilt, counts, prior, np.zeros((2, 6)), weights, scores)
     np.testing.assert_allclose(weights, mean, rtol=1e-5, atol=1e-6)
     rng, draws = np.random.default_rng(0), []
     for _ in range(6000):
-        cpu.sweep_weights(tilt, counts, prior, rng.standard_normal((2, 6)), weights, scores)
+        sweep_weights(tilt, counts, prior, rng.standard_normal((2, 6)), weights, scores)
         draws.append((weights - mean).copy())
     second = np.einsum("tlj,tlk->ljk", draws, draws) / len(draws)
     scale = np.sqrt(np.einsum("ljj->lj", covariance))
@@ -170,23 +192,37 @@ def test_tokens_are_laid_out_as_the_reference_does(n_groups):
     X = csr_array(rng.poisson(0.3, (20, 15)) * (rng.random((20, 1)) > 0.2))
     groups = [Places(np.arange(n, dtype=np.int32) % n_groups, rng.permutation(n).astype(np.int32)) for n in X.shape]
     arguments = X.indptr.astype(np.int64), X.indices, X.data, *groups, n_groups
-    expected, found = reference.lay_out(*arguments), cpu.lay_out(*arguments)
+    expected, found = reference_lay_out(*arguments), lay_out(*arguments)
     for ours, theirs in zip((*found.tokens, *found[1:]), (*expected.tokens, *expected[1:]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
         assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(found.lengths[groups[0].places], X.sum(axis=1))
-    np.testing.assert_array_equal(cpu.count_words(X.indices, X.data, 15), X.sum(axis=0))
-    np.testing.assert_array_equal(reference.count_words(X.indices, X.data, 15), X.sum(axis=0))
+    np.testing.assert_array_equal(count_words(X.indices, X.data, 15), X.sum(axis=0))
+    np.testing.assert_array_equal(reference_count_words(X.indices, X.data, 15), X.sum(axis=0))
+
+
+@pytest.mark.parametrize("n_topics", [7, 150])
+def test_listed_topics_are_those_of_the_reference(n_topics):
+    _, counts, _, _ = random_case(n_topics, 0)
+    expected, found = reference_list_words(counts), list_words(counts)
+    np.testing.assert_array_equal(found.starts, expected.starts)
+    few = expected.sizes * 4 <= n_topics  # the others are read as rows
+    np.testing.assert_array_equal(found.sizes, np.where(few, expected.sizes, -1))
+    listed = np.repeat(few, np.diff(found.starts))
+    np.testing.assert_array_equal(found.topics[listed], expected.topics[listed])
+    np.testing.assert_array_equal(found.numbers[listed], expected.numbers[listed])
+    assert few.any() or n_topics < 150
 
 
 def test_counting():
     corpus, counts, _, _ = random_case(9, 0)
     doc_topic, word_topic = np.zeros_like(counts.doc_topic), np.zeros_like(counts.word_topic)
-    cpu.count_tokens(corpus.tokens, counts.topics, doc_topic, word_topic)
-    np.testing.assert_array_equal(doc_topic, counts.doc_topic)
-    np.testing.assert_array_equal(word_topic, counts.word_topic)
+    for times, count in enumerate((count_tokens, reference_count_tokens), start=1):
+        count(corpus.tokens, counts.topics, doc_topic, word_topic)
+        np.testing.assert_array_equal(doc_topic, times * counts.doc_topic)
+        np.testing.assert_array_equal(word_topic, times * counts.word_topic)
     for table in (doc_topic, counts.topic_total, np.zeros((2, 3), np.int32)):
-        np.testing.assert_array_equal(cpu.tally(table), reference.tally(table))
+        np.testing.assert_array_equal(tally(table), reference_tally(table))
 
 
 def test_a_part_of_the_runs_is_swept_with_its_own_draws():
@@ -194,8 +230,8 @@ def test_a_part_of_the_runs_is_swept_with_its_own_draws():
     first, last = corpus.block_runs[4], corpus.block_runs[5]
     tokens = slice(corpus.tokens.starts[first], corpus.tokens.starts[last])
     expected, found = copied(counts), copied(counts)
-    for kernels, written in ((reference, expected), (cpu, found)):
-        kernels.sample_topics(corpus.tokens, first, last, tilt, 0.3, 0.05, uniforms[tokens], written)
+    for sample, written in ((reference_sample_topics, expected), (sample_topics, found)):
+        sample(corpus.tokens, first, last, tilt, 0.3, 0.05, uniforms[tokens], written)
     np.testing.assert_array_equal(found.topics, expected.topics)
     untouched = np.ones(corpus.n_tokens, bool)
     untouched[tokens] = False
@@ -227,7 +263,7 @@ def test_the_reference_draws_in_proportion_to_the_joint_density():
     for u in grid:
         swept = copied(counts)
         one = corpus.tokens._replace(starts=np.array([0, 1]), documents=corpus.tokens.documents[:1])
-        reference.sample_topics(one, 0, 1, tilt, alpha, beta, np.array([u], np.float32), swept)
+        reference_sample_topics(one, 0, 1, tilt, alpha, beta, np.array([u], np.float32), swept)
         drawn.append(swept.topics[0])
     np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 400, p, atol=1 / 400)
 
@@ -237,8 +273,8 @@ def test_extreme_tilts_neither_overflow_nor_lose_tokens(factor):
     corpus, counts, tilt, uniforms = random_case(5, 2)
     extreme = tilt._replace(linear=factor * tilt.linear, quadratic=factor * tilt.quadratic)
     expected, found = copied(counts), copied(counts)
-    for kernels, written in ((reference, expected), (cpu, found)):
-        kernels.sample_topics(corpus.tokens, 0, len(corpus.tokens.documents), extreme, 0.3, 0.05, uniforms, written)
+    for sample, written in ((reference_sample_topics, expected), (sample_topics, found)):
+        sample(corpus.tokens, 0, len(corpus.tokens.documents), extreme, 0.3, 0.05, uniforms, written)
     # Exponents of many thousands are not known to a nat in single precision.
     assert factor > 1e3 or np.mean(found.topics == expected.topics) > 0.99
     assert found.doc_topic.sum() == found.word_topic.sum() == found.topic_total.sum() == corpus.n_tokens
@@ -250,14 +286,14 @@ def test_extreme_tilts_neither_overflow_nor_lose_tokens(factor):
 @pytest.mark.parametrize("n_responses", [1, 6])
 def test_sums_for_the_weights(n_responses, n_threads):
     _, counts, tilt, _ = random_case(11, n_responses)
-    expected, found = reference.weight_statistics(tilt, counts), cpu.weight_statistics(tilt, counts, n_threads)
+    expected, found = reference_weight_statistics(tilt, counts), weight_statistics(tilt, counts, n_threads)
     np.testing.assert_allclose(found.precision, expected.precision, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.linear, expected.linear, rtol=1e-12, atol=1e-12)
 
 
 def test_sums_are_the_same_bits_for_any_number_of_threads():
     _, counts, tilt, _ = random_case(11, 6)
-    one, two = cpu.weight_statistics(tilt, counts, 1), cpu.weight_statistics(tilt, counts, 2)
+    one, two = weight_statistics(tilt, counts, 1), weight_statistics(tilt, counts, 2)
     np.testing.assert_array_equal(one.precision, two.precision)
     np.testing.assert_array_equal(one.linear, two.linear)
 
@@ -273,9 +309,13 @@ def test_inference_of_new_documents(n_topics):
     topics[:, :n_topics] = rng.dirichlet(np.full(30, 0.3), n_topics).T
     arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.2
     results = {}
-    for name, kernels, threads in (("law", reference, 1), ("one", cpu, 1), ("two", cpu, 2)):
+    for name, infer, threads in (
+        ("law", reference_infer_proportions, ()),
+        ("one", infer_proportions, (1,)),
+        ("two", infer_proportions, (2,)),
+    ):
         out = np.empty((25, n_topics))
-        kernels.infer_proportions(*arguments, 30, 0.0, out, threads)
+        infer(*arguments, 30, 0.0, out, *threads)
         results[name] = out
     np.testing.assert_allclose(results["one"], results["law"], rtol=1e-3, atol=2e-4)
     np.testing.assert_array_equal(results["one"], results["two"])
@@ -291,7 +331,7 @@ def test_inference_climbs_to_a_stationary_point():
     topics[:, :3] = rng.dirichlet(np.full(30, 0.5), 3).T
     out = np.empty((5, 3))
     arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.7
-    cpu.infer_proportions(*arguments, 2000, 1e-7, out)
+    infer_proportions(*arguments, 2000, 1e-7, out)
 
     def log_posterior(theta, row):
         return row @ np.log(topics[:, :3] @ theta) + 0.7 * np.log(theta).sum()

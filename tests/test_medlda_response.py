@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from medlda_tools import after_a_round, draw_documents, lagrangian, update_weights
 from regbayes import MedLDARegressor, load
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.init import random_logits
 from regbayes.models.medlda.margins import build_dual

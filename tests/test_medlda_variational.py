@@ -13,7 +13,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from medlda_tools import after_a_round, bound, draw_documents, lagrangian
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior, variational
 from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, build_dual, solve_readout

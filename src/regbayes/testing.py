@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers import Regularizer
 
 __all__ = ["check_regularizer"]
 
-Floats = NDArray[np.float64]
 
 SPREADS = (0.3, 1.0, 3.0, 30.0)  # how far from the origin the proximal map is asked
 STEPS = (0.05, 0.7, 4.0)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from regbayes import E, Finite, Gaussian, regularize
+from regbayes._types import Floats
 from regbayes.regularizers import (
     AtLeast,
     AtMost,
@@ -26,8 +26,6 @@ from regbayes.regularizers import (
     Ridge,
     Shifted,
 )
-
-Floats = NDArray[np.float64]
 
 # name -> a regularizer of the expectations of a psi + b, equivalent to one of those of psi, around a reachable point x
 FAMILIES: dict[str, Callable[[Floats, float, Floats], Regularizer]] = {

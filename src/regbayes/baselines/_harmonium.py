@@ -8,17 +8,14 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
+from regbayes._types import Floats, Indices
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.models.harmonium import init, predict
 from regbayes.models.harmonium.state import Settings, State
 from regbayes.models.harmonium.units import BernoulliUnits, GaussianUnits, PoissonUnits, Units, Visible
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 KINDS = ("gaussian", "bernoulli", "poisson")
 MARGIN_SHARE = 0.01  # generative weight, in units of C, when nothing is said

@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
+from regbayes._types import Floats
 from regbayes.engine import FitResult
 from regbayes.estimators._common import NOT_NEGATIVE, one_blas_thread
 from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
@@ -29,8 +30,6 @@ from regbayes.estimators._tasks import Targets, check_no_empty_task, known_codes
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.models.linear_tasks.problem import LinearTasks, Loss
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, regression_cells
-
-Floats = NDArray[np.float64]
 
 TASK_CONSTRAINTS: dict[str, list[Any]] = {"scale_inputs": ["boolean"]}
 ITERATION_CONSTRAINTS: dict[str, list[Any]] = {

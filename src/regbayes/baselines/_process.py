@@ -23,14 +23,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult, RelativeChange, Status, StepResult, run
 from regbayes.framework.quasi_newton import Moves, backtrack, direction, dot, remember
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs, as in GPyTorch for 64-bit numbers
 TRIALS = 20  # of step lengths

@@ -6,17 +6,15 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines import _process
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
 from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, Point, TaskRows
 from regbayes.estimators._common import generator
-
-Floats = NDArray[np.float64]
 
 ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -17,6 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.baselines._harmonium import (
     HARMONIUM_CONSTRAINTS,
     check_values,
@@ -32,8 +33,6 @@ from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.harmonium import fit, predict
 from regbayes.models.harmonium.state import Data, State
 from regbayes.models.harmonium.units import Visible
-
-Floats = NDArray[np.float64]
 
 
 def _in_mean_field(estimator: Any) -> bool:

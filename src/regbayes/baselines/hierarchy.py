@@ -6,16 +6,14 @@ from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
 from regbayes.estimators._common import generator
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import Hierarchy, HierarchySettings
-
-Floats = NDArray[np.float64]
 
 CONSTANT = 1.0
 

@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
@@ -28,8 +29,6 @@ from regbayes.models.infinite_svm.init import initial_responsibilities
 from regbayes.models.infinite_svm.state import Data, Settings, State
 from regbayes.priors.dirichlet_process import expected_weights
 from regbayes.priors.normal_gamma import NormalGammaPrior
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

@@ -13,14 +13,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes, latent_attributes, scores
 from regbayes.baselines.harmonium import Harmonium
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.models.harmonium.state import Data, State
 from regbayes.models.harmonium.units import Visible
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

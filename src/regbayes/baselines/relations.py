@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import (
     ITERATION_CONSTRAINTS,
     LABEL_CONSTRAINTS,
@@ -24,8 +25,6 @@ from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.models.linear_tasks import relations
 from regbayes.models.linear_tasks.problem import Loss
 from regbayes.models.linear_tasks.relations import Relations, RelationSettings
-
-Floats = NDArray[np.float64]
 
 RELATION_CONSTRAINTS: dict[str, list[Any]] = {
     **TASK_CONSTRAINTS,

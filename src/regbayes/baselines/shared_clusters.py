@@ -6,12 +6,13 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist, squareform
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import (
     ITERATION_CONSTRAINTS,
     LABEL_CONSTRAINTS,
@@ -24,8 +25,6 @@ from regbayes.baselines._linear_tasks import (
 from regbayes.estimators._common import POSITIVE, generator
 from regbayes.models.linear_tasks import shared_clusters
 from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
-
-Floats = NDArray[np.float64]
 
 CONSTANT = 1.0
 A_TASK = 0.5  # expected number of tasks that makes a cluster one that is in use

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
@@ -20,8 +20,6 @@ from regbayes.baselines._linear_tasks import (
 )
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._reporting import FitReporter
-
-Floats = NDArray[np.float64]
 
 LIBLINEAR_STEPS = 10_000
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.schema import Say, Schema
 from regbayes.cli.tables import ReadOptions, Table, read_table
@@ -18,8 +19,6 @@ from regbayes.cli.words import WordSchema
 from regbayes.persistence import PersistenceError, load
 
 __all__ = ["ModelFile", "Search", "load_model"]
-
-Floats = NDArray[np.float64]
 
 
 @persistable(name="regbayes.cli.Search")

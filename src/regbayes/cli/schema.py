@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.cli.errors import BadDataError, counted, listed
 from regbayes.cli.tables import Table
 
 __all__ = ["LARGEST", "CategoryColumn", "NumberColumn", "Schema", "learn_schema", "text_of"]
 
-Floats = NDArray[np.float64]
 Say = Callable[[str], None]
 
 MAX_CATEGORIES = 50

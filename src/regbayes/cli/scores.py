@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Flags
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.journal import score_of
 from regbayes.cli.modelfile import ModelFile
@@ -81,8 +82,8 @@ def _of_labels(
     from sklearn.metrics import f1_score
 
     details: Details = []
-    hits: list[NDArray[np.bool_]] = []
-    yes: list[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = []
+    hits: list[Flags] = []
+    yes: list[tuple[Flags, Flags]] = []
     for j, name in enumerate(spec.names):
         seen = observed_rows(y[:, j])
         truth = np.array([shown_label(value) for value in y[seen, j]])

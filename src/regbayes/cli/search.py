@@ -31,7 +31,6 @@ from regbayes.cli.targets import Kind
 
 __all__ = ["FitSettings", "Fitted", "Problem", "fit_model"]
 
-Floats = NDArray[np.float64]
 
 LISTS = {  # parameter of an estimator -> the list of its values in the one that searches
     "C": "Cs",

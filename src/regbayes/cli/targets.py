@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Flags
 from regbayes.cli.errors import BadDataError, UserError, listed
 from regbayes.cli.schema import LARGEST, plain_number, text_of
 from regbayes.cli.tables import Table
@@ -177,7 +178,7 @@ def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
     return np.array(texts)
 
 
-def observed_rows(y: NDArray[Any]) -> NDArray[np.bool_]:
+def observed_rows(y: NDArray[Any]) -> Flags:
     """Which rows have a target, at least one."""
     seen = _observed(y)
     return seen if seen.ndim == 1 else np.asarray(seen.any(axis=1))
@@ -190,7 +191,7 @@ def as_labels(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.int64) if np.all(y == np.round(y)) else y
 
 
-def _observed(column: NDArray[Any]) -> NDArray[np.bool_]:
+def _observed(column: NDArray[Any]) -> Flags:
     if column.dtype == object:
         flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
         return np.array(flat, dtype=bool).reshape(column.shape)

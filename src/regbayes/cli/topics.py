@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Integers
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
@@ -155,7 +156,7 @@ def _check_wishes(spec: TargetSpec, words: WordWishes, balanced: bool) -> None:
         raise UserError(f"--text and --target name the same column, {both[0]!r}")
 
 
-def _indicators(y: NDArray[Any], spec: TargetSpec) -> NDArray[np.int64]:
+def _indicators(y: NDArray[Any], spec: TargetSpec) -> Integers:
     """Return labels as zeros and ones."""
     values = {shown_label(value) for value in y.ravel().tolist()}
     if y.dtype == object or not np.all((y == 0) | (y == 1)):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Flags
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.schema import Say
 from regbayes.cli.tables import Table
@@ -168,7 +169,7 @@ def _candidates(table: Table) -> str:
     return f"Text is in {listed(found)}" if found else f"{table.source} has no column of text"
 
 
-def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, most: int, say: Say) -> NDArray[np.bool_]:
+def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, most: int, say: Say) -> Flags:
     """Return which words to keep, and say what was left out."""
     in_documents = np.bincount(counts.indices[counts.data != 0], minlength=len(words))
     stop, name = _stop_words(counts, words, in_documents, stop_words)
@@ -192,9 +193,7 @@ def _without_spaces(words: NDArray[Any]) -> bool:
     return len(found) > 0.5 * len(words) and float(np.median(found)) > LONG_UNSPACED
 
 
-def _stop_words(
-    counts: Any, words: NDArray[Any], in_documents: NDArray[Any], wanted: str
-) -> tuple[NDArray[np.bool_], str]:
+def _stop_words(counts: Any, words: NDArray[Any], in_documents: NDArray[Any], wanted: str) -> tuple[Flags, str]:
     """Return which words say nothing, and what to call them."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 

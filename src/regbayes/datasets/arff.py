@@ -17,6 +17,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats
+
 __all__ = ["ArffError", "ArffTable", "Attribute", "label_names", "read_arff"]
 
 Kind = Literal["numeric", "nominal", "text"]
@@ -54,7 +56,7 @@ class ArffTable:
         """Names of the columns."""
         return [attribute.name for attribute in self.attributes]
 
-    def numbers(self, names: Iterable[str]) -> NDArray[np.float64]:
+    def numbers(self, names: Iterable[str]) -> Floats:
         """Return some columns as a matrix; a nominal column counts if its categories are numbers or true and false."""
         place = {name: i for i, name in enumerate(self.names)}
         return np.column_stack([_as_numbers(self.columns[place[name]], name) for name in names])
@@ -251,7 +253,7 @@ def _blame_number(values: list[str], attribute: Attribute, numbers: list[int]) -
             raise ArffError(f"line {number}: {value!r} is not a number, but {attribute.name!r} is numeric") from None
 
 
-def _as_numbers(column: NDArray[Any], name: str) -> NDArray[np.float64]:
+def _as_numbers(column: NDArray[Any], name: str) -> Floats:
     if column.dtype != object:
         return np.asarray(column, dtype=np.float64)
     try:

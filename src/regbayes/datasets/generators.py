@@ -6,22 +6,20 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils._param_validation import Interval, validate_params
 
+from regbayes._types import Flags, Floats
+
 __all__ = ["draw_indian_buffet", "make_ibp_classification", "make_ibp_multitask"]
 
-Floats = NDArray[np.float64]
 _COUNT = Interval(Integral, 1, None, closed="left")
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _SHARE = Interval(Real, 0, 1, closed="left")
 
 
-def draw_indian_buffet(
-    n_rows: int, n_components: int, alpha: float, rng: np.random.Generator
-) -> tuple[NDArray[np.bool_], Floats]:
+def draw_indian_buffet(n_rows: int, n_components: int, alpha: float, rng: np.random.Generator) -> tuple[Flags, Floats]:
     """Draw binary features from the truncated Indian buffet process, docs/math.md eq. (20).
 
     Returns

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Number = TypeVar("Number", np.float64, np.int64)
 
 

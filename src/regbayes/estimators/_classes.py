@@ -9,10 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import check_array
 
+from regbayes._types import Floats, Integers
 from regbayes.framework.large_margin import zero_one_cost
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:

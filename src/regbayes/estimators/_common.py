@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from threadpoolctl import ThreadpoolController
 
-Floats = NDArray[np.float64]
+from regbayes._types import Flags, Floats
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
@@ -73,7 +73,7 @@ def check_listed(owner: Any, listed: str, constraints: list[Any]) -> None:
         validate_parameter_constraints({name: constraints}, {name: value}, caller_name=type(owner).__name__)
 
 
-def labeled_rows(y: NDArray[Any], unlabeled: Any) -> NDArray[np.bool_]:
+def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
@@ -92,7 +92,7 @@ def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:
         setattr(estimator, name, value)
 
 
-def in_use(psi: Floats) -> NDArray[np.bool_]:
+def in_use(psi: Floats) -> Flags:
     """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
     highest, lowest = psi.max(axis=0), psi.min(axis=0)
     return np.asarray((highest > 0.5) & (highest - lowest > 0.1))

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from regbayes._types import Flags, Floats, Integers
+
 Resamples = NDArray[np.uint8]  # (n_resamples, n_rows): how often each row was drawn
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
@@ -61,7 +60,7 @@ class Cells:
     """Scores of observed labels, whether each is positive, and the row that it belongs to."""
 
     scores: Floats  # (n,)
-    positive: Booleans  # (n,)
+    positive: Flags  # (n,)
     rows: Integers  # (n,)
 
     def cuts(self, default: float) -> Floats:
@@ -76,7 +75,7 @@ class Cells:
         return np.array([metric(self.positive.astype(int), (self.scores > cut).astype(int)) for cut in thresholds])
 
 
-def cells_of(scores: Floats, positive: Booleans) -> list[Cells]:
+def cells_of(scores: Floats, positive: Flags) -> list[Cells]:
     """Return the cells of each label of a table without holes, both (rows, labels)."""
     rows = np.arange(len(scores))
     return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
@@ -97,7 +96,7 @@ class Ladder:
     """What happens to some cells at each of a list of thresholds: a score above it is a yes."""
 
     above: Integers  # (thresholds,) how many scores are
-    positive: Booleans  # (n,) from the highest score down
+    positive: Flags  # (n,) from the highest score down
     rows: Integers  # (n,) likewise
 
     @classmethod

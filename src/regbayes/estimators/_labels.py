@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
+from regbayes._types import Floats, Integers
 from regbayes.estimators._classes import chosen_classes, cost_matrix
-from regbayes.estimators._tasks import Floats, Integers, Layout, Targets, listed, natural
+from regbayes.estimators._tasks import Layout, Targets, listed, natural
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
 
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.estimators._common import in_use, n_threads, one_blas_thread
 from regbayes.models.ilsvm import predict
 from regbayes.models.ilsvm.init import PRIOR_RATIO, default_noise_variance
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings, State
 from regbayes.priors.indian_buffet import stick_weights
-
-Floats = NDArray[np.float64]
 
 DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at more heat, features that no label holds together fade away

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
+from regbayes._types import Floats, Integers
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -23,7 +24,7 @@ from regbayes.estimators._common import (
     warn_if_truncated,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.estimators._tasks import Floats, Integers, Layout, Targets, check_no_empty_task
+from regbayes.estimators._tasks import Layout, Targets, check_no_empty_task
 from regbayes.kernels.chunks import chunk_bounds
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of

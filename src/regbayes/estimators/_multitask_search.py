@@ -14,9 +14,10 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 
+from regbayes._types import Floats, Integers
 from regbayes.estimators._common import check_listed
 from regbayes.estimators._search import Fold, Samples, candidate_paths, refit_best, score_paths
-from regbayes.estimators._tasks import Floats, Integers, Targets
+from regbayes.estimators._tasks import Targets
 
 GRID = {  # parameter of the estimator -> the list of its values; C goes up along a path
     "temperature": "temperatures",

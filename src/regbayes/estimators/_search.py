@@ -17,10 +17,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
+from regbayes._types import Floats
 from regbayes.estimators._common import set_fitted
 from regbayes.estimators._reporting import InterruptedWarning
 
-Floats = NDArray[np.float64]
 Candidate = dict[str, Any]
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
 Score = Callable[..., float]

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._missing import is_scalar_nan
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from regbayes._types import Flags, Floats, Integers
+
 Layout = Literal["single", "matrix", "ragged"]
 
 NAMED_IN_MESSAGES = 5
@@ -90,7 +90,7 @@ def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     return values
 
 
-def _ragged(values: NDArray[Any], task: Any, observed: NDArray[np.bool_]) -> Targets:
+def _ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
     if values.ndim == 2 and values.shape[1] > 1:
         raise ValueError(
             f"y has shape {values.shape}, a column per task; with task= it must have one target per row. "
@@ -171,7 +171,7 @@ def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.array(values.tolist()) if len(values) else np.zeros(0)
 
 
-def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _missing(values: NDArray[Any]) -> Flags:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind != "O":

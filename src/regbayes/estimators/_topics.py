@@ -13,13 +13,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from regbayes._registry import Saveable
+from regbayes._types import Floats, Singles
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, n_threads
 from regbayes.models.medlda import meanfield, predict
 from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.state import Fitted
 
-Floats = NDArray[np.float64]
 Counts = Any  # csr_array or csr_matrix: SciPy is untyped
 
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
@@ -104,7 +104,7 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return [names[row].tolist() for row in best]
 
     @property
-    def components_(self) -> NDArray[np.float32]:
+    def components_(self) -> Singles:
         """Expected counts of words in topics plus ``topic_word_prior``, shape (n_components, n_features).
 
         Rows divided by their sums are the topics' distributions over words.

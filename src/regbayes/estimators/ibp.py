@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -27,8 +28,6 @@ from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, State
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

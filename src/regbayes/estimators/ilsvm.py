@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.engine import FitResult
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import (
@@ -45,8 +46,6 @@ from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, init, predict
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

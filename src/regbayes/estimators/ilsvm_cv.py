@@ -21,11 +21,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, check_listed, labeled_rows
 from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
 from regbayes.estimators.ilsvm import ILSVMClassifier
-
-Floats = NDArray[np.float64]
 
 GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes down along a path
     "alpha": "alphas",

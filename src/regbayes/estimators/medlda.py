@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 from regbayes.estimators._classes import check_several, chosen_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import POSITIVE
 from regbayes.estimators._topics import (
@@ -29,8 +30,6 @@ from regbayes.estimators._topics_variational import run_variational
 from regbayes.models.medlda.margins import Classes
 from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.state import Fitted, Margins
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks", "_previous"))
@@ -263,7 +262,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, streaming=True)
         return self
 
-    def _read_classes(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:
+    def _read_classes(self, y: Any, counts: Counts, classes: ArrayLike | None) -> Integers:
         """Learn what the classes are; return the class of each row, or the indicators of its labels."""
         check_classification_targets(y)
         self._several = type_of_target(y) == "multilabel-indicator"
@@ -280,7 +279,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         check_several(self, self.classes_)
         return codes if classes is None else self._known_codes(y)
 
-    def _read_known(self, y: Any, counts: Counts, classes: ArrayLike | None) -> NDArray[np.int64]:
+    def _read_known(self, y: Any, counts: Counts, classes: ArrayLike | None) -> Integers:
         if self._several:
             codes = _indicators(y, counts)
             if codes.shape[1] != len(self.classes_):
@@ -292,7 +291,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             raise ValueError(f"classes={classes!r} is not what it was in the first call: {self.classes_.tolist()!r}")
         return self._known_codes(y)
 
-    def _known_codes(self, y: NDArray[Any]) -> NDArray[np.int64]:
+    def _known_codes(self, y: NDArray[Any]) -> Integers:
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
@@ -301,7 +300,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             )
         return np.searchsorted(self.classes_, y)
 
-    def _margins(self, codes: NDArray[np.int64]) -> Margins | None:
+    def _margins(self, codes: Integers) -> Margins | None:
         """Return the margins to ask for: one response per label or class, but only one for two classes."""
         if self._several:
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
@@ -318,7 +317,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             return None
         return Margins(signs, float(self.C) * self._mean_length * factors, float(self.margin))
 
-    def _classes(self, codes: NDArray[np.int64]) -> Classes | None:
+    def _classes(self, codes: Integers) -> Classes | None:
         """Return the margins between classes that mean field asks for."""
         cost = cost_matrix(self.cost, len(self.classes_))
         by_class = weights_by_class(self.class_weight, self.classes_, codes)
@@ -351,7 +350,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         return tags
 
 
-def _indicators(y: Any, counts: Counts) -> NDArray[np.int64]:
+def _indicators(y: Any, counts: Counts) -> Integers:
     y = check_array(y, accept_sparse="csr", input_name="y", ensure_2d=True)
     y = y.toarray() if hasattr(y, "toarray") else y
     check_consistent_length(counts, y)

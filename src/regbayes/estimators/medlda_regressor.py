@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils._param_validation import StrOptions
@@ -13,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
@@ -26,8 +27,6 @@ from regbayes.estimators._topics_gibbs import run_gibbs
 from regbayes.estimators._topics_variational import run_variational
 from regbayes.models.medlda.meanfield import MeanField
 from regbayes.models.medlda.state import Fitted, Targets
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks", "_previous"))

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
+from regbayes._types import Floats
 from regbayes.estimators._tasks import Targets, read_targets
-
-Floats = NDArray[np.float64]
 
 __all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "task_accuracy"]
 

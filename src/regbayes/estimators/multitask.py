@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import (
     MULTITASK_CONSTRAINTS,
@@ -32,8 +33,6 @@ from regbayes.estimators._multitask import (
 from regbayes.estimators._tasks import in_order_of_tasks, known_codes, read_targets
 from regbayes.estimators.metrics import task_accuracy
 from regbayes.models.mt_ilsvm import predict
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

@@ -18,6 +18,7 @@ from sklearn.base import (
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._common import LATENT_CONSTRAINTS
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._multitask_search import GRID, search_multitask
@@ -25,8 +26,6 @@ from regbayes.estimators._search import fitted_best
 from regbayes.estimators._tasks import read_targets
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
-
-Floats = NDArray[np.float64]
 
 COMMON = (
     "alpha",

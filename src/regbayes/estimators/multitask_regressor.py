@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, RegressorMixin, TransformerMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.estimators._common import NOT_NEGATIVE
 from regbayes.estimators._multitask import (
     MULTITASK_CONSTRAINTS,
@@ -28,8 +29,6 @@ from regbayes.estimators.metrics import explained_variance_pooled
 from regbayes.models.mt_ilsvm import predict
 from regbayes.models.mt_ilsvm.cells import regression_cells
 from regbayes.models.mt_ilsvm.state import State
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("_skl_callbacks",))

@@ -15,14 +15,13 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats, Integers
 from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
 from regbayes.estimators._labels import Labels, read_labels
 from regbayes.estimators._multitask_search import multitask_folds
 from regbayes.estimators._search import Fold, searching
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.metrics import task_accuracy
-
-Floats = NDArray[np.float64]
 
 
 @persistable(skip=("cv", "scoring"))  # either may be an object of any class
@@ -200,9 +199,7 @@ def _responses(fitted: Any, X: Any, n_labels: int) -> Floats:
     return np.asarray(found[:, 1:] if n_labels == 1 and found.shape[1] == 2 else found, dtype=np.float64)
 
 
-def _cells(
-    tests: list[NDArray[np.int64]], scores: list[Floats], targets: Targets, labels: Labels, n_rows: int
-) -> list[Cells]:
+def _cells(tests: list[Integers], scores: list[Floats], targets: Targets, labels: Labels, n_rows: int) -> list[Cells]:
     """Return the scored labels, label by label; a row that was left out several times has as many scores."""
     codes = np.full((n_rows, len(targets.ids)), -1, dtype=np.int8)
     codes[targets.rows, targets.tasks] = labels.codes

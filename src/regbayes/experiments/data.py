@@ -17,16 +17,15 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import StratifiedShuffleSplit, train_test_split
 
 from regbayes import datasets
+from regbayes._types import Floats, Integers
 from regbayes.datasets._files import data_folder
-
-Integers = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Sample:
     """Rows with their targets and, where a row belongs to a task, its task."""
 
-    X: NDArray[np.float64]
+    X: Floats
     y: NDArray[Any]
     task: NDArray[Any] | None = None
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.estimators._common import in_use, one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.comparison import FEATURES
@@ -133,7 +134,7 @@ class Features(Table1):
         return files
 
 
-def describe(psi: NDArray[np.float64], labels: NDArray[Any]) -> dict[str, Any]:
+def describe(psi: Floats, labels: NDArray[Any]) -> dict[str, Any]:
     """Return averages and top-ranked rows of the features in use, the most frequent first, as plain lists.
 
     Parameters

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 
 class TaskAdapter(RegressorMixin, BaseEstimator):

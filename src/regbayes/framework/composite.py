@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.framework.regularizers.base import Atom, Regularizer
-
-Floats = NDArray[np.float64]
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
 PATIENCE = 6  # proximal points that may pass without progress

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from regbayes._types import Floats
 from regbayes.framework.regularizers import (
     AtLeast,
     AtMost,
@@ -22,8 +23,6 @@ from regbayes.framework.regularizers import (
     Sum,
 )
 from regbayes.framework.regularizers.base import check_positive
-
-Floats = NDArray[np.float64]
 
 CHAINED = (
     "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "

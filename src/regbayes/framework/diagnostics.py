@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 MIN_TAIL = 5  # a generalised Pareto distribution is not fitted to fewer exceedances than this [2]
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Array
 
-Array = NDArray[Any]
 Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
 UNNAMED = "x"  # the name that draws given as a plain array get

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Flags, Floats
 from regbayes.framework.composite import (
     Piece,
     block_scale,
@@ -28,8 +28,6 @@ from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import solve_box
 from regbayes.framework.log_partition import GaussianAffine, LogPartition
 from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
-
-Floats = NDArray[np.float64]
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
@@ -84,7 +82,7 @@ class _Dual:
         self.unit = units(partition)
         self.elastic = elastic * self.hard() * self.unit[self.index] ** 2
 
-    def hard(self) -> NDArray[np.bool_]:
+    def hard(self) -> Flags:
         """Which stacked coordinates belong to a regularizer that is infinite somewhere."""
         hard = np.zeros(len(self.index), dtype=np.bool_)
         for p in self.pieces:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from regbayes._types import Indices
 from regbayes.engine.result import Status
-from regbayes.kernels.types import Indices, Progress
+from regbayes.kernels.types import Progress
 
 # Passes over the rows in play end when their gap has fallen by this factor, or after so many.
 SHRINK_FACTOR = 0.2

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Flags, Floats
 from regbayes.framework.composite import Piece, stack_pieces
 from regbayes.framework.dual import DualSolution, units
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
 
-Floats = NDArray[np.float64]
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
 FAR = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
@@ -30,7 +30,7 @@ class Face:
     """A face of the support, and the multipliers that went to infinity to reach it."""
 
     partition: LogPartition
-    keep: NDArray[np.bool_] | None  # (n,): the atoms on the face; None where it is everything
+    keep: Flags | None  # (n,): the atoms on the face; None where it is everything
     log_mass: float  # log-probability of the face
     infinite: Floats  # (m,): -inf, +inf, or 0 where the multiplier is finite
 
@@ -110,7 +110,7 @@ def find_flat_face(face: Face, regularizer: Regularizer, solution: DualSolution)
     )
 
 
-def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, NDArray[np.bool_]] | None:
+def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, Flags] | None:
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.ptp(partition.features @ multipliers) < MIN_NATS:
         return None

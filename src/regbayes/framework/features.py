@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Array, Floats
 from regbayes.framework.draws import UNNAMED, Draws, count_not_finite, described, listed, numeric_array
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 @persistable

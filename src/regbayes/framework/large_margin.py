@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regbayes._types import Floats, Indices, Reals
 from regbayes.engine.result import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.margin_problems import BoxAscent, SimplexAscent, solve_box_dual
-from regbayes.kernels.dispatch import BackendName, get_backend
-from regbayes.kernels.types import BoxRows, Floats, Indices, Reals, SimplexRows, read_only
+from regbayes.kernels.box import BoxRows
+from regbayes.kernels.simplex import SimplexRows
+from regbayes.kernels.types import read_only
 
 DEFAULT_TOL = 1e-4
 DEFAULT_MAX_EPOCHS = 1000.0
@@ -126,7 +128,6 @@ def solve_simplex(
     tol: float = DEFAULT_TOL,
     max_epochs: float = DEFAULT_MAX_EPOCHS,
     seed: int = 0,
-    backend: BackendName = "cpu",
 ) -> MarginSolution:
     """Solve a multi-class large-margin problem.
 
@@ -147,7 +148,6 @@ def solve_simplex(
         Limit on row visits, in units of n. Zero evaluates the warm start; otherwise all rows are visited at least once.
     seed : int
         For the order in which rows are visited.
-    backend : {"cpu", "reference"}
 
     Returns
     -------
@@ -166,7 +166,7 @@ def solve_simplex(
         ridge=read_only(dual.ridge),
         penalty=0.0,
     )
-    problem = SimplexAscent(rows, _feasible_simplexes(dual, warm_start), get_backend(backend))
+    problem = SimplexAscent(rows, _feasible_simplexes(dual, warm_start))
     outcome = ascend(problem, tol, max_epochs, seed)
     return _solution(problem.state.omega, problem.state.weights, np.zeros((0, features.shape[1])), outcome)
 
@@ -193,7 +193,7 @@ class TaskLayout:
     sharing: float = 0.0
 
 
-def solve_box(  # noqa: PLR0913 - options, all by name
+def solve_box(
     features: Reals,
     form: BoxDual,
     layout: TaskLayout | None = None,
@@ -203,7 +203,6 @@ def solve_box(  # noqa: PLR0913 - options, all by name
     tol: float = DEFAULT_TOL,
     max_epochs: float = DEFAULT_MAX_EPOCHS,
     seed: int = 0,
-    backend: BackendName = "cpu",
 ) -> MarginSolution:
     """Solve a large-margin problem whose multipliers live in a box, for one task or for several that share weights.
 
@@ -224,7 +223,7 @@ def solve_box(  # noqa: PLR0913 - options, all by name
     warm_weights : (tasks, d), optional
         Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
         the features have changed.
-    tol, max_epochs, seed, backend
+    tol, max_epochs, seed
         As in ``solve_simplex``.
 
     Returns
@@ -252,7 +251,7 @@ def solve_box(  # noqa: PLR0913 - options, all by name
         penalty=0.0,
     )
     start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
-    problem = BoxAscent(rows, np.clip(start, rows.lower, rows.upper), get_backend(backend))
+    problem = BoxAscent(rows, np.clip(start, rows.lower, rows.upper))
     if warm_weights is not None and warm_weights.shape != problem.state.weights.shape:
         raise ValueError(f"warm_weights must have shape {problem.state.weights.shape}; got {warm_weights.shape}")
     outcome = solve_box_dual(problem, tol, max_epochs, seed, warm_weights)

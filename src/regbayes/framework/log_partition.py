@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-Floats = NDArray[np.float64]
+from regbayes._types import Flags, Floats
+
 CHUNK_BYTES = 1 << 19  # rows are centred and weighted in pieces that stay in the cache, so no copy of all of them
 
 
@@ -90,7 +90,7 @@ class WeightedAtoms:
             self._covariance = weighted_covariance(self.features, self._weights, self._weights @ self.features)
         return self._covariance
 
-    def restrict(self, keep: NDArray[np.bool_]) -> tuple[WeightedAtoms, float]:
+    def restrict(self, keep: Flags) -> tuple[WeightedAtoms, float]:
         """Condition on a subset of the atoms; return also the log of its probability."""
         log_weights = np.where(keep, self.log_weights, -np.inf)
         log_mass = float(logsumexp(log_weights))

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from regbayes._types import Floats, Indices
 from regbayes.engine.result import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.primal_newton import SmoothPrimal
-from regbayes.kernels.dispatch import Backend
-from regbayes.kernels.types import BoxRows, BoxState, Floats, Indices, Progress, SimplexRows, SimplexState
+from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_scores, box_weights
+from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
+from regbayes.kernels.types import Progress
 
 # A hard margin's loss is infinite until it is met. Its gap is measured with a price per unit of violation that is
 # this many times the largest multiplier: any price above the largest has the same solution.
@@ -27,12 +29,12 @@ MAX_NEWTON_SIZE = 20_000_000  # numbers in the second derivatives of all tasks
 class SimplexAscent:
     """Passes over rows that each hold a simplex of multipliers."""
 
-    def __init__(self, rows: SimplexRows, omega: Floats, kernels: Backend) -> None:
+    def __init__(self, rows: SimplexRows, omega: Floats) -> None:
         n_rows, n_answers = omega.shape
         answers = np.tile(np.arange(n_answers, dtype=np.int16), (n_rows, 1))
         in_play = np.full(n_rows, n_answers, dtype=np.int16)
-        self.rows, self.kernels = rows, kernels
-        self.state = SimplexState(omega, kernels.simplex_weights(rows, omega), answers, in_play)
+        self.rows = rows
+        self.state = SimplexState(omega, simplex_weights(rows, omega), answers, in_play)
         self.has_hard_rows = bool(np.any(np.isinf(rows.total) & (rows.ridge == 0.0)))
 
     @property
@@ -42,7 +44,7 @@ class SimplexAscent:
 
     def visit(self, order: Indices, restart: bool) -> Progress:
         """Step through rows in the given order."""
-        return self.kernels.simplex_epoch(self.rows, order, restart, self.state)
+        return simplex_epoch(self.rows, order, restart, self.state)
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
@@ -57,15 +59,15 @@ class SimplexAscent:
         if self.has_hard_rows:
             largest = float(self.state.omega.sum(axis=1).max(initial=0.0))
             self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = self.kernels.simplex_check(self.rows, self.state)
+        loss, gap = simplex_check(self.rows, self.state)
         return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
 
 
 class BoxAscent:
     """Passes over rows with one multiplier each."""
 
-    def __init__(self, rows: BoxRows, dual: Floats, kernels: Backend) -> None:
-        self.rows, self.kernels = rows, kernels
+    def __init__(self, rows: BoxRows, dual: Floats) -> None:
+        self.rows = rows
         self.replace_dual(dual)
         unbounded = np.isinf(rows.lower) | np.isinf(rows.upper)
         self.has_hard_rows = bool(np.any(unbounded & (rows.ridge == 0.0)))
@@ -77,7 +79,7 @@ class BoxAscent:
 
     def visit(self, order: Indices, restart: bool) -> Progress:
         """Step through rows in the given order."""
-        return self.kernels.box_epoch(self.rows, order, restart, self.state)
+        return box_epoch(self.rows, order, restart, self.state)
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
@@ -99,7 +101,7 @@ class BoxAscent:
 
     def replace_dual(self, dual: Floats) -> None:
         """Take other multipliers, with the weights they imply."""
-        weights = self.kernels.box_weights(self.rows, dual)
+        weights = box_weights(self.rows, dual)
         common = sum_by_group(weights, self.rows.group)
         self.state = BoxState(dual, weights, common, np.ones(dual.size, dtype=np.bool_))
 
@@ -113,7 +115,7 @@ class BoxAscent:
         if self.has_hard_rows:
             largest = float(np.abs(self.state.dual).max(initial=0.0))
             self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = self.kernels.box_check(self.rows, self.state)
+        loss, gap = box_check(self.rows, self.state)
         return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
 
 
@@ -159,9 +161,9 @@ def _newton(
     problem: BoxAscent, tol: float, n_epochs: float, max_epochs: float, weights: Floats | None = None
 ) -> Outcome:
     """Take Newton steps until the gap is small, they run out, or they no longer help."""
-    primal = SmoothPrimal(problem.rows, problem.kernels)
+    primal = SmoothPrimal(problem.rows)
     weights = problem.expected_weights() if weights is None else weights
-    scores = problem.kernels.box_scores(problem.rows, weights)
+    scores = box_scores(problem.rows, weights)
     for _ in range(MAX_NEWTON_STEPS):
         weights, scores, fell = primal.descend(weights, scores)
         problem.replace_dual(primal.multipliers(scores))

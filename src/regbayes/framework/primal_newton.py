@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.kernels.dispatch import Backend
-from regbayes.kernels.types import BoxRows, Floats, Indices
+from regbayes._types import Floats, Indices
+from regbayes.kernels.box import BoxRows, box_scores, box_weights
 
 MAX_HALVINGS = 30
 SUFFICIENT = 1e-4  # Armijo's constant
@@ -28,11 +28,10 @@ class SmoothPrimal:
     ----------
     rows : BoxRows
         Every ridge is positive.
-    kernels : Backend
     """
 
-    def __init__(self, rows: BoxRows, kernels: Backend) -> None:
-        self.rows, self.kernels = rows, kernels
+    def __init__(self, rows: BoxRows) -> None:
+        self.rows = rows
         n_tasks = rows.group.size
         by_task = np.argsort(rows.task, kind="stable")
         ends = np.searchsorted(rows.task[by_task], np.arange(n_tasks + 1))
@@ -90,9 +89,9 @@ class SmoothPrimal:
         """Take one step; return the weights, their scores, and whether the objective fell."""
         u = self.multipliers(scores)
         pull = self.precision(weights)
-        gradient = pull - self.kernels.box_weights(self.rows, u)
+        gradient = pull - box_weights(self.rows, u)
         step = self.direction(gradient, u)
-        moved = self.kernels.box_scores(self.rows, step)
+        moved = box_scores(self.rows, step)
         slope = float(np.vdot(gradient, step))
         linear, quadratic = float(np.vdot(pull, step)), 0.5 * float(np.vdot(self.precision(step), step))
         before = self.loss(scores, u)

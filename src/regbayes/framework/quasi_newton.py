@@ -7,12 +7,12 @@ a step. The caller owns the points; these functions see arrays and numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Reals = NDArray[np.floating[Any]]
+from regbayes._types import Reals
+
 Moves = tuple[tuple[Reals, Reals], ...]
 
 MEMORY = 10  # pairs that are kept

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats
 from regbayes.framework.composite import stack_pieces
 from regbayes.framework.constraints import Constraint, E
 from regbayes.framework.diagnostics import reliable_threshold
@@ -21,7 +21,6 @@ from regbayes.framework.log_partition import LogPartition
 from regbayes.framework.posteriors import Posterior, Samples, narrowed
 from regbayes.framework.regularizers import Blocks, Regularizer
 
-Floats = NDArray[np.float64]
 MOST_NAMED = 5  # constraints that an error message lists
 
 

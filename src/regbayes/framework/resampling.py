@@ -6,12 +6,11 @@ import importlib
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from regbayes._types import Integers
 from regbayes.framework.draws import Draws
-
-Integers = NDArray[np.intp]
 
 
 def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generator | None = None) -> Integers:

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from regbayes.kernels._compile import compiled_as_written
-from regbayes.kernels.types_topics import LOWEST_EXPONENT
+
+LOWEST_EXPONENT = -50.0
+"""Relative to the highest. Much lower, products of it leave the normal numbers of single precision, on which arithmetic
+crawls; a weight of exp(-50) is never drawn."""
 
 LOWEST = np.float32(LOWEST_EXPONENT)
 _LOG2_E = np.float32(1.4426950408889634)

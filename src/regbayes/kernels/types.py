@@ -1,4 +1,4 @@
-"""The array types that kernels speak, and the small records they return."""
+"""Array types and records that several families of kernels share."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-"""Double precision: parameters, multipliers, sums."""
+from regbayes._types import Floats, Indices, Singles
 
-Reals = NDArray[np.floating[Any]]
-"""Single or double precision: per-row data. Arithmetic is in double precision whatever the storage."""
+Words = NDArray[np.int32]
+Assignments = NDArray[np.int16]
+CountTable = NDArray[np.int32]
 
-Indices = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Counts = NDArray[np.int16]
-"""Answers of a row and how many of them are in play: small numbers, one set per row."""
+SPAN = 8
+"""Tables of counts have a number of columns that is a multiple of this; columns beyond the topics stay zero."""
+
+SATISFIED = 1e-12
+"""A row whose optimality conditions are violated by no more is left alone: the step would be rounding noise."""
+
+AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
 
-Array = TypeVar("Array", bound=NDArray[Any])
-
-
-def read_only(array: Array) -> Array:
+def read_only(array: AnyArray) -> AnyArray:
     """Return a view that cannot be written to.
 
     Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
@@ -33,91 +33,9 @@ def read_only(array: Array) -> Array:
     return view
 
 
-class SweepGradient(NamedTuple):
-    """What the reverse sweep returns beside the per-row gradient it writes; sums run over rows."""
-
-    coupling: Floats
-    """(k, k): gradient of the coupling matrix; its diagonal is zero."""
-    theta_sum: Floats
-    """(k,): the per-row gradient of theta, summed over rows."""
-    start: Floats
-    """(1, k): gradient of a start shared by all rows; (n, k): of a start per row."""
-
-
-class BoxRows(NamedTuple):
-    """The box dual as data; see ``reference_margins.box_epoch``. There are n rows, one multiplier each."""
-
-    features: Reals
-    """(f, d): rows may share features, as the labels of one example do."""
-    norms: Floats
-    """(f,): squared norms of the rows of ``features``."""
-    feature_row: Indices
-    """(n,): the row of ``features`` that belongs to each row."""
-    task: Indices
-    """(n,): the task whose weights it meets."""
-    group: Indices
-    """(tasks,): tasks of one group share weights."""
-    linear: Floats
-    """(n,)"""
-    absolute: Floats
-    """(n,): not negative."""
-    ridge: Floats
-    """(n,): not negative."""
-    lower: Floats
-    """(n,): may be -inf."""
-    upper: Floats
-    """(n,): may be inf."""
-    sharing: float
-    """The square of rho: how strongly the tasks of a group share weights; 0 for not at all."""
-    penalty: float
-    """The loss per unit of violation reported for an infinite bound without ridge: hard constraints."""
-
-
-class BoxState(NamedTuple):
-    """What coordinate ascent on the box dual writes."""
-
-    dual: Floats
-    """(n,): the multipliers u."""
-    weights: Floats
-    """(tasks, d): per task, the sum of ``u_i x_i``."""
-    common: Floats
-    """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
-    active: Flags
-    """(n,): False for rows set aside."""
-
-
-class SimplexRows(NamedTuple):
-    """The multi-class dual as data; see ``reference_margins.simplex_epoch``."""
-
-    features: Reals
-    """(n, k)"""
-    norms: Floats
-    """(n,): squared norms of the rows of ``features``."""
-    labels: Indices
-    """(n,): the true answers."""
-    cost: Floats
-    """(r, c): the loss of each answer; that of the true one is zero."""
-    cost_row: Indices
-    """(n,): the row of ``cost`` that applies: the label for a cost matrix, the row itself for costs per row."""
-    total: Floats
-    """(n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out."""
-    ridge: Floats
-    """(n,): the price of the squared sum where it is free; infinite takes the row out."""
-    penalty: float
-    """The loss per unit of slack reported for rows with a free sum and no ridge: hard margins."""
-
-
-class SimplexState(NamedTuple):
-    """What multi-class coordinate ascent writes."""
-
-    omega: Floats
-    """(n, c): the multipliers, none negative."""
-    weights: Floats
-    """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
-    answers: Counts
-    """(n, c): a permutation of the answers, per row; those in play come first."""
-    n_answers: Counts
-    """(n,): how many are in play."""
+def padded(n_topics: int) -> int:
+    """Return the number of columns of tables for so many topics."""
+    return -(-n_topics // SPAN) * SPAN
 
 
 class Progress(NamedTuple):
@@ -136,3 +54,43 @@ class MarginCheck(NamedTuple):
 
     loss: float
     gap: float
+
+
+class Tokens(NamedTuple):
+    """The tokens of a corpus, in runs that belong to one document each."""
+
+    words: Words
+    """(tokens,)"""
+    documents: Words
+    """(runs,): the document of each run."""
+    starts: Indices
+    """(runs + 1,): where runs begin among the tokens."""
+
+
+class Tilt(NamedTuple):
+    """A factor ``exp(sum_l linear_l f_l - quadratic_l f_l^2 / 2)`` per document, with scores f.
+
+    The scores are ``weights @ (counts / length)``.
+    """
+
+    lengths: Indices
+    """(documents,): tokens of each document, at least 1."""
+    linear: Floats
+    """(documents, responses)"""
+    quadratic: Floats
+    """(documents, responses): not negative."""
+    weights: Singles
+    """(responses, columns): padding is zero. No responses: no tilt."""
+
+
+class TopicCounts(NamedTuple):
+    """How many tokens have which topic; what a sweep writes."""
+
+    topics: Assignments
+    """(tokens,)"""
+    doc_topic: CountTable
+    """(documents, columns)"""
+    word_topic: CountTable
+    """(words, columns)"""
+    topic_total: Indices
+    """(topics,): not padded."""

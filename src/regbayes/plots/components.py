@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-Floats = NDArray[np.float64]
 
 PLUS_COLOR = "#0072b2"
 MINUS_COLOR = "#d55e00"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from regbayes._types import Floats
 from regbayes.framework.posteriors import Finite, Gaussian, Posterior, Samples
 from regbayes.framework.regularize import RegularizedPosterior
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-Floats = NDArray[np.float64]
 
 BEFORE_COLOR = "#9a9a9a"
 AFTER_COLOR = "#0072b2"

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.utils.validation import check_is_fitted
+
+from regbayes._types import Floats, Integers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_NAMED = 60  # tasks whose names can still be read beside the map
 MAX_WRITTEN = 12  # tasks whose correlations can be written into the map

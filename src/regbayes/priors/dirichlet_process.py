@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaln, digamma
 
 from regbayes._registry import persistable
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from regbayes._types import Floats, Integers
 
 
 @persistable(name="regbayes.dirichlet_process.Sticks")

@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaln, digamma
 
 from regbayes._registry import persistable
-
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 
 @persistable

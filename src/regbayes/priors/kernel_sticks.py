@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.priors.dirichlet_process import Floats, Integers, Sticks, log_sticks
+from regbayes._types import Floats, Integers
+from regbayes.priors.dirichlet_process import Sticks, log_sticks
 
 
 def log_shares(sticks: Sticks, log_kernel: Floats) -> Floats:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
-
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 
 @persistable(name="regbayes.normal_gamma.NormalGammaPrior")

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.plots.tasks import correlations, related_order, relation_name
 from regbayes.report._examples import ExamplePool
 from regbayes.report._targets import Outcomes
 from regbayes.report.data import Confusion, Regression, Tasks, Worst
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Score = tuple[str, float, str]
 
 N_WORST = 12

@@ -9,11 +9,9 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.report._targets import Outcomes, label_text
 from regbayes.report.data import Examples
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_TEXT = 280
 MAX_SIDE = 64  # pixels of a loading or a thumbnail

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.report._models import LatentModel, weights_of
 from regbayes.report._targets import Outcomes, label_text
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 N_BINS = 24
 N_LOADINGS = 15

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
+from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._common import in_use
-
-Floats = NDArray[np.float64]
 
 NEGLIGIBLE = 0.01  # of the largest contribution to the scores
 
@@ -86,7 +84,7 @@ def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:
     return getattr(estimator, method)(X, task=task)
 
 
-def used(latent: LatentModel, values: Floats) -> NDArray[np.bool_]:
+def used(latent: LatentModel, values: Floats) -> Flags:
     """Which features are in use, by the rule that the model's `n_components_` counts with.
 
     Models without an Indian buffet prior use all features that they have, unless one is the same for all rows.
@@ -118,7 +116,7 @@ def contributions(values: Floats, weights: Floats | None) -> Floats:
     return spread if weights is None else spread * np.sqrt(np.mean(weights**2, axis=0))
 
 
-def shown_features(in_use: NDArray[np.bool_], use: Floats, contribution: Floats, limit: int) -> NDArray[np.int64]:
+def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
     """Return the features to show, the most used first.
 
     They are those in use, and others that move the scores all the same: graded features do, although none of them is

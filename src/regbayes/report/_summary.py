@@ -7,16 +7,14 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
+from regbayes._types import Floats
 from regbayes.report._answers import scores_of
 from regbayes.report._examples import dense_rows
 from regbayes.report._models import LatentModel, used
 from regbayes.report._targets import Outcomes
 from regbayes.report.data import Course, Model
-
-Floats = NDArray[np.float64]
 
 MAX_RECORDS = 300  # of the trace
 MAX_VALUE_TEXT = 90

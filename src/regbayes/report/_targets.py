@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.multiclass import type_of_target
 
+from regbayes._types import Integers
 from regbayes.estimators._tasks import Layout, Targets, natural, read_targets
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

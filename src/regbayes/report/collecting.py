@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from regbayes._types import Floats, Integers
 from regbayes.report import _answers as answers
 from regbayes.report import _examples as shown
 from regbayes.report import _features as latent_features
@@ -26,9 +27,6 @@ from regbayes.report._models import (
 from regbayes.report._summary import course_of, summary_of
 from regbayes.report._targets import Outcomes, label_text, read_outcomes
 from regbayes.report.data import Features, Kind, ReportData
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 N_EXAMPLES = 10
 N_EXAMPLE_INPUTS = 5

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
+from regbayes._types import Flags, Floats, Integers
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Kind = Literal["table", "image", "text"]
 
@@ -57,7 +56,7 @@ class Features:
     """The F features that are shown, the most used first, out of the K that the model may have."""
 
     all_use: Floats  # (K,)
-    all_in_use: NDArray[np.bool_]  # (K,)
+    all_in_use: Flags  # (K,)
     use_name: str  # what `use` measures
     count_note: str  # whether the truncation binds
     separation_name: str  # what `separation` measures; empty without targets

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from regbayes._registry import Saveable
+from regbayes._types import Floats
 from regbayes.framework.features import Features
 from regbayes.framework.log_partition import LogPartition
-
-Floats = NDArray[np.float64]
 
 
 class Posterior(Saveable, ABC):

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.framework.features import Features
 from regbayes.framework.log_partition import GaussianAffine
 from regbayes.framework.posteriors.base import Posterior, as_features, as_multipliers, concatenated
-
-Floats = NDArray[np.float64]
 
 
 @final

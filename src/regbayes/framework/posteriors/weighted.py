@@ -10,14 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from regbayes._registry import persistable
+from regbayes._types import Flags, Floats
 from regbayes.framework.diagnostics import effective_sample_size, pareto_k
 from regbayes.framework.draws import Draws, as_draws
 from regbayes.framework.features import Features, evaluate_features
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.posteriors.base import Posterior, as_features, as_multipliers, concatenated
 from regbayes.framework.resampling import to_arviz
-
-Floats = NDArray[np.float64]
 
 
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -73,7 +72,7 @@ class Weighted(Posterior):
         scores = self.log_weights + psi @ phi
         return self._reweighted(scores - logsumexp(scores))
 
-    def restrict(self, keep: NDArray[np.bool_]) -> Weighted:
+    def restrict(self, keep: Flags) -> Weighted:
         """Condition on a subset of the atoms."""
         scores = np.where(keep, self.log_weights, -np.inf)
         return self._reweighted(scores - logsumexp(scores))
@@ -243,7 +242,7 @@ class Samples(Weighted):
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
 
 
-def narrowed(posterior: Posterior, keep: NDArray[np.bool_] | None) -> Posterior:
+def narrowed(posterior: Posterior, keep: Flags | None) -> Posterior:
     """Condition weighted atoms on a subset; a no-op for None."""
     if keep is None or not isinstance(posterior, Weighted):
         return posterior

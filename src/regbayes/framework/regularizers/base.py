@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regbayes._types import Floats, Reals
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 
 if TYPE_CHECKING:
     from regbayes.framework.regularizers.combinations import Scaled, Sum
-
-Floats = NDArray[np.float64]
-AnyFloats = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Regularizer(ABC):
         """Return ``g*(u) = sup_x <u, x> - g(x)``, ``inf`` off its domain."""
 
     @abstractmethod
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; steps are equal within a block."""
 
     def clip_dual(self, u: Floats) -> Floats:
@@ -116,7 +114,7 @@ def _bare(value: object) -> str:
 TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
 
 
-def as_floats(x: ArrayLike) -> AnyFloats:
+def as_floats(x: ArrayLike) -> Reals:
     """Return x as a 1-D floating array, float32 kept."""
     array = np.atleast_1d(np.asarray(x))
     if not np.issubdtype(array.dtype, np.floating):
@@ -124,7 +122,7 @@ def as_floats(x: ArrayLike) -> AnyFloats:
     return array
 
 
-def like(result: NDArray[np.floating], x: AnyFloats) -> AnyFloats:
+def like(result: Reals, x: Reals) -> Reals:
     """Return the result in the precision of the input."""
     return result.astype(x.dtype, copy=False)
 

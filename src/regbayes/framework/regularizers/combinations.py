@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Reals
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
     TINY_STEP,
-    AnyFloats,
     Atom,
-    Floats,
     Regularizer,
     add,
     as_floats,
@@ -75,7 +74,7 @@ class Sum(Regularizer):
             step = min(10 * step, 1e8)
         return np.inf
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
         shares, _, index = self._shares(x.astype(np.float64), t)
@@ -154,7 +153,7 @@ class Blocks(Regularizer):
     def conjugate(self, u: ArrayLike) -> float:
         return add(*(part.conjugate(run) for part, run in zip(self.parts, self._split(as_floats(u)), strict=True)))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
         runs = zip(self.parts, self._split(x), steps, strict=True)
@@ -208,7 +207,7 @@ class Scaled(Regularizer):
     def conjugate(self, u: ArrayLike) -> float:
         return self.factor * self.regularizer.conjugate(as_floats(u).astype(np.float64) / self.factor)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         return self.regularizer.prox(x, self.factor * np.asarray(step))
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
@@ -254,7 +253,7 @@ class Shifted(Regularizer):
     def conjugate(self, u: ArrayLike) -> float:
         return add(self.regularizer.conjugate(u), dot(as_floats(u), self.by))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.regularizer.prox(x - self.by, step) + self.by, x)
 
@@ -303,7 +302,7 @@ class Reflected(Regularizer):
         u = as_floats(u)
         return add(self.regularizer.conjugate(-u), dot(u, self.about))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.about - self.regularizer.prox(self.about - x, step), x)
 

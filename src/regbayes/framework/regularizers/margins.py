@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
-from regbayes.framework.dual_forms import BoxDual, Indices, SimplexDual
+from regbayes._types import Floats, Indices
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
     AnyFloats,
-    Floats,
     Regularizer,
     add,
     as_floats,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 
 def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Reals
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.regularizers.base import (
-    AnyFloats,
-    Floats,
     Regularizer,
     add,
     as_floats,
@@ -50,7 +49,7 @@ class Equal(Regularizer):
     def conjugate(self, u: ArrayLike) -> float:
         return dot(as_floats(u), self.target)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(np.broadcast_to(self.target, x.shape).copy(), x)
 
@@ -80,7 +79,7 @@ class AtMost(Regularizer):
         u = as_floats(u)
         return np.inf if np.any(u < 0) else dot(u, self.bound)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(np.minimum(x, self.bound), x)
 
@@ -113,7 +112,7 @@ class AtLeast(Regularizer):
         u = as_floats(u)
         return np.inf if np.any(u > 0) else dot(u, self.bound)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(np.maximum(x, self.bound), x)
 
@@ -160,7 +159,7 @@ class Ball(Regularizer):
     def block_size(self) -> int | None:
         return None
 
-    def _length(self, x: AnyFloats) -> float:
+    def _length(self, x: Reals) -> float:
         return float(np.linalg.norm(x.astype(np.float64), self.norm))
 
     def value(self, x: ArrayLike) -> float:
@@ -181,7 +180,7 @@ class Ball(Regularizer):
         length = float(np.linalg.norm(u, DUAL_NORM[self.norm]))
         return u * (self.C / length) if length > self.C else u
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         away = (x - self.target).astype(np.float64)
         inside = project_to_ball(away, self.radius, self.norm)
@@ -218,7 +217,7 @@ class Ridge(Regularizer):
         u = as_floats(u).astype(np.float64)
         return add(dot(u, self.target), self.scale * float(np.sum(u**2)) / 2)
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         step = np.asarray(step)
         return like((self.scale * x + step * self.target) / (self.scale + step), x)
@@ -277,7 +276,7 @@ class KL(Regularizer):
             return np.inf
         return -self.weight * float(np.sum(self.target[used] * (1 + np.log(-u[used]))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
 
@@ -314,7 +313,7 @@ class GeneralizedKL(Regularizer):
             return np.inf
         return -self.weight * float(np.sum(self.target[used] * np.log1p(-u[used])))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         t = self.weight * np.asarray(step)
         return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)

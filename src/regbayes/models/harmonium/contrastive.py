@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import StepResult
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium.descent import Evaluation, Problem
@@ -18,8 +18,6 @@ from regbayes.models.harmonium.margins import margin_gradient, solve_margins
 from regbayes.models.harmonium.objective import reconstruction_costs
 from regbayes.models.harmonium.state import Globals
 from regbayes.models.harmonium.updates import clip_weights, contrast
-
-Floats = NDArray[np.float64]
 
 ACCURACY = Accuracy(gap=1e-3, max_epochs=20.0)
 DECAY = 10.0  # sweeps after which steps are half as long
@@ -70,7 +68,7 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
 def _move(
     problem: Problem,
     g: Globals,
-    batch: NDArray[np.int64],
+    batch: Integers,
     slopes: Floats | None,
     n_sweeps: int,
     rng: np.random.Generator,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
 from regbayes.framework import quasi_newton
 from regbayes.framework.large_margin import MultiClassDual
@@ -20,8 +20,6 @@ from regbayes.models.harmonium.margins import Margins, margin_gradient, solve_ma
 from regbayes.models.harmonium.objective import log_normaliser, normaliser_gradient
 from regbayes.models.harmonium.state import Data, Globals, Settings
 from regbayes.models.harmonium.units import Visible
-
-Floats = NDArray[np.float64]
 
 MAX_TRIALS = 12
 FLAT = 1e-10  # gradient per row, relative to the statistics, at which nothing is left to do

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, run
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium import contrastive, descent
@@ -20,7 +20,6 @@ from regbayes.models.harmonium.state import Classifier, Data, Globals, Settings,
 from regbayes.models.harmonium.units import Visible
 from regbayes.models.harmonium.updates import spectrum
 
-Floats = NDArray[np.float64]
 Callback = Callable[[Progress[State]], bool | None]
 
 FINAL = Accuracy(gap=1e-6, max_epochs=2000.0)  # of the large-margin step once the weights stand

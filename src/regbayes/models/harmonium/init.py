@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.harmonium.state import Data, Globals, Settings
 from regbayes.models.harmonium.units import BernoulliUnits, GaussianUnits, PoissonUnits
 from regbayes.models.harmonium.updates import Spectrum, spectrum, update_weights
-
-Floats = NDArray[np.float64]
 
 NOISE_SHARE = 0.5  # of a view's variance that is put down to noise where half of it is
 NOISE_FLOOR = 0.01  # of a view's variance that is put down to noise at least

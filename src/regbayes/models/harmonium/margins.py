@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.framework.large_margin import MarginSolution, MultiClassDual, solve_simplex
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.harmonium.state import Classifier, Data, Settings
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.harmonium.state import Globals
 from regbayes.models.harmonium.units import Visible
-
-Floats = NDArray[np.float64]
 
 
 def log_normaliser(weights: Floats) -> float:

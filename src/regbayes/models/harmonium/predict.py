@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.harmonium.margins import design
 from regbayes.models.harmonium.objective import row_log_densities
 from regbayes.models.harmonium.state import Classifier, State
-
-Floats = NDArray[np.float64]
 
 
 def features(X: Floats, state: State) -> Floats:

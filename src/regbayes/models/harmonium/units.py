@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_softmax, logit, logsumexp, softmax, xlogy
 
 from regbayes._registry import persistable
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from regbayes._types import Floats, Indices
 
 
 class Units(Protocol):

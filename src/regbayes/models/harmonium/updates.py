@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 
+from regbayes._types import Floats, Indices
 from regbayes.models.harmonium.state import Globals
 from regbayes.models.harmonium.units import Visible
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 LONGEST = 1.0 - 1e-4  # largest squared singular value that weights of unbounded units may have
 

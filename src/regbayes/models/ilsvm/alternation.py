@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.engine import StepResult
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.chunks import map_chunks
@@ -21,7 +21,6 @@ from regbayes.models.ilsvm.margins import margin_slopes
 from regbayes.models.ilsvm.state import Globals
 from regbayes.models.ilsvm.updates import update_features, update_loadings, update_prior_blocks, update_variances
 
-Floats = NDArray[np.float64]
 ACCURACY = Accuracy(gap=1e-4, max_epochs=20.0)  # of the large-margin step in a round
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
 from regbayes.framework import quasi_newton
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
@@ -25,8 +25,6 @@ from regbayes.models.ilsvm.margins import Dual, Margins, margin_slopes, solve_ma
 from regbayes.models.ilsvm.objective import generative_terms, second_moment
 from regbayes.models.ilsvm.state import Data, Globals, Settings
 from regbayes.models.ilsvm.updates import update_prior_blocks, update_variances
-
-Floats = NDArray[np.float64]
 
 MAX_TRIALS = 8
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.ilsvm import alternation, descent, startup
@@ -18,9 +18,8 @@ from regbayes.models.ilsvm.descent import PATIENCE, Evaluation, Problem, Search
 from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.margins import build_dual, solve_margins
 from regbayes.models.ilsvm.predict import decide
-from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Integers, Settings, State
+from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Settings, State
 
-Floats = NDArray[np.float64]
 Callback = Callable[[Progress[Callable[[], State]]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
 

@@ -12,27 +12,23 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from regbayes._types import Floats
 from regbayes.kernels.chunks import map_chunks
-from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.sweeps import reverse_features, sweep_features
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals
 
-Floats = NDArray[np.float64]
 Summed = TypeVar("Summed", bound="_Sums")
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over rows: two of them can be added and subtracted."""
+    """Sums over rows: two of them can be added."""
 
     def __add__(self: Summed, other: Summed) -> Summed:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def __sub__(self: Summed, other: Summed) -> Summed:
-        return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,7 @@ def reverse_step(X: Rows, psi: Floats, gradient: Floats, g: Globals, weight: flo
     # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from theta
     # less the couplings, and it is zero once the sweeps have converged.
     gradient += weight * ((psi - before) @ np.tril(coupling, -1))
-    kernels = get_backend()
-    sums = kernels.reverse_features(gradient, psi, theta, coupling, start, g.n_sweeps, gradient, 1)
+    sums = reverse_features(gradient, psi, theta, coupling, start, g.n_sweeps, gradient)
     gradient -= weight * psi
     return GradientStats(sums.coupling, sums.theta_sum, X.combine(gradient))
 
@@ -172,5 +167,5 @@ def _constant_logits(g: Globals) -> Floats:
 
 def _sweep(theta: Floats, g: Globals, n_sweeps: int) -> Floats:
     psi = np.empty_like(theta)
-    get_backend().sweep_features(theta, g.coupling, expit(g.log_odds)[None, :], n_sweeps, psi, 1)
+    sweep_features(theta, g.coupling, expit(g.log_odds)[None, :], n_sweeps, psi)
     return psi

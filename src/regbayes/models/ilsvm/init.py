@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Globals, Integers, Settings
+from regbayes.models.ilsvm.state import UNLABELED, Globals, Settings
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
-
-Floats = NDArray[np.float64]
 
 NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances

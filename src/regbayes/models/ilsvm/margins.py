@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, MultiClassDual, TaskLayout, solve_box, solve_simplex
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import Classifier, Data, Integers, Settings
-
-Floats = NDArray[np.float64]
+from regbayes.models.ilsvm.state import Classifier, Data, Settings
 
 
 @dataclass(frozen=True)

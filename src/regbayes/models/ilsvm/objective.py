@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.ilsvm.inference import Stats
 from regbayes.models.ilsvm.state import Globals
 from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
-
-Floats = NDArray[np.float64]
 
 
 def second_moment(stats: Stats) -> Floats:

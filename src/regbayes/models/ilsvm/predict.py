@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import entr
 
+from regbayes._types import Floats
 from regbayes.models.ilsvm.inference import infer
 from regbayes.models.ilsvm.margins import design
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Classifier, Globals
 from regbayes.priors.indian_buffet import stick_expectations
-
-Floats = NDArray[np.float64]
 
 
 def features(X: Rows, g: Globals, n_threads: int = 1) -> Floats:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices
 from regbayes.engine import AbsoluteChange, Status, StepResult
 from regbayes.models.ilsvm import descent
 from regbayes.models.ilsvm.descent import PATIENCE, Problem, Search
@@ -24,9 +24,6 @@ from regbayes.models.ilsvm.objective import kl_of_each_loading
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 STEPS = 40  # of descent before features are judged
 TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier

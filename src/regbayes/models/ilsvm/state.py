@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.priors.indian_buffet import Sticks, stick_expectations
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from regbayes.kernels.dispatch import get_backend
+from regbayes._types import Floats
+from regbayes.kernels.sweeps import sweep_features
 from regbayes.models.ilsvm.inference import Stats, base_logits
 from regbayes.models.ilsvm.objective import expected_residual, second_moment
 from regbayes.models.ilsvm.rows import Rows
 from regbayes.models.ilsvm.state import Globals, Settings
 from regbayes.priors.indian_buffet import update_sticks
 
-Floats = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
 
 
@@ -67,5 +66,5 @@ def update_features(X: Rows, psi: Floats, pull: Floats, g: Globals) -> Floats:
     g : Globals
     """
     out = np.empty_like(psi)
-    get_backend().sweep_features(base_logits(X, g) + pull, g.coupling, psi, 1, out, 1)
+    sweep_features(base_logits(X, g) + pull, g.coupling, psi, 1, out)
     return out

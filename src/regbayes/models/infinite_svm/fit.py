@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.framework.large_margin import MultiClassDual
 from regbayes.framework.margin_accuracy import Accuracy
@@ -22,7 +20,6 @@ from regbayes.models.infinite_svm.state import Data, Globals, Settings, State
 from regbayes.models.infinite_svm.updates import label_free, update_globals, update_responsibilities
 from regbayes.priors.dirichlet_process import best_order
 
-Floats = NDArray[np.float64]
 Callback = Callable[[Progress[State]], bool | None]
 
 ROUND = Accuracy(gap=1e-4, max_epochs=200.0)  # of the large-margin step in a round

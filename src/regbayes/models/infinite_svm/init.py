@@ -7,17 +7,14 @@ and coordinate descent hardly ever joins two halves of a cluster; whole componen
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import xlogy
 
+from regbayes._types import Floats, Integers
 from regbayes.models.infinite_svm.state import Settings
 from regbayes.models.infinite_svm.updates import label_free, update_globals
 from regbayes.priors import dirichlet_process, normal_gamma
 from regbayes.priors.dirichlet_process import best_order
 from regbayes.priors.normal_gamma import sums
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SWEEPS = 20  # of k-means: it is only a start
 ROUNDS = 10  # of coordinate descent before two components are merged

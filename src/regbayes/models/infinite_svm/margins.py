@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.framework.large_margin import MultiClassDual, solve_simplex
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.dispatch import get_backend
+from regbayes.kernels.assignments import solve_assignments
 from regbayes.models.infinite_svm.state import Classifier, Data, Settings, inputs
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 CHUNK_CELLS = 4_000_000  # rows times components times answers that are looked at together
 NEGLIGIBLE = 1e-12  # largest responsibility of a component that gets no weights
@@ -157,7 +154,7 @@ def solve_rows(problems: RowProblems, omega: Floats) -> tuple[Floats, Floats]:
     Rows without a price are left with what their logits say.
     """
     omega, q = np.ascontiguousarray(omega).copy(), np.empty_like(problems.logits)
-    get_backend().solve_assignments(
+    solve_assignments(
         np.ascontiguousarray(problems.logits),
         np.ascontiguousarray(problems.gains),
         np.ascontiguousarray(problems.cost),

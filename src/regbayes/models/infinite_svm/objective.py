@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import xlogy
 
+from regbayes._types import Floats
 from regbayes.models.infinite_svm.state import Globals, Settings
 from regbayes.priors.dirichlet_process import kl_sticks, log_weights
 from regbayes.priors.normal_gamma import kl_components, log_likelihoods
-
-Floats = NDArray[np.float64]
 
 
 def generative_terms(X: Floats, q: Floats, g: Globals, settings: Settings) -> dict[str, float]:

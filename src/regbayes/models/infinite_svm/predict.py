@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.infinite_svm.margins import average_scores, chunks
 from regbayes.models.infinite_svm.state import State
 from regbayes.models.infinite_svm.updates import label_free
-
-Floats = NDArray[np.float64]
 
 
 def responsibilities(X: Floats, state: State) -> Floats:

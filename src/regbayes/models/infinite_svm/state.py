@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 from regbayes.priors.dirichlet_process import Sticks
 from regbayes.priors.normal_gamma import Components, NormalGammaPrior
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

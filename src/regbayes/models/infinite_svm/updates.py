@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 
+from regbayes._types import Floats
 from regbayes.models.infinite_svm.margins import RowProblems, chunks, component_scores, solve_rows
 from regbayes.models.infinite_svm.state import Classifier, Data, Globals, Settings
 from regbayes.priors.dirichlet_process import log_weights, update_sticks
 from regbayes.priors.normal_gamma import log_likelihoods, update_components
-
-Floats = NDArray[np.float64]
 
 
 def logits(X: Floats, g: Globals) -> Floats:

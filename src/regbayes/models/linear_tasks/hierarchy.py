@@ -17,8 +17,9 @@ from scipy.cluster.vq import kmeans2
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from regbayes._types import Floats
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
-from regbayes.models.linear_tasks.problem import Floats, LinearTasks
+from regbayes.models.linear_tasks.problem import LinearTasks
 
 Callback = Callable[[Progress[Any]], bool | None]
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_expit
 
-from regbayes.models.linear_tasks.problem import Floats, LinearTasks
+from regbayes._types import Floats
+from regbayes.models.linear_tasks.problem import LinearTasks
 
 SMALL = 1e-6  # below it lambda is its limit, 1/8
 

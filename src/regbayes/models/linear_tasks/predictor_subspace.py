@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, xlogy
 
+from regbayes._types import Floats
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
 from regbayes.models.linear_tasks.logistic import QuadraticBound, quadratic_bound
-from regbayes.models.linear_tasks.problem import Floats, LinearTasks
+from regbayes.models.linear_tasks.problem import LinearTasks
 from regbayes.priors.indian_buffet import (
     Sticks,
     cross_entropy_features,

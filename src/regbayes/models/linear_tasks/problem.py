@@ -12,13 +12,11 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from regbayes._types import Flags, Floats, Integers
 from regbayes.models.mt_ilsvm.cells import Cells
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds
 Product = Callable[[Floats], Floats]
 
@@ -42,7 +40,7 @@ class LinearTasks:
     loss: Loss
 
     @property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Integers:
         """Where each output's cells begin, and where the last end, (M + 1,)."""
         return np.searchsorted(self.cells.outputs, np.arange(self.n_outputs + 1))
 

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, xlogy
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
 from regbayes.models.linear_tasks.logistic import QuadraticBound, best_xi, quadratic_bound
-from regbayes.models.linear_tasks.problem import Floats, LinearTasks
+from regbayes.models.linear_tasks.problem import LinearTasks
 from regbayes.priors import dirichlet_process, kernel_sticks
-from regbayes.priors.dirichlet_process import Integers, Sticks
+from regbayes.priors.dirichlet_process import Sticks
 
 Callback = Callable[[Progress[Any]], bool | None]
 

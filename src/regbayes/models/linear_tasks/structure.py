@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
-from regbayes.models.linear_tasks.problem import Floats, LinearTasks, Penalty, solve
+from regbayes.models.linear_tasks.problem import LinearTasks, Penalty, solve
 
 Callback = Callable[[Progress[Any]], bool | None]
 

@@ -8,11 +8,9 @@ quadratic f^2 / 2``, and 1 / lambda given f is inverse Gaussian. docs/math.md eq
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.models.medlda.state import Margins, Responses, Targets
-
-Floats = NDArray[np.float64]
 
 
 def n_variables(responses: Responses) -> int:

@@ -7,22 +7,19 @@ goes back through them. L-BFGS with a backtracking line search: J never rises. d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Singles
 from regbayes.engine import Status, StepResult
 from regbayes.framework import quasi_newton
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
 from regbayes.framework.quasi_newton import Moves
-from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.meanfield import Prior, WordCounts, infer_by_sweeps, reverse_sweeps
+from regbayes.kernels.types import padded
 from regbayes.models.medlda.margins import Dual, Readout, solve_readout
 from regbayes.models.medlda.meanfield import MeanField, word_bounds
-
-Floats = NDArray[np.float64]
 
 MAX_TRIALS = 10
 N_PAIRS = 3  # that L-BFGS remembers, each two tables of words by topics; ten did no better
@@ -43,7 +40,6 @@ class Problem:
     word_prior: float
     n_sweeps: int
     n_threads: int
-    backend: Backend = field(default_factory=get_backend)
 
     @property
     def n_topics(self) -> int:
@@ -92,7 +88,7 @@ def evaluate(problem: Problem, logits: Singles, warm_start: Floats | None, accur
     topics[:, :K] = weight / mass
     columns = np.empty((N, padded(K)), np.float32)
     prior = Prior(topics, problem.doc_prior.astype(np.float32))
-    logs = problem.backend.infer_by_sweeps(problem.documents, prior, problem.n_sweeps, columns, problem.n_threads)
+    logs = infer_by_sweeps(problem.documents, prior, problem.n_sweeps, columns, problem.n_threads)
     gamma = columns[:, :K].astype(np.float64)
     log_sum = float(shifted.sum(dtype=np.float64)) - len(logits) * float(np.sum(np.log(mass)))
     shares = (gamma - problem.doc_prior) / problem.lengths[:, None]
@@ -113,9 +109,7 @@ def gradient(problem: Problem, at: Evaluation) -> Singles:
     by_gamma = np.zeros(at.gamma.shape, np.float32)
     by_gamma[:, :K] = at.readout.slopes() / problem.lengths[:, None]
     prior = Prior(at.topics, problem.doc_prior.astype(np.float32))
-    table = problem.backend.reverse_sweeps(
-        problem.documents, prior, problem.n_sweeps, at.gamma, by_gamma, 1.0, problem.n_threads
-    )
+    table = reverse_sweeps(problem.documents, prior, problem.n_sweeps, at.gamma, by_gamma, 1.0, problem.n_threads)
     found = table[:, :K]
     topics = at.topics[:, :K]
     found *= topics

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_topics import Places, Tokens
-
-Integers = NDArray[np.int64]
+from regbayes._types import Integers
+from regbayes.kernels.counting import Places, count_words, lay_out
+from regbayes.kernels.types import Tokens
 
 TOKENS_PER_GROUP = 250_000
 MOST_GROUPS = 16
@@ -50,10 +49,6 @@ class Corpus:
         """The blocks, in an order in which those of each list can be sampled at the same time."""
         n = self.n_groups
         return [[i * n + (i + shift) % n for i in range(n)] for shift in range(n)]
-
-    def token_documents(self) -> NDArray[np.int32]:
-        """The document of each token, shape (tokens,)."""
-        return np.repeat(self.tokens.documents, np.diff(self.tokens.starts))
 
 
 def default_groups(n_tokens: int, n_documents: int) -> int:
@@ -88,15 +83,15 @@ def build_corpus(
         The size of the vocabulary, V.
     n_groups : int
     """
-    backend, n_documents = get_backend(), len(indptr) - 1
+    n_documents = len(indptr) - 1
     document_group = (np.arange(n_documents) % n_groups).astype(np.int32)
-    frequency = backend.count_words(indices, numbers, n_words)
+    frequency = count_words(indices, numbers, n_words)
     word_group = np.empty(n_words, dtype=np.int32)
     word_group[np.argsort(-frequency, kind="stable")] = np.arange(n_words) % n_groups
     document_order, new_document = _by_group(document_group)
     word_order, new_word = _by_group(word_group)
     documents, vocabulary = Places(document_group, new_document), Places(word_group, new_word)
-    tokens, block_runs, lengths = backend.lay_out(indptr, indices, numbers, documents, vocabulary, n_groups)
+    tokens, block_runs, lengths = lay_out(indptr, indices, numbers, documents, vocabulary, n_groups)
     return Corpus(tokens, block_runs, document_order, word_order, lengths)
 
 

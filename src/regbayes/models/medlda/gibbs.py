@@ -6,7 +6,7 @@ Proportions of documents and words of topics are integrated out. docs/math.md eq
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
+from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import StepResult
 from regbayes.kernels.chunks import chunk_bounds, map_chunks, map_tasks
-from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_topics import Tilt, TopicCounts, WeightPrior, WeightStatistics, WordLists, padded
+from regbayes.kernels.counting import count_tokens, tally
+from regbayes.kernels.proportions import WeightPrior, WeightStatistics, sweep_weights, weight_statistics
+from regbayes.kernels.proposals import WordLists, list_words, propose_topics
+from regbayes.kernels.topics import sample_topics
+from regbayes.kernels.types import Tilt, TopicCounts, padded
 from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
 from regbayes.models.medlda.corpus import Corpus
 from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
-
-Floats = NDArray[np.float64]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
 MOST_DRAWN_ALONE = 250  # topics, without responses
@@ -43,7 +45,6 @@ class Problem:
     responses: Responses | None  # None: plain latent Dirichlet allocation
     settings: Settings
     memory: Memory | None = None
-    backend: Backend = field(default_factory=get_backend)
 
     @property
     def n_responses(self) -> int:
@@ -123,7 +124,7 @@ def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
     tilt, scores = _tilt(problem, chain), chain.scores.copy()
-    lists = problem.backend.list_words(chain.counts) if problem.settings.propose else None
+    lists = list_words(chain.counts) if problem.settings.propose else None
     for diagonal in problem.corpus.diagonals():
         work = partial(_sample_block, problem, chain, tilt, scores, lists, diagonal)
         results = map_tasks(work, len(diagonal), problem.settings.n_threads)
@@ -141,7 +142,7 @@ def _sample_block(
     lists: WordLists | None,
     blocks: list[int],
     position: int,
-) -> tuple[int, NDArray[np.int64]]:
+) -> tuple[int, Integers]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
     block = blocks[position]
@@ -151,12 +152,10 @@ def _sample_block(
     counts = chain.counts._replace(topic_total=chain.counts.topic_total.copy())
     if lists is not None:
         uniforms = rng.random((2, n_tokens), dtype=np.float32)
-        changed = problem.backend.propose_topics(
-            tokens, first, last, tilt, scores, PORTION, *priors, uniforms, counts, lists
-        )
+        changed = propose_topics(tokens, first, last, tilt, scores, PORTION, *priors, uniforms, counts, lists)
     else:
         uniforms = rng.random(n_tokens, dtype=np.float32)
-        changed = problem.backend.sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
+        changed = sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
     return changed, counts.topic_total - chain.counts.topic_total
 
 
@@ -172,7 +171,7 @@ def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> 
     else:
         prior = WeightPrior(problem.memory.precision, problem.memory.linear)
     weights, scores = chain.weights.copy(), document_scores(problem, chain.counts, chain.weights)
-    problem.backend.sweep_weights(
+    sweep_weights(
         _tilt(problem, chain), chain.counts, prior, rng.standard_normal((L, K + 1)), weights, scores, settings.n_threads
     )
     return weights, scores
@@ -188,7 +187,7 @@ def prior_precision(n_responses: int, n_topics: int, weight_variance: float) -> 
 def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
     """Return the precision of the weights' normal distribution and that times its mean."""
     settings, (L, K) = problem.settings, chain.weights.shape
-    statistics = problem.backend.weight_statistics(_tilt(problem, chain), chain.counts, settings.n_threads)
+    statistics = weight_statistics(_tilt(problem, chain), chain.counts, settings.n_threads)
     if problem.memory is not None:
         statistics.precision[...] += problem.memory.precision
         statistics.linear[...] += problem.memory.linear
@@ -250,17 +249,16 @@ def log_joint(problem: Problem, counts: TopicCounts) -> float:
     settings = problem.settings
     K, V = settings.n_components, len(problem.corpus.word_order)
     alpha, beta = settings.doc_topic_prior, settings.topic_word_prior
-    log_rising = partial(_log_rising, problem.backend)
-    of_documents = log_rising(counts.doc_topic, alpha) - log_rising(problem.corpus.lengths, K * alpha)
-    return of_documents + log_rising(counts.word_topic, beta) - log_rising(counts.topic_total, V * beta)
+    of_documents = _log_rising(counts.doc_topic, alpha) - _log_rising(problem.corpus.lengths, K * alpha)
+    return of_documents + _log_rising(counts.word_topic, beta) - _log_rising(counts.topic_total, V * beta)
 
 
-def _log_rising(backend: Backend, counts: NDArray[np.int32] | NDArray[np.int64], prior: float) -> float:
+def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
     """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``; zeros add nothing."""
     if counts.size == 0:
         return 0.0
     if counts.max() < 1_000_000:
-        how_often = backend.tally(counts)
+        how_often = tally(counts)
         values = np.flatnonzero(how_often)
         return float(how_often[values] @ (gammaln(values + prior) - gammaln(prior)))
     positive = counts[counts > 0]
@@ -297,13 +295,13 @@ def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
     columns = padded(K)
     N, V = len(corpus.lengths), len(corpus.word_order)
     doc_topic, word_topic = np.zeros((N, columns), dtype=np.int32), np.zeros((V, columns), dtype=np.int32)
-    problem.backend.count_tokens(corpus.tokens, topics, doc_topic, word_topic)
+    count_tokens(corpus.tokens, topics, doc_topic, word_topic)
     if problem.memory is not None:
         word_topic[:, :K] += problem.memory.word_topic
     return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))
 
 
-def _draw_by_topics(problem: Problem, hint: Memory, uniforms: NDArray[np.float32]) -> NDArray[np.int16]:
+def _draw_by_topics(problem: Problem, hint: Memory, uniforms: Singles) -> NDArray[np.int16]:
     """Draw each token's topic from what earlier documents say about its word."""
     p = hint.word_topic + problem.settings.topic_word_prior
     p /= p.sum(axis=0)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from regbayes.kernels.types_meanfield import WordCounts
-
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
+from regbayes.kernels.meanfield import WordCounts
 
 CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: it parts topics of the same class
 CORPUS_NOISE = 0.1  # and around those of the corpus

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
-from regbayes.kernels.types_topics import padded
+from regbayes._types import Floats, Reals, Singles
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
+from regbayes.kernels.types import padded
 from regbayes.models.medlda.predict import MAX_SWEEPS, TOL, Documents
-
-Floats = NDArray[np.float64]
 
 UNTIL_SETTLED = 0  # sweeps
 
@@ -24,8 +21,8 @@ UNTIL_SETTLED = 0  # sweeps
 class MeanField:
     """What a variational fit leaves behind: all that prediction needs."""
 
-    word_given_topic: NDArray[np.float32]  # (V, K): probabilities, or exp of the expected logarithms of them
-    word_topic: NDArray[np.float32]  # (V, K): pseudo-counts; columns divided by their sums are the expected topics
+    word_given_topic: Singles  # (V, K): probabilities, or exp of the expected logarithms of them
+    word_topic: Singles  # (V, K): pseudo-counts; columns divided by their sums are the expected topics
     doc_prior: Floats  # (K,): Dirichlet parameters of the proportions
     weights: Floats  # (L, K): with the intercept inside
     shares: Floats  # (K,): of the corpus, for documents without words
@@ -38,7 +35,7 @@ def as_word_counts(documents: Documents) -> WordCounts:
     return WordCounts(documents.words, documents.numbers, documents.starts)
 
 
-def as_table(topics: NDArray[np.floating]) -> Singles:
+def as_table(topics: Reals) -> Singles:
     """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
     table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
     table[:, : topics.shape[1]] = topics
@@ -66,7 +63,7 @@ def infer_gamma(documents: WordCounts, fitted: MeanField, n_threads: int) -> Sin
     untilted = np.empty((0, gamma.shape[1]), np.float32)
     settled = fitted.n_sweeps == UNTIL_SETTLED
     limits = (MAX_SWEEPS, TOL) if settled else (fitted.n_sweeps, -1.0)
-    get_backend().meanfield_sweeps(documents, prior, untilted, *limits, gamma, n_threads)
+    meanfield_sweeps(documents, prior, untilted, *limits, gamma, n_threads)
     return gamma
 
 
@@ -84,7 +81,7 @@ def bounds(documents: Documents, fitted: MeanField, n_threads: int) -> Floats:
     gamma = infer_gamma(counted, fitted, n_threads)
     prior = Prior(as_table(fitted.word_given_topic), fitted.doc_prior.astype(np.float32))
     untilted = np.empty((0, gamma.shape[1]), np.float32)
-    logs = get_backend().meanfield_statistics(counted, prior, untilted, gamma, None, np.empty_like(gamma), n_threads)
+    logs = meanfield_statistics(counted, prior, untilted, gamma, None, np.empty_like(gamma), n_threads)
     return word_bounds(
         logs, gamma[:, : len(fitted.doc_prior)].astype(np.float64), lengths_of(counted), fitted.doc_prior
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
-Floats = NDArray[np.float64]
+from regbayes._types import Floats, Reals
 
 
-def expected_log_topics(word_topic: NDArray[np.floating], word_prior: float) -> Floats:
+def expected_log_topics(word_topic: Reals, word_prior: float) -> Floats:
     """Return the expected logarithms of the words' probabilities in topics, shape (V, K).
 
     Parameters
@@ -29,7 +28,7 @@ def expected_log_topics(word_topic: NDArray[np.floating], word_prior: float) -> 
     return np.asarray(np.log(np.maximum(share, tiny)))
 
 
-def topic_divergence(word_topic: NDArray[np.floating], word_prior: float) -> float:
+def topic_divergence(word_topic: Reals, word_prior: float) -> float:
     """Return the divergence of the topics' Dirichlet distributions from their prior; zero for parameters."""
     if word_prior == 0:
         return 0.0

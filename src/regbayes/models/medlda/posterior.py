@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma
 
+from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
 from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.types import padded
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import solve_readout
 from regbayes.models.medlda.meanfield import UNTIL_SETTLED, MeanField, even_gamma
@@ -28,8 +28,6 @@ from regbayes.models.medlda.objective import expected_log_topics, proportion_div
 from regbayes.models.medlda.posterior_documents import coupled_update, update_documents, update_documents_carefully
 from regbayes.models.medlda.posterior_state import Factors, Problem, moments_of, shares_of, tilt_of
 from regbayes.models.medlda.updates import update_doc_prior
-
-Floats = NDArray[np.float64]
 
 START_ROUNDS = 20  # from random topics, in which documents begin anew: while topics are vague they should not settle
 ACCURACY = Accuracy(gap=1e-3, max_epochs=300.0)  # of the large-margin step

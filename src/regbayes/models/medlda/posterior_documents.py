@@ -11,18 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma
 
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts
+from regbayes._types import Flags, Floats, Integers, Singles
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import as_table, word_bounds
 from regbayes.models.medlda.objective import expected_log_topics, proportion_divergences
 from regbayes.models.medlda.posterior_state import Factors, Problem, tilt_of
 from regbayes.models.medlda.response import Reward, WordTopics
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MAX_SWEEPS = 20  # over a document in a round; it goes on from there in the next
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
@@ -35,7 +32,7 @@ def update_documents(problem: Problem, factors: Factors) -> Factors:
     if factors.belief is not None:
         return coupled_update(problem, replace(factors, tilt=tilt), gaussian.N_SWEEPS)
     gamma, prior = factors.gamma.copy(), _prior(problem, factors)
-    problem.backend.meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
+    meanfield_sweeps(problem.documents, prior, tilt, MAX_SWEEPS, TOL, gamma, problem.n_threads)
     return _summed(problem, replace(factors, gamma=gamma, tilt=tilt), prior)
 
 
@@ -99,7 +96,7 @@ class _Tried:
     values: Floats  # (rows,)
     log_phi: Singles | None  # (entries of the rows, K)
 
-    def take(self, documents: WordCounts, rows: Integers, other: _Tried, better: NDArray[np.bool_]) -> None:
+    def take(self, documents: WordCounts, rows: Integers, other: _Tried, better: Flags) -> None:
         """Replace documents by what was tried for them; this one holds all documents, ``other`` holds ``rows``."""
         kept = rows[better]
         self.gamma[kept], self.tilt[kept] = other.gamma[better], other.tilt[better]
@@ -126,8 +123,8 @@ def _tried(problem: Problem, factors: Factors, rows: Integers, tilt: Singles, n_
         prior, documents = _prior(problem, factors), _rows_of(problem.documents, rows)
         gamma, log_phi, columns = factors.gamma[rows], None, np.empty((len(rows), tilt.shape[1]), np.float32)
         if n_sweeps:
-            problem.backend.meanfield_sweeps(documents, prior, tilt, n_sweeps, TOL, gamma, problem.n_threads)
-        logs = problem.backend.meanfield_statistics(documents, prior, tilt, gamma, None, columns, problem.n_threads)
+            meanfield_sweeps(documents, prior, tilt, n_sweeps, TOL, gamma, problem.n_threads)
+        logs = meanfield_statistics(documents, prior, tilt, gamma, None, columns, problem.n_threads)
         doc_topic = columns[:, :K].astype(np.float64)
         costs = np.sum(tilt[:, :K] * doc_topic, axis=1)  # the logarithms hold the tilt, which is no part of the bound
         costs -= word_bounds(logs, gamma[:, :K].astype(np.float64), lengths, factors.doc_prior)
@@ -163,9 +160,7 @@ def _summed(problem: Problem, factors: Factors, prior: Prior) -> Factors:
     """Sum the topics of words that belong to proportions and tilt."""
     K, gamma, tilt = factors.n_topics, factors.gamma, factors.tilt
     word_topic, doc_topic = np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-    logs = problem.backend.meanfield_statistics(
-        problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads
-    )
+    logs = meanfield_statistics(problem.documents, prior, tilt, gamma, word_topic, doc_topic, problem.n_threads)
     log_topics = expected_log_topics(factors.topic_counts[:, :K], problem.word_prior)
     # The logarithms hold words and tilt too; they have terms of their own.
     entropy = float(logs.sum()) - float(np.vdot(word_topic[:, :K].astype(np.float64), log_topics))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from regbayes.kernels.dispatch import Backend, get_backend
-from regbayes.kernels.types_meanfield import Singles, WordCounts
+from regbayes._types import Floats, Singles
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.margins import Dual, Readout
 from regbayes.models.medlda.response import Belief, Moments, Response
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,6 @@ class Problem:
     estimate_doc_prior: bool
     n_threads: int
     response: Response | None = None  # None: margins are all that is known of the numbers
-    backend: Backend = field(default_factory=get_backend)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import digamma, gammaln
 
+from regbayes._types import Floats, Integers, Singles
 from regbayes.kernels.chunks import map_chunks
-from regbayes.kernels.dispatch import get_backend
-from regbayes.kernels.types_topics import padded
+from regbayes.kernels.proportions import infer_proportions
+from regbayes.kernels.types import padded
 from regbayes.models.medlda.state import Fitted
-
-Floats = NDArray[np.float64]
 
 MAX_SWEEPS = 100
 BOUND_SWEEPS = 20
@@ -26,11 +25,11 @@ class Documents:
     """Documents in compressed rows; numbers of words need not be whole."""
 
     words: NDArray[np.int32]  # (entries,)
-    numbers: NDArray[np.float32]  # (entries,)
-    starts: NDArray[np.int64]  # (documents + 1,)
+    numbers: Singles  # (entries,)
+    starts: Integers  # (documents + 1,)
 
 
-def topic_words(fitted: Fitted) -> NDArray[np.float32]:
+def topic_words(fitted: Fitted) -> Singles:
     """Return the probability of each word in each topic, shape (V, columns); padding is zero."""
     V, K = fitted.word_topic.shape
     found = np.zeros((V, padded(K)), dtype=np.float32)
@@ -39,10 +38,10 @@ def topic_words(fitted: Fitted) -> NDArray[np.float32]:
     return found
 
 
-def infer_counts(documents: Documents, fitted: Fitted, topics: NDArray[np.float32], n_threads: int) -> Floats:
+def infer_counts(documents: Documents, fitted: Fitted, topics: Singles, n_threads: int) -> Floats:
     """Return the expected number of each document's tokens in each topic, shape (documents, K)."""
     out = np.empty((len(documents.starts) - 1, fitted.word_topic.shape[1]))
-    get_backend().infer_proportions(
+    infer_proportions(
         documents.words,
         documents.numbers,
         documents.starts,
@@ -85,7 +84,7 @@ def bounds(documents: Documents, fitted: Fitted, n_threads: int) -> Floats:
     return found
 
 
-def _mean_field_bound(document: NDArray[np.int64], numbers: Floats, p: Floats, counts: Floats, alpha: float) -> Floats:
+def _mean_field_bound(document: Integers, numbers: Floats, p: Floats, counts: Floats, alpha: float) -> Floats:
     """Maximise the bound of some documents over their counts of topics; entry e is ``numbers[e]`` times a word.
 
     Parameters

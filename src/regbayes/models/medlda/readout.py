@@ -11,14 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import TaskLayout, solve_box
 from regbayes.models.medlda.predict import Documents, proportions
 from regbayes.models.medlda.state import Fitted, Margins, Responses, Settings, Squares
-
-Floats = NDArray[np.float64]
 
 PRICE = 10.0  # of a unit of loss at C = 1: here it competes with the weights' prior alone, not with a document's words
 TOL = 1e-2  # duality gap, relative to the objective: the weights are averages of noisy topics anyway

@@ -16,15 +16,14 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.sparse import csr_array
 from scipy.special import digamma
 
+from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import Status
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import MarginSolution, solve_box
 from regbayes.framework.margin_accuracy import Accuracy
 from regbayes.kernels.chunks import map_chunks
-from regbayes.kernels.types_meanfield import Singles, WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda.margins import Dual, Readout
-
-Floats = NDArray[np.float64]
 
 N_SWEEPS = 5  # over the documents in a round; they go on from there in the next
 SMALLEST_VARIANCE = 1e-6  # of the response: constant numbers would have none
@@ -172,7 +171,7 @@ class _Part:
 
     words: NDArray[np.int32]  # (entries,)
     numbers: Singles  # (entries,)
-    row: NDArray[np.int64]  # (entries,): the document
+    row: Integers  # (entries,): the document
     lengths: Floats  # (documents, 1)
     by_document: csr_array  # (documents, entries)
     by_word: csr_array  # (V, entries)

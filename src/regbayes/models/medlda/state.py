@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
-from regbayes.kernels.types_topics import TopicCounts
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from regbayes._types import Floats, Singles
+from regbayes.kernels.types import TopicCounts
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Memory:
 class Fitted:
     """Averages over the chain: all that prediction needs."""
 
-    word_topic: NDArray[np.float32]  # (V, K): mean counts
+    word_topic: Singles  # (V, K): mean counts
     topic_total: Floats  # (K,)
     weights: Floats  # (L, K)
     doc_topic_prior: float
@@ -88,7 +86,7 @@ class Averages:
     """Sums over the sweeps that were kept."""
 
     n_kept: int
-    word_topic: NDArray[np.float32]  # (V, columns), in the corpus's order of words
+    word_topic: Singles  # (V, columns), in the corpus's order of words
     weights: Floats  # (L, K)
 
 

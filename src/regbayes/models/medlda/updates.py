@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, polygamma
 
-Floats = NDArray[np.float64]
+from regbayes._types import Floats
 
 MAX_NEWTON_STEPS = 20
 SMALLEST, LARGEST = 1e-3, 1e3  # of a Dirichlet parameter: beyond, nothing would change any more

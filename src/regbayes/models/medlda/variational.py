@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, FitResult, Progress, run
-from regbayes.kernels.types_meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.models.medlda import consistent, posterior
 from regbayes.models.medlda.init import class_logits, random_logits
 from regbayes.models.medlda.margins import Classes, Supervision, build_dual
@@ -21,8 +21,6 @@ from regbayes.models.medlda.predict import Documents
 from regbayes.models.medlda.response import Response
 from regbayes.models.medlda.state import Margins, Targets
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 MarginKind = Literal["consistent", "posterior"]
 Callback = Callable[[Progress[Callable[[], MeanField]]], bool | None]
 

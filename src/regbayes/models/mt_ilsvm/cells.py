@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
+from regbayes._types import Flags, Floats, Integers
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.models.mt_ilsvm.state import Floats, Integers, Loss
-
-Flags = NDArray[np.bool_]
+from regbayes.models.mt_ilsvm.state import Loss
 
 
 @persistable(name="regbayes.MultiTaskOutputs")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
 from regbayes.models.mt_ilsvm.init import (
@@ -23,7 +24,7 @@ from regbayes.models.mt_ilsvm.init import (
 )
 from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
 from regbayes.models.mt_ilsvm.rows import collect
-from regbayes.models.mt_ilsvm.state import Floats, Margins, Settings, State
+from regbayes.models.mt_ilsvm.state import Margins, Settings, State
 from regbayes.models.mt_ilsvm.steps import Point, Problem, alternate, descend, evaluate
 
 Callback = Callable[[Progress[State]], bool | None]

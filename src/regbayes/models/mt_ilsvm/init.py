@@ -8,8 +8,9 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import expit
 
+from regbayes._types import Floats
 from regbayes.models.mt_ilsvm.rows import RowStats
-from regbayes.models.mt_ilsvm.state import Floats, Latent, Scales, Settings
+from regbayes.models.mt_ilsvm.state import Latent, Scales, Settings
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 START_LOGIT = 2.0

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import TaskLayout, solve_box
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
-from regbayes.models.mt_ilsvm.state import Floats, TaskWeights
+from regbayes.models.mt_ilsvm.state import TaskWeights
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.models.mt_ilsvm.rows import RowStats
-from regbayes.models.mt_ilsvm.state import Factors, Floats, Latent
+from regbayes.models.mt_ilsvm.state import Factors, Latent
 from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
 
 

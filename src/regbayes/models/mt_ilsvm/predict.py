@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.models.mt_ilsvm.state import Floats, Integers, State
+from regbayes._types import Floats, Integers
+from regbayes.models.mt_ilsvm.state import State
 
 INPUT_GAIN = 3.0
 """How much larger inputs beside latent features are than 1 / (scale sqrt(D)) makes them: a latent feature sums many

@@ -12,8 +12,8 @@ from operator import add
 
 import numpy as np
 
+from regbayes._types import Floats
 from regbayes.kernels.chunks import map_chunks
-from regbayes.models.mt_ilsvm.state import Floats
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,6 @@ class RowStats:
 
     def __add__(self, other: RowStats) -> RowStats:
         return RowStats(self.gram + other.gram, self.n_rows + other.n_rows)
-
-    def __sub__(self, other: RowStats) -> RowStats:
-        return RowStats(self.gram - other.gram, self.n_rows - other.n_rows)
 
     def scaled(self, factor: float) -> RowStats:
         """Count every row ``factor`` times."""

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 from regbayes.priors.indian_buffet import Sticks
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
 Margins = Literal["consistent", "posterior", "decoupled"]

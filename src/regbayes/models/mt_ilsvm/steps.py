@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
 from regbayes.models.mt_ilsvm.margins import MarginPart, MarginProblem, margin_bound, margin_pull, solve_margins
 from regbayes.models.mt_ilsvm.objective import generative_terms
 from regbayes.models.mt_ilsvm.predict import seen_features
 from regbayes.models.mt_ilsvm.rows import RowStats
-from regbayes.models.mt_ilsvm.state import Factors, Floats, Latent, Scales, Settings, TaskWeights
+from regbayes.models.mt_ilsvm.state import Factors, Latent, Scales, Settings, TaskWeights
 from regbayes.models.mt_ilsvm.updates import (
     feature_logits,
     update_factors,

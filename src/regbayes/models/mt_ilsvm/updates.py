@@ -9,9 +9,10 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from regbayes._types import Floats
 from regbayes.models.mt_ilsvm.objective import expected_residual, feature_products
 from regbayes.models.mt_ilsvm.rows import RowStats
-from regbayes.models.mt_ilsvm.state import Factors, Floats, Latent
+from regbayes.models.mt_ilsvm.state import Factors, Latent
 from regbayes.priors import indian_buffet
 from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
 

@@ -1,13 +1,81 @@
-"""Compiled counting and sorting of tokens: a few bytes for each, and no more than two passes."""
+"""Counting and sorting of tokens: a few bytes for each, and no more than two passes."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Indices
 from regbayes.kernels._compile import compiled
-from regbayes.kernels.types import Indices, read_only
-from regbayes.kernels.types_topics import Assignments, CountTable, Layout, Places, Tokens, Words
+from regbayes.kernels.types import Assignments, CountTable, Tokens, Words, read_only
+
+
+class Layout(NamedTuple):
+    """Tokens in blocks of a group of documents and a group of words each."""
+
+    tokens: Tokens
+    block_runs: Indices
+    """(groups^2 + 1,): where blocks begin among the runs."""
+    lengths: Indices
+    """(documents,): tokens of each."""
+
+
+class Places(NamedTuple):
+    """Where documents, or words, go: group by group."""
+
+    groups: Words
+    """(documents or words,): the group of each."""
+    places: Words
+    """(documents or words,): the new number of each."""
+
+
+# --- The law, in plain NumPy
+
+
+def reference_tally(table: CountTable | Indices) -> Indices:
+    """`tally` in plain NumPy: the law."""
+    return np.bincount(table.ravel())
+
+
+def reference_count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
+    """`count_tokens` in plain NumPy: the law."""
+    np.add.at(doc_topic, (np.repeat(tokens.documents, np.diff(tokens.starts)), topics), 1)
+    np.add.at(word_topic, (tokens.words, topics), 1)
+
+
+def reference_count_words(
+    words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int
+) -> Indices:
+    """`count_words` in plain NumPy: the law."""
+    return np.bincount(words, weights=numbers, minlength=n_words).astype(np.int64)
+
+
+def reference_lay_out(
+    indptr: Indices,
+    words: NDArray[np.signedinteger],
+    numbers: NDArray[np.signedinteger],
+    documents: Places,
+    vocabulary: Places,
+    n_groups: int,
+) -> Layout:
+    """`lay_out` in plain NumPy: the law."""
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    block = documents.groups[rows] * n_groups + vocabulary.groups[words]
+    entries = np.argsort(block, kind="stable")
+    block, places, numbers = block[entries], documents.places[rows[entries]], numbers[entries]
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = (places[1:] != places[:-1]) | (block[1:] != block[:-1])
+    first = np.flatnonzero(begins)
+    ends = np.concatenate([[0], np.cumsum(numbers)])
+    starts = np.append(ends[first], ends[-1]).astype(np.int64)
+    tokens = Tokens(np.repeat(vocabulary.places[words[entries]], numbers), places[first], starts)
+    block_runs = np.searchsorted(block[first], np.arange(n_groups**2 + 1)).astype(np.int64)
+    return Layout(tokens, block_runs, np.bincount(places, numbers, len(indptr) - 1).astype(np.int64))
+
+
+# --- The compiled loops
 
 
 @compiled
@@ -21,7 +89,7 @@ def _tally(table: NDArray[np.signedinteger], found: Indices) -> None:
 
 
 def tally(table: CountTable | Indices) -> Indices:
-    """Compiled twin of ``reference.tally``."""
+    """Return how often each value occurs in a table of counts, up to its largest."""
     found = np.zeros(int(table.max()) + 1, dtype=np.int64)
     _tally(read_only(table.reshape(-1)), found)
     return found
@@ -39,7 +107,7 @@ def _count_tokens(
 
 
 def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
-    """Compiled twin of ``reference.count_tokens``."""
+    """Add tokens to the tables of counts."""
     _count_tokens(
         read_only(tokens.words),
         read_only(tokens.documents),
@@ -57,7 +125,7 @@ def _count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedint
 
 
 def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
-    """Compiled twin of ``reference.count_words``."""
+    """Return how often each word occurs, shape (n_words,)."""
     found = np.zeros(n_words, dtype=np.int64)
     _count_words(read_only(words), read_only(numbers), found)
     return found
@@ -129,7 +197,18 @@ def lay_out(
     vocabulary: Places,
     n_groups: int,
 ) -> Layout:
-    """Compiled twin of ``reference.lay_out``."""
+    """Write out the tokens of a matrix of counts in compressed rows, block by block.
+
+    Block ``i n_groups + j`` has the tokens of document group i and word group j, in the order of the rows.
+
+    Parameters
+    ----------
+    indptr : (documents + 1,)
+    words, numbers : (entries,)
+        Columns, and how often they occur, at least once.
+    documents, vocabulary : Places
+    n_groups : int
+    """
     rows = read_only(indptr), read_only(words), read_only(numbers)
     n_tokens, n_runs = np.zeros(n_groups**2, np.int64), np.zeros(n_groups**2, np.int64)
     groups = read_only(documents.groups), read_only(vocabulary.groups)

@@ -1,4 +1,4 @@
-"""Compiled feature sweeps: the label-free mean-field inference of binary features, and its reverse.
+"""Feature sweeps: the label-free mean-field inference of binary features, and its reverse.
 
 Rows are worked on in blocks of ``BLOCK``, transposed, so that every step in the sequential index k is a short loop
 over rows that the compiler vectorises; a block and its gradient stay in the nearest caches.
@@ -6,14 +6,16 @@ over rows that the compiler vectorises; a block and its gradient stay in the nea
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from scipy.special import expit
+
+from regbayes._types import Floats, Reals
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
-from regbayes.kernels.chunks import chunk_bounds, map_chunks
-from regbayes.kernels.types import Floats, Reals, SweepGradient, read_only
+from regbayes.kernels.types import read_only
 
 BLOCK = 64
-
 # exp(r) = (Q(r^2) + r P(r^2)) / (Q(r^2) - r P(r^2)) for |r| <= log(2) / 2: the rational approximation of Cephes
 # (Moshier, "Methods and Programs for Mathematical Functions", 1989), written so that the sigmoid needs one division.
 _P0, _P1, _P2 = 1.26177193074810590878e-4, 3.02994407707441961300e-2, 9.99999999999999999910e-1
@@ -22,6 +24,73 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6
 _ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to the nearest integer and leaves that in the low bits
 _LIMIT = 708.0  # beyond it 2^n leaves the range of normal numbers; the sigmoid is 0 or 1 to 300 digits
+
+
+class SweepGradient(NamedTuple):
+    """What the reverse sweep returns beside the per-row gradient it writes; sums run over rows."""
+
+    coupling: Floats
+    """(k, k): gradient of the coupling matrix; its diagonal is zero."""
+    theta_sum: Floats
+    """(k,): the per-row gradient of theta, summed over rows."""
+
+
+# --- The law, in plain NumPy
+
+
+def _sweep_history(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int) -> list[Floats]:
+    """Return the state before the first sweep and after each one, every one (n, k)."""
+    off_diagonal = coupling - np.diag(np.diag(coupling))
+    history = [np.broadcast_to(start, theta.shape).astype(np.float64)]
+    for _ in range(n_sweeps):
+        psi = history[-1].copy()
+        for k in range(psi.shape[1]):
+            psi[:, k] = expit(theta[:, k] - psi @ off_diagonal[k])
+        history.append(psi)
+    return history
+
+
+def reference_sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+    """`sweep_features` in plain NumPy: the law."""
+    history = _sweep_history(theta, coupling, start, n_sweeps)
+    out[...] = history[-1]
+    return float(np.abs(history[-1] - history[-2]).sum())
+
+
+def reference_reverse_features(
+    grad: Reals,
+    psi: Reals,
+    theta: Reals | None,
+    coupling: Floats,
+    start: Reals,
+    n_sweeps: int,
+    grad_theta: Reals,
+) -> SweepGradient:
+    """`reverse_features` in plain NumPy: the law."""
+    if theta is None and n_sweeps > 1:
+        raise ValueError("theta is needed to reverse more than one sweep")
+    if theta is None:
+        history = [np.broadcast_to(start, psi.shape).astype(np.float64)]
+    else:
+        history = _sweep_history(theta, coupling, start, n_sweeps - 1)
+    history.append(psi.astype(np.float64))
+    flowing = grad.astype(np.float64)
+    total = np.zeros(psi.shape)
+    grad_coupling = np.zeros(coupling.shape)
+    for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
+        for k in reversed(range(psi.shape[1])):
+            in_force = np.hstack([after[:, :k], before[:, k:]])
+            delta = flowing[:, k] * after[:, k] * (1.0 - after[:, k])
+            total[:, k] += delta
+            others = np.arange(psi.shape[1]) != k
+            grad_coupling[k, others] -= delta @ in_force[:, others]
+            flowing[:, k] = 0.0
+            flowing[:, others] -= np.outer(delta, coupling[k, others])
+    grad_theta[...] = total
+    return SweepGradient(grad_coupling, total.sum(axis=0))
+
+
+# --- The compiled loops
 
 
 @compiled_as_written
@@ -147,19 +216,16 @@ def _sweep_block(theta: Floats, coupling: Floats, shared: Floats, use_shared: bo
 
 
 @compiled
-def _sweep_rows(
-    theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals, first_row: int, last_row: int
-) -> float:
-    """Write ``out[first_row:last_row]``; return the summed absolute change of the last sweep."""
-    n_features = theta.shape[1]
+def _sweep_rows(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+    n_rows, n_features = theta.shape
     is_shared = start.shape[0] == 1
     shared = _start_products(coupling, start)
     block_theta = np.empty((n_features, BLOCK))
     old = np.empty((n_features, BLOCK))
     new = np.empty((n_features, BLOCK))
     change = 0.0
-    for first in range(first_row, last_row, BLOCK):
-        n = min(BLOCK, last_row - first)
+    for first in range(0, n_rows, BLOCK):
+        n = min(BLOCK, n_rows - first)
         _load(theta, first, n, block_theta)
         _load_start(start, first, n, old)
         for sweep in range(n_sweeps):
@@ -184,12 +250,9 @@ def _reverse_rows(
     grad_theta: Reals,
     grad_coupling: Floats,
     theta_sum: Floats,
-    grad_start: Floats,
-    first_row: int,
-    last_row: int,
 ) -> None:
-    """Write the rows of ``grad_theta`` (and of a per-row ``grad_start``); add to the three sums."""
-    n_features = psi.shape[1]
+    """Write ``grad_theta``; add to the two sums."""
+    n_rows, n_features = psi.shape
     is_shared = start.shape[0] == 1
     shared = _start_products(coupling, start)
     transposed = coupling.T.copy()
@@ -200,8 +263,8 @@ def _reverse_rows(
     delta = np.empty((n_features, BLOCK))  # gradient of the arguments of the sigmoids in it
     total = np.empty((n_features, BLOCK))
     first_sweep_sum = np.zeros(n_features)
-    for first in range(first_row, last_row, BLOCK):
-        n = min(BLOCK, last_row - first)
+    for first in range(0, n_rows, BLOCK):
+        n = min(BLOCK, n_rows - first)
         _load_start(start, first, n, history[0])
         if n_sweeps > 1:
             _load(theta, first, n, block_theta)
@@ -225,31 +288,43 @@ def _reverse_rows(
                     first_sweep_sum[k] += delta[k].sum()
                 else:
                     _subtract_inner_products(grad_coupling, k, delta, before, k + 1, n_features)
+                if sweep > 1:
                     outgoing[k] = 0.0
                     _subtract_products(outgoing, k, transposed, delta, 0, k)
             incoming, outgoing = outgoing, incoming
         _store(total, first, n, grad_theta)
-        if not is_shared:
-            _store(incoming, first, n, grad_start)
         for k in range(n_features):
             theta_sum[k] += total[k].sum()
     if is_shared:
         for k in range(n_features):
             for j in range(k + 1, n_features):
                 grad_coupling[k, j] -= first_sweep_sum[k] * start[0, j]
-                grad_start[0, j] -= first_sweep_sum[k] * coupling[k, j]
 
 
-def sweep_features(
-    theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals, n_threads: int = 1
-) -> float:
-    """Compiled twin of ``reference.sweep_features``; ``out`` may be ``theta`` or a per-row ``start``."""
-    theta, coupling, start = read_only(theta), read_only(coupling), read_only(start)
+def sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+    """Write the state after ``n_sweeps`` mean-field sweeps over the features of every row.
 
-    def work(_chunk: int, first_row: int, last_row: int) -> float:
-        return _sweep_rows(theta, coupling, start, n_sweeps, out, first_row, last_row)
+    A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
+    in force at that moment, docs/math.md eq. (31).
 
-    return float(sum(map_chunks(work, theta.shape[0], n_threads)))
+    Parameters
+    ----------
+    theta : (n, k)
+    coupling : (k, k)
+        Its diagonal is not used; symmetry is not assumed.
+    start : (1, k) or (n, k)
+        Where the sweeps start: one row shared by all, or one per row.
+    n_sweeps : int
+        At least one.
+    out : (n, k)
+        Written. It may be ``theta`` or a per-row ``start``.
+
+    Returns
+    -------
+    float
+        The absolute change in the last sweep, summed over entries.
+    """
+    return _sweep_rows(read_only(theta), read_only(coupling), read_only(start), n_sweeps, out)
 
 
 def reverse_features(
@@ -260,35 +335,39 @@ def reverse_features(
     start: Reals,
     n_sweeps: int,
     grad_theta: Reals,
-    n_threads: int = 1,
 ) -> SweepGradient:
-    """Compiled twin of ``reference.reverse_features``; ``grad_theta`` may be ``grad``."""
+    """Differentiate a function of the swept state with respect to theta and coupling, docs/math.md eq. (33).
+
+    Parameters
+    ----------
+    grad : (n, k)
+        The gradient with respect to the state that ``sweep_features`` wrote.
+    psi : (n, k)
+        That state.
+    theta : (n, k) or None
+        Needed to recompute the states between sweeps; with a single sweep there are none and None will do.
+    coupling, start, n_sweeps
+        As given to ``sweep_features``.
+    grad_theta : (n, k)
+        Written: the gradient with respect to theta. It may be ``grad``.
+
+    Returns
+    -------
+    SweepGradient
+    """
     if theta is None and n_sweeps > 1:
         raise ValueError("theta is needed to reverse more than one sweep")
-    n_rows, n_features = psi.shape
-    n_chunks = len(chunk_bounds(n_rows))
-    is_shared = start.shape[0] == 1
-    grad_coupling = np.zeros((n_chunks, n_features, n_features))
-    theta_sum = np.zeros((n_chunks, n_features))
-    grad_start = np.zeros((n_chunks, 1, n_features)) if is_shared else np.zeros((1, n_rows, n_features))
-    theta = read_only(psi if theta is None else theta)  # with one sweep theta is not read
-    grad, psi, coupling, start = read_only(grad), read_only(psi), read_only(coupling), read_only(start)
-
-    def work(chunk: int, first_row: int, last_row: int) -> None:
-        _reverse_rows(
-            grad,
-            psi,
-            theta,
-            coupling,
-            start,
-            n_sweeps,
-            grad_theta,
-            grad_coupling[chunk],
-            theta_sum[chunk],
-            grad_start[chunk if is_shared else 0],
-            first_row,
-            last_row,
-        )
-
-    map_chunks(work, n_rows, n_threads)
-    return SweepGradient(grad_coupling.sum(axis=0), theta_sum.sum(axis=0), grad_start.sum(axis=0))
+    n_features = psi.shape[1]
+    grad_coupling, theta_sum = np.zeros((n_features, n_features)), np.zeros(n_features)
+    _reverse_rows(
+        read_only(grad),
+        read_only(psi),
+        read_only(psi if theta is None else theta),  # with one sweep theta is not read
+        read_only(coupling),
+        read_only(start),
+        n_sweeps,
+        grad_theta,
+        grad_coupling,
+        theta_sum,
+    )
+    return SweepGradient(grad_coupling, theta_sum)

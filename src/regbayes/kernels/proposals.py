@@ -1,4 +1,4 @@
-"""Compiled topic sweeps for many topics: proposals from short lists of words' topics, accepted or not.
+"""Topic sweeps for many topics: proposals from short lists of words' topics, accepted or not.
 
 The weights of a proposal are a row that belongs to the document times one that belongs to the word. The document's is
 kept from token to token. Of the word's only the topics that it has are visited, in a short list, and what is left, the
@@ -9,19 +9,110 @@ portion of a document begins.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline
-from regbayes.kernels._exponential import LOWEST, exp
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import Assignments, CountTable, Singles, Tilt, Tokens, TopicCounts, WordLists, Words
+from regbayes.kernels._exponential import LOWEST, LOWEST_EXPONENT, exp
+from regbayes.kernels.types import Assignments, CountTable, Tilt, Tokens, TopicCounts, Words, read_only
 
 _ZERO = np.float32(0.0)
 _GROUP = 32  # topics that are summed together, so that looking up a draw takes two short walks
 _DENSE_SHARE = 4  # a word with more than a quarter of the topics is read as a row
+
+
+class WordLists(NamedTuple):
+    """The topics of each word with their counts, in short lists: word w begins at ``starts[w]``, topics ascend."""
+
+    starts: Indices
+    """(words + 1,): room for as many topics as the word can ever have."""
+    topics: Assignments
+    """(room,)"""
+    numbers: Words
+    """(room,)"""
+    sizes: Words
+    """(words,): how many topics are listed; negative for a word that has so many that its row is read instead."""
+
+
+# --- The law, in plain NumPy
+
+
+def reference_list_words(counts: TopicCounts) -> WordLists:
+    """`list_words` in plain NumPy: the law."""
+    rows = counts.word_topic[:, : counts.topic_total.size]
+    room = np.minimum(rows.sum(axis=1, dtype=np.int64), rows.shape[1])
+    starts = np.concatenate([[0], np.cumsum(room)])
+    topics, numbers = np.zeros(starts[-1], np.int16), np.zeros(starts[-1], np.int32)
+    for word, row in enumerate(rows):
+        present = np.flatnonzero(row)
+        listed = slice(starts[word], starts[word] + len(present))
+        topics[listed], numbers[listed] = present, row[present]
+    return WordLists(starts, topics, numbers, np.count_nonzero(rows, axis=1).astype(np.int32))
+
+
+def reference_propose_topics(
+    tokens: Tokens,
+    first_run: int,
+    last_run: int,
+    tilt: Tilt,
+    scores: Floats,
+    portion: int,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    counts: TopicCounts,
+) -> int:
+    """`propose_topics` in plain NumPy: the law."""
+    n_changed, offset = 0, tokens.starts[first_run]
+    n_topics = counts.topic_total.size
+    weights = tilt.weights[:, :n_topics].astype(np.float64)
+    mass = word_prior * counts.word_topic.shape[0]
+    for run in range(first_run, last_run):
+        document = tokens.documents[run]
+        linear, quadratic, length = tilt.linear[document], tilt.quadratic[document], tilt.lengths[document]
+        in_document, current = counts.doc_topic[document, :n_topics], scores[document]
+        bend = 0.5 * (quadratic @ weights**2) / length**2
+        for begin, end in portions(tokens.starts[run], tokens.starts[run + 1], length, portion, len(linear)):
+            inside = weights[:, counts.topics[begin:end]].sum(axis=1)
+            guess = (current - inside / length) * (length - 1) / max(length - (end - begin), 1)
+            exponent = ((linear - quadratic * guess) @ weights) / length - bend
+            exponent = np.maximum(exponent - exponent.max(), LOWEST_EXPONENT)
+            for i in range(begin, end):
+                old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
+                for table in (in_document, of_word, counts.topic_total):
+                    table[old] -= 1
+                side = (in_document + doc_prior) / (counts.topic_total + mass) * np.exp(exponent)
+                new = _draw_of_two(uniforms[0, i - offset], side * of_word, side * word_prior)
+                step = (weights[:, new] - weights[:, old]) / length
+                true_change = step @ (linear - quadratic * (current + 0.5 * step))
+                if np.log(max(uniforms[1, i - offset], 1e-38)) >= true_change - exponent[new] + exponent[old]:
+                    new = old
+                elif new != old:
+                    current += step
+                    n_changed += 1
+                for table in (in_document, of_word, counts.topic_total):
+                    table[new] += 1
+                counts.topics[i] = new
+    return n_changed
+
+
+def portions(begin: int, end: int, length: int, portion: int, n_responses: int) -> list[tuple[int, int]]:
+    """Cut a run of a document into the portions of `propose_topics`."""
+    size = max(1, min(portion, length // 4)) if n_responses else max(1, end - begin)
+    return [(first, min(first + size, end)) for first in range(begin, end, size)]
+
+
+def _draw_of_two(uniform: float, first: Floats, second: Floats) -> int:
+    """Draw from the sum of two rows of weights: the uniform number stands for places in the first, then the second."""
+    left = uniform * (first.sum() + second.sum())
+    row = first if left < first.sum() else second
+    left -= 0.0 if row is first else first.sum()
+    return min(int(np.searchsorted(np.cumsum(row), left, side="right")), len(row) - 1)
+
+
+# --- The compiled loops
 
 
 @compiled
@@ -45,7 +136,7 @@ def _fill_lists(
 
 
 def list_words(counts: TopicCounts) -> WordLists:
-    """Compiled twin of ``reference.list_words``; words that have many topics are left out."""
+    """List the topics of each word; one that has many is left out."""
     n_topics = counts.topic_total.size
     room = np.minimum(counts.word_topic[:, :n_topics].sum(axis=1, dtype=np.int64), n_topics)
     starts = np.concatenate([[0], np.cumsum(room)])
@@ -190,7 +281,7 @@ def _propose_runs(
     list_numbers: Words,
     list_sizes: Words,
 ) -> int:
-    """Sweep over the runs of a block; see ``reference.propose_topics``. ``loads`` are the weights, transposed."""
+    """Sweep over the runs of a block; see `propose_topics`. ``loads`` are the weights, transposed."""
     n_columns, n_responses, n_topics = doc_topic.shape[1], weights.shape[0], topic_total.size
     n_groups = (n_columns + _GROUP - 1) // _GROUP
     alpha, beta = np.float32(doc_prior), np.float32(word_prior)
@@ -316,8 +407,33 @@ def propose_topics(
     counts: TopicCounts,
     lists: WordLists,
 ) -> int:
-    """Compiled twin of ``reference.propose_topics``."""
-    loads: NDArray[np.float32] = np.ascontiguousarray(tilt.weights.T)
+    """As `sample_topics`, with a tilt that is proposed and then accepted, for many topics and responses.
+
+    The proposal has the weights of `sample_topics`, with the slope of the tilt at a guess in the place of the
+    document's score without the token, and a Metropolis-Hastings step corrects for it, docs/math.md eq. (58). Tokens
+    are taken in portions, and the guess is what the document's tokens outside the portion say: proposals do not depend
+    on the topic that they replace, so the distribution that is left invariant is the same.
+
+    Parameters
+    ----------
+    tokens, first_run, last_run, tilt, doc_prior, word_prior, counts
+        As in `sample_topics`.
+    scores : (documents, responses)
+        Of the current topics. Written.
+    portion : int
+        Tokens that share a guess; less in a document that has less than four times as many. Without responses there is
+        nothing to guess.
+    uniforms : (2, tokens of the runs)
+        In [0, 1): for proposals and for acceptances.
+    lists : WordLists
+        Of ``counts.word_topic``, from `list_words`. Kept up to date.
+
+    Returns
+    -------
+    int
+        How many tokens changed their topic.
+    """
+    loads: Singles = np.ascontiguousarray(tilt.weights.T)
     return _propose_runs(
         read_only(tokens.words),
         read_only(tokens.documents),

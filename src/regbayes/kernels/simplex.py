@@ -1,4 +1,4 @@
-"""Compiled dual coordinate ascent for multi-class margins: one simplex of multipliers per row.
+"""Dual coordinate ascent for multi-class margins: one simplex of multipliers per row.
 
 Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001); the threshold is found by Newton's method on a
 convex piecewise linear function, which ends after a few passes over the answers. Answers that cannot take part are set
@@ -7,22 +7,179 @@ aside row by row, as in LIBLINEAR (Keerthi et al., KDD 2008).
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats, Indices, Reals
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
-from regbayes.kernels.types import (
-    Counts,
-    Floats,
-    Indices,
-    MarginCheck,
-    Progress,
-    Reals,
-    SimplexRows,
-    SimplexState,
-)
+from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
 
-_SATISFIED = 1e-12  # reference_margins.SATISFIED
+Counts = NDArray[np.int16]
+"""Answers of a row and how many of them are in play: small numbers, one set per row."""
+
+
+class SimplexRows(NamedTuple):
+    """The multi-class dual as data; see `simplex_epoch`."""
+
+    features: Reals
+    """(n, k)"""
+    norms: Floats
+    """(n,): squared norms of the rows of ``features``."""
+    labels: Indices
+    """(n,): the true answers."""
+    cost: Floats
+    """(r, c): the loss of each answer; that of the true one is zero."""
+    cost_row: Indices
+    """(n,): the row of ``cost`` that applies: the label for a cost matrix, the row itself for costs per row."""
+    total: Floats
+    """(n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out."""
+    ridge: Floats
+    """(n,): the price of the squared sum where it is free; infinite takes the row out."""
+    penalty: float
+    """The loss per unit of slack reported for rows with a free sum and no ridge: hard margins."""
+
+
+class SimplexState(NamedTuple):
+    """What multi-class coordinate ascent writes."""
+
+    omega: Floats
+    """(n, c): the multipliers, none negative."""
+    weights: Floats
+    """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
+    answers: Counts
+    """(n, c): a permutation of the answers, per row; those in play come first."""
+    n_answers: Counts
+    """(n,): how many are in play."""
+
+
+# --- The law, in plain NumPy
+
+
+def _reference_threshold(values: Floats, slope: float, level: float) -> float:
+    """Return tau with ``sum max(0, values - tau) = slope * tau + level``, by sorting."""
+    descending = np.sort(values)[::-1]
+    candidates = (np.cumsum(descending) - level) / (np.arange(1, values.size + 1) + slope)
+    return float(candidates[np.flatnonzero(descending > candidates)[-1]])
+
+
+def _reference_solve_row(omega: Floats, gradient: Floats, norm: float, total: float, ridge: float) -> Floats | None:
+    """Return the multipliers that maximise the dual with all other rows fixed, or None if they are unbounded."""
+    is_fixed = np.isfinite(total)
+    if norm == 0.0:
+        if not is_fixed and ridge == 0.0:
+            return omega if gradient.max() <= 0.0 else None
+        best = np.zeros(omega.size)
+        best[gradient.argmax()] = total if is_fixed else max(0.0, omega.sum() + gradient.max() / ridge)
+        return best
+    values = omega + gradient / norm
+    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), omega.sum())
+    if slope * values.max() + level <= 0.0:
+        return np.zeros(omega.size)
+    best = np.maximum(0.0, values - _reference_threshold(values, slope, level))
+    if is_fixed and np.count_nonzero(best) == 1:
+        best[best > 0.0] = total
+    return best
+
+
+def _row_terms(
+    scores: Floats, label: int, costs: Floats, total: float, ridge: float, omega: Floats, members: Indices
+) -> tuple[Floats, float, float]:
+    """Return the dual's gradient over ``members``, its largest value and the lowest one that carries weight."""
+    if np.isfinite(total):
+        gradient = scores[members] + costs[members]
+        return gradient, gradient.max(), gradient[omega[members] > 0.0].min(initial=np.inf)
+    mass = omega[members].sum()
+    gradient = scores[members] + costs[members] - scores[label] - ridge * mass
+    top = max(gradient.max(initial=-np.inf), -ridge * mass)
+    return gradient, top, gradient[omega[members] > 0.0].min(initial=0.0)
+
+
+def _row_gap(
+    gradient: Floats, top: float, true_score: float, total: float, ridge: float, penalty: float, omega: Floats
+) -> tuple[float, float]:
+    """Return the row's loss and its part of the duality gap."""
+    complementarity = float(omega @ (top - gradient))
+    if np.isfinite(total):
+        return total * (top - true_score), complementarity
+    slack = top + ridge * omega.sum()
+    if ridge > 0.0:
+        return slack**2 / (2.0 * ridge), complementarity + top**2 / (2.0 * ridge)
+    return penalty * slack, complementarity + (penalty - omega.sum()) * slack
+
+
+def _all_answers(n_classes: int, label: int, total: float, ridge: float) -> Indices:
+    """Return the answers a row can give weight to: with a free total the true one takes part through the others."""
+    if total == 0.0 or np.isinf(ridge):
+        return np.empty(0, dtype=np.int64)
+    answers = np.arange(n_classes)
+    return answers if np.isfinite(total) else answers[answers != label]
+
+
+def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+    """`simplex_epoch` in plain NumPy: the law."""
+    omega, weights, answers, n_answers = state
+    violation, gap, loss = 0.0, 0.0, 0.0
+    for i in order:
+        total, ridge, label, x = float(rows.total[i]), float(rows.ridge[i]), int(rows.labels[i]), rows.features[i]
+        in_play = answers[i, : n_answers[i]].astype(np.int64)
+        members = _all_answers(len(weights), label, total, ridge) if restart else in_play
+        n_answers[i] = members.size
+        if members.size == 0:
+            continue
+        scores = weights @ x
+        gradient, top, low = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
+        row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
+        loss, gap = loss + row_loss * restart, gap + row_gap
+        stays = (omega[i, members] > 0.0) | (gradient >= low)
+        members, gradient = members[stays], gradient[stays]
+        answers[i] = np.concatenate([members, np.setdiff1d(np.arange(len(weights)), members)])
+        n_answers[i] = 0 if members.size == int(np.isfinite(total)) else members.size
+        row_violation = (top if np.isfinite(total) else max(top, 0.0)) - low
+        if n_answers[i] == 0 or row_violation <= SATISFIED:
+            continue
+        best = _reference_solve_row(omega[i, members], gradient, float(rows.norms[i]), total, ridge)
+        if best is None:
+            violation = np.inf
+            continue
+        violation = max(violation, row_violation)
+        change = best - omega[i, members]
+        omega[i, members] = best
+        weights[members] -= np.outer(change, x)
+        if np.isinf(total):
+            weights[label] += change.sum() * x
+    return Progress(violation, gap, loss)
+
+
+def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+    """`simplex_check` in plain NumPy: the law."""
+    omega, weights = state.omega, state.weights
+    loss, gap = 0.0, 0.0
+    for i, label in enumerate(rows.labels):
+        total, ridge = float(rows.total[i]), float(rows.ridge[i])
+        members = _all_answers(len(weights), label, total, ridge)
+        if members.size == 0:
+            continue
+        scores = weights @ rows.features[i]
+        gradient, top, _ = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
+        row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
+        loss, gap = loss + row_loss, gap + row_gap
+    return MarginCheck(loss, gap)
+
+
+def reference_simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
+    """`simplex_weights` in plain NumPy: the law."""
+    signed = -omega.astype(np.float64)
+    row = np.arange(len(rows.labels))
+    signed[row, rows.labels] = 0.0
+    signed[row, rows.labels] = -signed.sum(axis=1)
+    weights: Floats = signed.T @ rows.features
+    return weights
+
+
+# --- The compiled loops
 
 
 @compiled_inline
@@ -284,7 +441,7 @@ def _visit_rows(rows: SimplexRows, order: Indices, restart: bool, state: Simplex
             m = 0  # a vertex: nothing to exchange with
         n_answers[i] = m
         row_violation = (top if is_fixed else max(top, 0.0)) - low
-        if m == 0 or row_violation <= _SATISFIED:
+        if m == 0 or row_violation <= SATISFIED:
             continue
         if _solve_row(norms[i], total, ridge, mass, i, omega, answers, m, gradient, values):
             violation = max(violation, row_violation)
@@ -331,17 +488,39 @@ def _sum_weights(features: Reals, labels: Indices, omega: Floats, weights: Float
 
 
 def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
-    """Compiled twin of ``reference.simplex_epoch``."""
+    """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
+
+    The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
+    ``weights = sum_n sum_c omega_nc (e_label(n) - e_c) features_n'`` and ``omega >= 0``.
+
+    Parameters
+    ----------
+    rows : SimplexRows
+    order : (v,)
+        The rows to visit.
+    restart : bool
+        Consider all answers of the visited rows, not only those still in play.
+    state : SimplexState
+        Written. Answers leave play when they carry no weight and lag behind all that do; a row with nothing left to
+        exchange has none in play.
+
+    Returns
+    -------
+    Progress
+    """
     return Progress(*_visit_rows(rows, order, restart, state))
 
 
 def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
-    """Compiled twin of ``reference.simplex_check``."""
+    """Return the loss and the duality gap at the state's multipliers and weights.
+
+    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
+    """
     return MarginCheck(*_check_rows(rows, state))
 
 
 def simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
-    """Compiled twin of ``reference.simplex_weights``."""
+    """Return ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``, (c, k)."""
     weights = np.zeros((omega.shape[1], rows.features.shape[1]))
     _sum_weights(rows.features, rows.labels, omega, weights)
     return weights

@@ -1,4 +1,4 @@
-"""Compiled topic sweeps: collapsed Gibbs over the topics of tokens, tilted by a quadratic in the topic proportions.
+"""Topic sweeps: collapsed Gibbs over the topics of tokens, tilted by a quadratic in the topic proportions.
 
 The weights of all topics of a token are formed in one pass over contiguous rows of counts, which the compiler
 vectorises; for the numbers of topics that people fit, that beats following sparse lists. What the tilt contributes is
@@ -13,12 +13,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import SPAN, Singles, Tilt, Tokens, TopicCounts
+from regbayes.kernels.types import SPAN, Tilt, Tokens, TopicCounts, read_only
 
 _ZERO = np.float32(0.0)
+
+
+# --- The law, in plain NumPy
+
+
+def reference_sample_topics(
+    tokens: Tokens,
+    first_run: int,
+    last_run: int,
+    tilt: Tilt,
+    doc_prior: float,
+    word_prior: float,
+    uniforms: Singles,
+    counts: TopicCounts,
+) -> int:
+    """`sample_topics` in plain NumPy: the law."""
+    n_changed, offset = 0, tokens.starts[first_run]
+    n_topics = counts.topic_total.size
+    weights = tilt.weights[:, :n_topics].astype(np.float64)
+    mass = word_prior * counts.word_topic.shape[0]
+    for run in range(first_run, last_run):
+        document = tokens.documents[run]
+        linear, quadratic = tilt.linear[document], tilt.quadratic[document]
+        in_document = counts.doc_topic[document, :n_topics]
+        for i in range(tokens.starts[run], tokens.starts[run + 1]):
+            old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
+            for table in (in_document, of_word, counts.topic_total):
+                table[old] -= 1
+            scores = ((weights @ in_document)[:, None] + weights) / tilt.lengths[document]
+            exponent = linear @ scores - 0.5 * quadratic @ scores**2
+            p = (in_document + doc_prior) * (of_word + word_prior) / (counts.topic_total + mass)
+            p = np.cumsum(p * np.exp(exponent - exponent.max()))
+            new = min(int(np.searchsorted(p, uniforms[i - offset] * p[-1], side="right")), n_topics - 1)
+            for table in (in_document, of_word, counts.topic_total):
+                table[new] += 1
+            counts.topics[i] = new
+            n_changed += int(new != old)
+    return n_changed
+
+
+# --- The compiled loops
 
 
 @compiled_inline
@@ -138,7 +179,7 @@ def _sample_visits(
     word_topic: NDArray[np.int32],
     topic_total: Indices,
 ) -> int:
-    """Sweep over the runs of a block; see ``reference.sample_topics``."""
+    """Sweep over the runs of a block; see `sample_topics`."""
     n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
     alpha, beta = np.float32(doc_prior), np.float32(word_prior)
     mass = np.float64(word_prior) * word_topic.shape[0]
@@ -201,7 +242,35 @@ def sample_topics(
     uniforms: Singles,
     counts: TopicCounts,
 ) -> int:
-    """Compiled twin of ``reference.sample_topics``."""
+    """Draw the topic of one token after another from its conditional distribution given all others.
+
+    The distribution over all assignments is that of latent Dirichlet allocation with symmetric priors, proportions
+    and topics integrated out, times the tilt of each document, docs/math.md eq. (53). With a token of word w in
+    document d taken out, topic k has the weight
+
+        (doc_topic_dk + doc_prior) (word_topic_wk + word_prior) / (topic_total_k + words * word_prior)
+        * exp(sum_l linear_l f_lk - quadratic_l f_lk^2 / 2),
+
+    where ``f_lk`` is the score of the document with the token in topic k.
+
+    Parameters
+    ----------
+    tokens, tilt
+        The corpus and the documents' tilts.
+    first_run, last_run : int
+        The runs to sweep over, half open.
+    doc_prior, word_prior : float
+        Positive.
+    uniforms : (tokens of the runs,)
+        In [0, 1): one draw per token.
+    counts : TopicCounts
+        Written. ``word_topic`` may contain tokens of other corpora beside these.
+
+    Returns
+    -------
+    int
+        How many tokens changed their topic.
+    """
     return _sample_visits(
         read_only(tokens.words),
         read_only(tokens.documents),

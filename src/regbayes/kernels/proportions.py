@@ -1,24 +1,102 @@
-"""Compiled passes over documents: what their topic proportions say about the weights, and proportions of new ones."""
+"""Passes over documents: what their topic proportions say about the weights, and proportions of new ones."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled
 from regbayes.kernels.chunks import map_chunks, map_tasks
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_topics import (
-    CountTable,
-    Singles,
-    Tilt,
-    TopicCounts,
-    WeightPrior,
-    WeightStatistics,
-    Words,
-)
+from regbayes.kernels.types import CountTable, Tilt, TopicCounts, Words, read_only
 
 _ZERO = np.float32(0.0)
+
+
+class WeightStatistics(NamedTuple):
+    """Sums over documents that the weights' normal distribution needs, with proportions ``m = counts / length``."""
+
+    precision: Floats
+    """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
+    linear: Floats
+    """(responses, topics): ``sum_d linear_dl m_d``."""
+
+
+class WeightPrior(NamedTuple):
+    """What is known of single weights before the documents: ``exp(linear w - precision w^2 / 2)`` for each."""
+
+    precision: Floats
+    """(responses, topics)"""
+    linear: Floats
+    """(responses, topics)"""
+
+
+# --- The law, in plain NumPy
+
+
+def reference_weight_statistics(tilt: Tilt, counts: TopicCounts) -> WeightStatistics:
+    """`weight_statistics` in plain NumPy: the law."""
+    proportions = counts.doc_topic[:, : counts.topic_total.size] / tilt.lengths[:, None]
+    precision = np.einsum("dl,dj,dk->ljk", tilt.quadratic, proportions, proportions)
+    return WeightStatistics(precision, tilt.linear.T @ proportions)
+
+
+def reference_sweep_weights(
+    tilt: Tilt,
+    counts: TopicCounts,
+    prior: WeightPrior,
+    normals: Floats,
+    weights: Floats,
+    scores: Floats,
+) -> None:
+    """`sweep_weights` in plain NumPy: the law."""
+    n_topics = counts.topic_total.size
+    shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
+    directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
+    for response in range(len(weights)):
+        quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
+        for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
+            along = shares @ direction
+            slope = along @ (tilt.linear[:, response] - quadratic * score)
+            slope += direction @ (prior.linear[response] - prior.precision[response] * w)
+            precision = quadratic @ along**2 + prior.precision[response] @ direction**2
+            change = slope / precision + normal / np.sqrt(precision)
+            w += change * direction
+            score += change * along
+
+
+def reference_infer_proportions(
+    words: Words,
+    numbers: Singles,
+    starts: Indices,
+    word_given_topic: Singles,
+    doc_prior: float,
+    max_sweeps: int,
+    tol: float,
+    out: Floats,
+) -> int:
+    """`infer_proportions` in plain NumPy: the law."""
+    n_topics, slowest = out.shape[1], 0
+    topics = word_given_topic[:, :n_topics].astype(np.float64)
+    for document in range(len(starts) - 1):
+        entries = slice(starts[document], starts[document + 1])
+        number, p = numbers[entries].astype(np.float64), topics[words[entries]]
+        length = number.sum()
+        out[document] = length / n_topics
+        for sweep in range(max_sweeps if length > 0 else 0):
+            weight = (out[document] + doc_prior) * p
+            found = (number / weight.sum(axis=1)) @ weight
+            change = np.abs(found - out[document]).sum()
+            out[document] = found
+            slowest = max(slowest, sweep + 1)
+            if change <= tol * length:
+                break
+    return slowest
+
+
+# --- The compiled loops
 
 
 @compiled
@@ -53,11 +131,23 @@ def _sum_documents(
 
 
 _MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
+
+
 _N_PARTS = 4
 
 
 def weight_statistics(tilt: Tilt, counts: TopicCounts, n_threads: int = 1) -> WeightStatistics:
-    """Compiled twin of ``reference.weight_statistics``: topics that a document does not have cost nothing."""
+    """Sum over documents what the weights' normal distribution needs, docs/math.md eq. (55).
+
+    Topics that a document does not have cost nothing.
+
+    Parameters
+    ----------
+    tilt, counts
+        Documents, with their tilts. The weights of the tilt are not used.
+    n_threads : int
+        Does not change the result.
+    """
     n_topics, (n_documents, n_responses) = counts.topic_total.size, tilt.linear.shape
     n_parts = _N_PARTS if n_topics * n_topics * n_responses <= _MOST_CELLS else 1
     precision, sums = np.zeros((n_parts, n_topics, n_topics, n_responses)), np.zeros((n_parts, n_topics, n_responses))
@@ -117,7 +207,7 @@ def _sweep_weights(
     weights: Floats,
     scores: Floats,
 ) -> None:
-    """Sweep over the weights of responses ``first`` to ``last``; see ``reference.sweep_weights``."""
+    """Sweep over the weights of responses ``first`` to ``last``; see `sweep_weights`."""
     n_topics = starts.size - 1
     slope, precision, change = np.empty(last - first), np.empty(last - first), np.empty(last - first)
     for position in range(-1, n_topics):
@@ -157,7 +247,26 @@ def sweep_weights(
     scores: Floats,
     n_threads: int = 1,
 ) -> None:
-    """Compiled twin of ``reference.sweep_weights``: documents that do not have a topic cost nothing."""
+    """Draw weights one after another from their normal distributions given all others, docs/math.md eq. (55).
+
+    First all weights of a response are shifted together, which moves all scores alike and what single weights do
+    slowly; then comes topic after topic. Only documents that have the topic count, so a sweep costs what the shares of
+    topics have entries.
+
+    Parameters
+    ----------
+    tilt, counts
+        Documents, with their tilts. The weights of the tilt are not used.
+    prior : WeightPrior
+    normals : (responses, topics + 1)
+        Standard normal draws; the last is for the shift.
+    weights : (responses, topics)
+        Written.
+    scores : (documents, responses)
+        Of these weights. Written.
+    n_threads : int
+        Does not change the result.
+    """
     n_topics, n_responses = counts.topic_total.size, len(weights)
     present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
     starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
@@ -198,7 +307,7 @@ def _infer_documents(
     first: int,
     last: int,
 ) -> int:
-    """Infer some documents; see ``reference.infer_proportions``."""
+    """Infer some documents; see `infer_proportions`."""
     n_topics, n_columns = out.shape[1], topics.shape[1]
     alpha = np.float32(doc_prior)
     current, found = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
@@ -244,7 +353,33 @@ def infer_proportions(
     out: Floats,
     n_threads: int = 1,
 ) -> int:
-    """Compiled twin of ``reference.infer_proportions``, in single precision."""
+    """Write the expected number of each document's tokens in each topic, given the topics alone.
+
+    A sweep sets ``n_k = sum_w number_w r_wk`` with ``r_wk`` proportional to ``(n_k + doc_prior) p(w | k)``, all words
+    at once, docs/math.md eq. (56). A document is done when the absolute changes of its n sum to at most ``tol``
+    times its length. Single precision.
+
+    Parameters
+    ----------
+    words, numbers : (entries,)
+        Words of the documents and how often they occur.
+    starts : (documents + 1,)
+        Where documents begin among the entries.
+    word_given_topic : (vocabulary, columns)
+        Positive, except for padding.
+    doc_prior : float
+    max_sweeps : int
+    tol : float
+    out : (documents, topics)
+        Written; zero for empty documents.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    int
+        The sweeps that the slowest document took.
+    """
     words, numbers, starts, topics = (
         read_only(words),
         read_only(numbers),

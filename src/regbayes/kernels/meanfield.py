@@ -1,4 +1,7 @@
-"""Compiled mean-field kernels of topic models, in single precision.
+"""Mean-field kernels of topic models, in single precision.
+
+A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k) + tilt_k)`` for each of its words,
+and its proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
 
 Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
 other part is ``exp(digamma(x))`` for every topic in every sweep; it is written without branches, so that it is
@@ -7,22 +10,178 @@ vectorised too.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import digamma, polygamma
 
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.chunks import each_task, map_chunks
-from regbayes.kernels.types import Floats, Indices, read_only
-from regbayes.kernels.types_meanfield import Prior, Singles, WordCounts, Words, group_bounds
+from regbayes.kernels.types import Words, read_only
 
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))
-_TINY = np.float32(1e-30)
+TINY = 1e-30  # keeps words that no topic explains from dividing by zero
+_TINY = np.float32(TINY)
 _E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
 _T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
 _HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
+
+
+class WordCounts(NamedTuple):
+    """Documents in compressed rows: which words, and how often; numbers need not be whole."""
+
+    words: Words
+    """(entries,)"""
+    numbers: Singles
+    """(entries,): positive."""
+    starts: Indices
+    """(documents + 1,): where documents begin among the entries."""
+
+
+class Prior(NamedTuple):
+    """What is known of the topics when documents are inferred."""
+
+    word_given_topic: Singles
+    """(vocabulary, columns): not negative; padding is zero. Topics need not sum to one."""
+    doc_prior: Singles
+    """(topics,): positive Dirichlet parameters."""
+
+
+MOST_GROUPS = 8
+
+
+ENTRIES_PER_WORD = 4  # entries of a group, at least, for each word of the vocabulary: its table must be worth its sum
+
+
+def group_bounds(starts: Indices, n_words: int) -> list[tuple[int, int]]:
+    """Cut documents into groups, each with a table of words by topics of its own: a function of the corpus alone."""
+    n_documents, n_entries = len(starts) - 1, int(starts[-1])
+    n_groups = int(np.clip(n_entries // max(ENTRIES_PER_WORD * n_words, 1 << 15), 1, MOST_GROUPS))
+    cuts = np.searchsorted(starts, np.arange(1, n_groups) * (n_entries / n_groups))
+    edges = [0, *np.minimum(cuts, n_documents).tolist(), n_documents]
+    return list(pairwise(edges))
+
+
+# --- The law, in plain NumPy
+
+
+def reference_meanfield_sweeps(
+    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles
+) -> int:
+    """`meanfield_sweeps` in plain NumPy: the law."""
+    K, total = len(prior.doc_prior), 0
+    for d, number, p in _each(documents, prior):
+        for _ in range(max_sweeps if number.size else 0):
+            t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
+            found = prior.doc_prior + t * ((number / (p @ t + TINY)) @ p)
+            change = float(np.abs(found - gamma[d, :K]).sum())
+            gamma[d, :K] = found
+            total += 1
+            if change <= tol * number.sum():
+                break
+        if number.size == 0:
+            gamma[d, :K] = prior.doc_prior
+    return total
+
+
+def reference_meanfield_statistics(
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    gamma: Singles,
+    word_topic: Singles | None,
+    doc_topic: Singles,
+) -> Floats:
+    """`meanfield_statistics` in plain NumPy: the law."""
+    K = len(prior.doc_prior)
+    found = np.zeros(len(documents.starts) - 1)
+    doc_topic[...] = 0
+    if word_topic is not None:
+        word_topic[...] = 0
+    for d, number, p in _each(documents, prior):
+        words = documents.words[documents.starts[d] : documents.starts[d + 1]]
+        t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
+        r = p @ t + TINY
+        phi = (number / r)[:, None] * p * t
+        found[d] = number @ np.log(r)
+        doc_topic[d, :K] = phi.sum(axis=0)
+        if word_topic is not None:
+            np.add.at(word_topic[:, :K], words, phi.astype(np.float32))
+    return found
+
+
+def reference_infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles) -> Floats:
+    """`infer_by_sweeps` in plain NumPy: the law."""
+    K, found = len(prior.doc_prior), np.zeros(len(documents.starts) - 1)
+    gamma[...] = 0
+    for d, number, p in _each(documents, prior):
+        last = _history(number, p, prior, n_sweeps)[-1]
+        gamma[d, :K] = last
+        found[d] = number @ np.log(p @ _factors(last, None) + TINY)
+    return found
+
+
+def reference_reverse_sweeps(
+    documents: WordCounts,
+    prior: Prior,
+    n_sweeps: int,
+    gamma: Singles,
+    grad: Singles,
+    weight: float,
+) -> Singles:
+    """`reverse_sweeps` in plain NumPy: the law."""
+    K = len(prior.doc_prior)
+    out = np.zeros(prior.word_given_topic.shape)
+    for d, number, p in _each(documents, prior):
+        words = documents.words[documents.starts[d] : documents.starts[d + 1]]
+        by_p = np.zeros_like(p)
+        history = [*_history(number, p, prior, n_sweeps - 1), gamma[d, :K].astype(np.float64)]
+        t = _factors(history[-1], None)
+        q = -weight * number / (p @ t + TINY)
+        by_p += np.outer(q, t)
+        g = grad[d, :K] + (weight * (history[-1] - prior.doc_prior) + (q @ p) * t) * polygamma(1, history[-1])
+        for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
+            t = _factors(before, None)
+            r = p @ t + TINY
+            by_sum, by_t = g * t, g * (after - prior.doc_prior) / t
+            q = number / r
+            by_r = -(p @ by_sum) * q / r
+            by_p += np.outer(q, by_sum) + np.outer(by_r, t)
+            g = (by_t + by_r @ p) * t * polygamma(1, before)
+        np.add.at(out[:, :K], words, by_p)
+    return out.astype(np.float32)
+
+
+def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Floats]:
+    """Return gamma of one document before the first label-free sweep and after each."""
+    found = [prior.doc_prior.astype(np.float64) + number.sum() / len(prior.doc_prior)]
+    for _ in range(n_sweeps):
+        t = _factors(found[-1], None)
+        found.append(prior.doc_prior + t * ((number / (p @ t + TINY)) @ p))
+    return found
+
+
+def _each(documents: WordCounts, prior: Prior) -> Iterator[tuple[int, Floats, Floats]]:
+    """Yield every document: its number, how often its words occur, and their probabilities in the topics."""
+    K = len(prior.doc_prior)
+    for d in range(len(documents.starts) - 1):
+        entries = slice(documents.starts[d], documents.starts[d + 1])
+        p = prior.word_given_topic[documents.words[entries], :K].astype(np.float64)
+        yield d, documents.numbers[entries].astype(np.float64), p
+
+
+def _factors(gamma: Floats | Singles, tilt: Floats | Singles | None) -> Floats:
+    exponent = digamma(gamma.astype(np.float64))
+    factors: Floats = np.exp(exponent if tilt is None else exponent + tilt)
+    return factors
+
+
+# --- The compiled loops
 
 
 @compiled_as_written
@@ -118,7 +277,27 @@ def _sweep_documents(
 def meanfield_sweeps(
     documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles, n_threads: int = 1
 ) -> int:
-    """Compiled twin of ``reference.meanfield_sweeps``."""
+    """Alternate between topics of words and proportions of documents, for each document by itself.
+
+    Parameters
+    ----------
+    documents : WordCounts
+    prior : Prior
+    tilt : (documents, columns) or (0, columns)
+        What is added to the log-weights of the topics of each token; no rows: nothing.
+    max_sweeps : int
+    tol : float
+        A document is done when the absolute changes of its gamma sum to at most this times its length.
+    gamma : (documents, columns)
+        Read as the start and overwritten; columns beyond the topics are left alone.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    int
+        Sweeps, summed over the documents.
+    """
     fixed = _fixed(documents, prior)
     tilt = read_only(tilt)
 
@@ -175,7 +354,25 @@ def meanfield_statistics(
     doc_topic: Singles,
     n_threads: int = 1,
 ) -> Floats:
-    """Compiled twin of ``reference.meanfield_statistics``: a table of words by topics for each group of documents."""
+    """Sum the topics of words that belong to given proportions.
+
+    Parameters
+    ----------
+    documents, prior, tilt
+        As in `meanfield_sweeps`.
+    gamma : (documents, columns)
+    word_topic : (vocabulary, columns), optional
+        Written: expected tokens of each word in each topic.
+    doc_topic : (documents, columns)
+        Written: expected tokens of each document in each topic; padding is zero.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (documents,)
+        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k) + tilt_k)``.
+    """
     fixed = _fixed(documents, prior)
     tilt, gamma, shape = read_only(tilt), read_only(gamma), prior.word_given_topic.shape
     groups = group_bounds(documents.starts, len(prior.word_given_topic))
@@ -256,7 +453,23 @@ def _infer_documents(
 
 
 def infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1) -> Floats:
-    """Compiled twin of ``reference.infer_by_sweeps``."""
+    """Make a fixed number of label-free sweeps from even proportions.
+
+    Parameters
+    ----------
+    documents : WordCounts
+    prior : Prior
+    n_sweeps : int
+    gamma : (documents, columns)
+        Written, padding with zeros. The sweeps begin at ``doc_prior + length / topics``.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (documents,)
+        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
+    """
     fixed = _fixed(documents, prior)
     logs = np.empty(len(documents.starts) - 1)
 
@@ -334,7 +547,25 @@ def reverse_sweeps(
     weight: float,
     n_threads: int = 1,
 ) -> Singles:
-    """Compiled twin of ``reference.reverse_sweeps``: a table of words by topics for each group of documents."""
+    """Differentiate through the sweeps of `infer_by_sweeps`, which are made once more.
+
+    Parameters
+    ----------
+    documents, prior, n_sweeps, gamma
+        As `infer_by_sweeps` left them.
+    grad : (documents, columns)
+        Derivatives of an objective by gamma.
+    weight : float
+        The objective also has ``weight`` times the negative bound: the divergence of the Dirichlet distribution of
+        gamma from that of ``doc_prior``, less what `infer_by_sweeps` returned.
+    n_threads : int
+        Does not change the result.
+
+    Returns
+    -------
+    (vocabulary, columns)
+        Derivatives by ``word_given_topic``.
+    """
     fixed = _fixed(documents, prior)
     gamma, grad, shape = read_only(gamma), read_only(grad), prior.word_given_topic.shape
     groups = group_bounds(documents.starts, len(prior.word_given_topic))

@@ -1,0 +1,314 @@
+"""Dual coordinate ascent on a box: binary margins, epsilon-insensitive regression, hard bounds, coupled tasks.
+
+The method is that of LIBLINEAR (Hsieh et al., ICML 2008; Ho and Lin, JMLR 2012): a closed-form step per multiplier,
+and rows that cannot move are set aside.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from regbayes._types import Flags, Floats, Indices, Reals
+from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._prefetch import AHEAD, prefetch_row
+from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
+
+
+class BoxRows(NamedTuple):
+    """The box dual as data; see `box_epoch`. There are n rows, one multiplier each."""
+
+    features: Reals
+    """(f, d): rows may share features, as the labels of one example do."""
+    norms: Floats
+    """(f,): squared norms of the rows of ``features``."""
+    feature_row: Indices
+    """(n,): the row of ``features`` that belongs to each row."""
+    task: Indices
+    """(n,): the task whose weights it meets."""
+    group: Indices
+    """(tasks,): tasks of one group share weights."""
+    linear: Floats
+    """(n,)"""
+    absolute: Floats
+    """(n,): not negative."""
+    ridge: Floats
+    """(n,): not negative."""
+    lower: Floats
+    """(n,): may be -inf."""
+    upper: Floats
+    """(n,): may be inf."""
+    sharing: float
+    """The square of rho: how strongly the tasks of a group share weights; 0 for not at all."""
+    penalty: float
+    """The loss per unit of violation reported for an infinite bound without ridge: hard constraints."""
+
+
+class BoxState(NamedTuple):
+    """What coordinate ascent on the box dual writes."""
+
+    dual: Floats
+    """(n,): the multipliers u."""
+    weights: Floats
+    """(tasks, d): per task, the sum of ``u_i x_i``."""
+    common: Floats
+    """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
+    active: Flags
+    """(n,): False for rows set aside."""
+
+
+# --- The law, in plain NumPy
+
+
+def _box_score(rows: BoxRows, state: BoxState, i: int) -> float:
+    """Return the expected score of row i: its features times its task's weights and the common ones."""
+    task = rows.task[i]
+    effective = state.weights[task] + rows.sharing * state.common[rows.group[task]]
+    return float(rows.features[rows.feature_row[i]] @ effective)
+
+
+def _box_best(rows: BoxRows, i: int, linear: float, curvature: float, penalty: float, keep: float) -> float:
+    """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
+
+    Without curvature the answer is a bound; an infinite one counts as ``penalty``.
+    """
+    pull = np.sign(linear) * -max(abs(linear) - rows.absolute[i], 0.0)
+    if curvature > 0.0:
+        return float(np.clip(pull / curvature, rows.lower[i], rows.upper[i]))
+    if pull == 0.0:
+        return keep
+    bound = float(rows.lower[i] if pull < 0.0 else rows.upper[i])
+    return bound if np.isfinite(bound) else math.copysign(penalty, pull)
+
+
+def _box_gap(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, float]:
+    """Return the row's loss, ``sup_v -(score + linear) v - absolute |v| - ridge v^2 / 2``, and its part of the gap."""
+    linear, absolute, ridge = score + rows.linear[i], rows.absolute[i], rows.ridge[i]
+    best = _box_best(rows, i, linear, ridge, rows.penalty, np.clip(0.0, rows.lower[i], rows.upper[i]))
+    loss = -linear * best - absolute * abs(best) - 0.5 * ridge * best**2
+    return loss, loss + linear * u + absolute * abs(u) + 0.5 * ridge * u**2
+
+
+def _box_slopes(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, float]:
+    """Return the left and right derivatives at u of what is minimised; a bound blocks with an infinite slope."""
+    slope, absolute = score + rows.linear[i] + rows.ridge[i] * u, rows.absolute[i]
+    left = -np.inf if u <= rows.lower[i] else slope + (absolute if u > 0.0 else -absolute)
+    right = np.inf if u >= rows.upper[i] else slope + (absolute if u >= 0.0 else -absolute)
+    return left, right
+
+
+def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+    """`box_epoch` in plain NumPy: the law."""
+    violation, gap, loss = 0.0, 0.0, 0.0
+    for i in order:
+        if not (restart or state.active[i]):
+            continue
+        u, x = float(state.dual[i]), rows.features[rows.feature_row[i]]
+        score = _box_score(rows, state, i)
+        row_loss, row_gap = _box_gap(rows, i, score, u)
+        loss, gap = loss + row_loss * restart, gap + row_gap
+        left, right = _box_slopes(rows, i, score, u)
+        state.active[i] = left >= 0.0 or right <= 0.0
+        row_violation = max(left, -right, 0.0)
+        if row_violation <= SATISFIED:
+            continue
+        curvature = (1.0 + rows.sharing) * rows.norms[rows.feature_row[i]]
+        linear = score + rows.linear[i] - curvature * u
+        best = _box_best(rows, i, linear, curvature + rows.ridge[i], np.inf, u)
+        if np.isinf(best):
+            violation = np.inf
+            continue
+        violation = max(violation, row_violation)
+        state.dual[i] = best
+        task = rows.task[i]
+        state.weights[task] += (best - u) * x
+        state.common[rows.group[task]] += (best - u) * x
+    return Progress(violation, gap, loss)
+
+
+def reference_box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
+    """`box_check` in plain NumPy: the law."""
+    loss, gap = 0.0, 0.0
+    for i in range(len(rows.task)):
+        row_loss, row_gap = _box_gap(rows, i, _box_score(rows, state, i), float(state.dual[i]))
+        loss, gap = loss + row_loss, gap + row_gap
+    return MarginCheck(loss, gap)
+
+
+def reference_box_weights(rows: BoxRows, dual: Floats) -> Floats:
+    """`box_weights` in plain NumPy: the law."""
+    weights = np.zeros((rows.group.size, rows.features.shape[1]))
+    np.add.at(weights, rows.task, dual[:, None] * rows.features[rows.feature_row])
+    return weights
+
+
+def reference_box_scores(rows: BoxRows, weights: Floats) -> Floats:
+    """`box_scores` in plain NumPy: the law."""
+    scores: Floats = np.einsum("ij,ij->i", rows.features[rows.feature_row], weights[rows.task])
+    return scores
+
+
+# --- The compiled loops
+
+
+@compiled_inline
+def _score(features: Reals, f: int, weights: Floats, t: int, sharing: float, common: Floats, g: int) -> float:
+    """Return ``<features[f], weights[t] + sharing * common[g]>``."""
+    own, shared = 0.0, 0.0
+    if sharing == 0.0:
+        for k in range(features.shape[1]):
+            own += features[f, k] * weights[t, k]
+        return own
+    for k in range(features.shape[1]):
+        own += features[f, k] * weights[t, k]
+        shared += features[f, k] * common[g, k]
+    return own + sharing * shared
+
+
+@compiled_inline
+def _best(
+    linear: float, absolute: float, curvature: float, lower: float, upper: float, penalty: float, keep: float
+) -> float:
+    """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
+
+    Without curvature the answer is a bound; an infinite one counts as ``penalty``.
+    """
+    pull = max(-linear - absolute, 0.0) - max(linear - absolute, 0.0)
+    if curvature > 0.0:
+        return min(max(pull / curvature, lower), upper)
+    if pull == 0.0:
+        return keep
+    if pull < 0.0:
+        return -penalty if np.isinf(lower) else lower
+    return penalty if np.isinf(upper) else upper
+
+
+@compiled_inline
+def _loss_and_gap(
+    linear: float, absolute: float, ridge: float, lower: float, upper: float, penalty: float, u: float
+) -> tuple[float, float]:
+    """Return the row's loss and its part of the duality gap; ``linear`` includes the score."""
+    best = _best(linear, absolute, ridge, lower, upper, penalty, min(max(0.0, lower), upper))
+    loss = -linear * best - absolute * abs(best) - 0.5 * ridge * best * best
+    return loss, loss + linear * u + absolute * abs(u) + 0.5 * ridge * u * u
+
+
+@compiled
+def _visit_rows(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
+    # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
+    features, norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
+    dual, weights, common, active = state
+    violation, gap, loss = 0.0, 0.0, 0.0
+    for visit in range(order.size):
+        if visit + AHEAD < order.size:
+            prefetch_row(features, feature_row[order[visit + AHEAD]])
+        i = order[visit]
+        if not (restart or active[i]):
+            continue
+        f, t, u, absolute, ridge = feature_row[i], task[i], dual[i], absolutes[i], ridges[i]
+        linear = _score(features, f, weights, t, sharing, common, group[t]) + linears[i]
+        row_loss, row_gap = _loss_and_gap(linear, absolute, ridge, lowers[i], uppers[i], penalty, u)
+        if restart:
+            loss += row_loss
+        gap += row_gap
+        slope = linear + ridge * u
+        left = -np.inf if u <= lowers[i] else slope + (absolute if u > 0.0 else -absolute)
+        right = np.inf if u >= uppers[i] else slope + (absolute if u >= 0.0 else -absolute)
+        active[i] = left >= 0.0 or right <= 0.0
+        row_violation = max(left, -right)
+        if row_violation <= SATISFIED:
+            continue
+        curvature = (1.0 + sharing) * norms[f]
+        best = _best(linear - curvature * u, absolute, curvature + ridge, lowers[i], uppers[i], np.inf, u)
+        if np.isinf(best):
+            violation = np.inf
+            continue
+        violation = max(violation, row_violation)
+        dual[i] = best
+        change = best - u
+        for k in range(features.shape[1]):
+            weights[t, k] += change * features[f, k]
+        if sharing != 0.0:
+            for k in range(features.shape[1]):
+                common[group[t], k] += change * features[f, k]
+    return violation, gap, loss
+
+
+@compiled
+def _check_rows(rows: BoxRows, state: BoxState) -> tuple[float, float]:
+    features, _norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
+    dual, weights, common, _active = state
+    loss, gap = 0.0, 0.0
+    for i in range(task.size):
+        t = task[i]
+        linear = _score(features, feature_row[i], weights, t, sharing, common, group[t]) + linears[i]
+        row_loss, row_gap = _loss_and_gap(linear, absolutes[i], ridges[i], lowers[i], uppers[i], penalty, dual[i])
+        loss += row_loss
+        gap += row_gap
+    return loss, gap
+
+
+@compiled
+def _score_rows(features: Reals, feature_row: Indices, task: Indices, weights: Floats, scores: Floats) -> None:
+    for i in range(task.size):
+        score = 0.0  # not summed in the array: the order would depend on where that lies in memory
+        for k in range(features.shape[1]):
+            score += features[feature_row[i], k] * weights[task[i], k]
+        scores[i] = score
+
+
+@compiled
+def _sum_weights(features: Reals, feature_row: Indices, task: Indices, dual: Floats, weights: Floats) -> None:
+    for i in range(task.size):
+        u, t, f = dual[i], task[i], feature_row[i]
+        if u != 0.0:
+            for k in range(features.shape[1]):
+                weights[t, k] += u * features[f, k]
+
+
+def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+    """Visit rows once, minimising the box dual exactly over each multiplier.
+
+    What is minimised over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
+    ``sum_i linear_i u_i + absolute_i |u_i| + ridge_i u_i^2 / 2``, where ``weights_t`` sums ``u_i x_i`` over the rows of
+    task t, ``x_i = features[feature_row_i]``, and ``common_g`` sums the weights of the tasks of group g.
+
+    Parameters
+    ----------
+    rows : BoxRows
+    order : (v,)
+        The rows to visit.
+    restart : bool
+        Visit rows that were set aside too.
+    state : BoxState
+        Written. A row is set aside when both directions away from its multiplier lose.
+
+    Returns
+    -------
+    Progress
+    """
+    return Progress(*_visit_rows(rows, order, restart, state))
+
+
+def box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
+    """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
+
+    The primal objective is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus the loss.
+    """
+    return MarginCheck(*_check_rows(rows, state))
+
+
+def box_weights(rows: BoxRows, dual: Floats) -> Floats:
+    """Return, per task, ``sum_i dual_i x_i``, (tasks, d)."""
+    weights = np.zeros((rows.group.size, rows.features.shape[1]))
+    _sum_weights(rows.features, rows.feature_row, rows.task, dual, weights)
+    return weights
+
+
+def box_scores(rows: BoxRows, weights: Floats) -> Floats:
+    """Return ``<x_i, weights[task_i]>`` for every row, (n,)."""
+    scores = np.empty(rows.task.size)
+    _score_rows(rows.features, rows.feature_row, rows.task, weights, scores)
+    return scores
