@@ -283,6 +283,41 @@ class TestCallbacks:
 
         assert run(**replay([2.0, 1.0]), callbacks=[meddle]).n_iter == 1
 
+    def test_callbacks_see_the_state_through_the_view(self):
+        seen: list[Progress] = []
+        run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: f"model {t}", stage="descent")
+        assert [(p.state, p.stage) for p in seen] == [("model 1", "descent"), ("model 2", "descent")]
+
+    def test_the_view_is_made_once_and_only_for_those_who_look(self):
+        made: list[int] = []
+
+        def look_at_the_second(progress: Progress) -> None:
+            if progress.iteration == 2:
+                assert progress.state is progress.state
+
+        watchers = [look_at_the_second, look_at_the_second, lambda p: p.objective < 0]
+        result = run(**replay([3.0, 2.0, 1.0, 0.0]), callbacks=watchers, view=lambda t: made.append(t) or object())
+        assert made == [2]
+        assert result.state == 3
+
+    def test_a_look_after_the_fit_shows_the_iteration_that_was_seen(self):
+        seen: list[Progress] = []
+        run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: 10 * t)
+        assert [p.state for p in reversed(seen)] == [20, 10]
+
+    def test_showing_a_progress_makes_no_view(self):
+        def view(t: int) -> int:
+            raise AssertionError("the view was made")
+
+        run(**replay([3.0, 2.0]), callbacks=[lambda p: repr(p) == ""], view=view)
+
+    def test_an_interrupt_while_a_view_is_made_ends_the_fit(self):
+        def view(t: int) -> int:
+            raise KeyboardInterrupt
+
+        result = run(**replay([2.0, 1.0, 0.0]), callbacks=[lambda p: p.state], view=view)
+        assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 1, 1)
+
 
 class TestTrace:
     @given(st.lists(st.tuples(finite, finite, finite), min_size=1, max_size=20))

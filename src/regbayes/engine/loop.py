@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from regbayes.engine.result import FitResult, Progress, Status, StepResult
 from regbayes.engine.trace import Record, Trace
 
 State = TypeVar("State")
 Terms = Mapping[str, float]
+Callback = Callable[[Progress[Any]], bool | None]
 
 
-def run(
+def run(  # noqa: PLR0913 - options, all by name
     step: Callable[[State], StepResult[State]],
     state: State,
     *,
     max_iter: int,
     objective: Callable[[State], Terms] | None = None,
     stop: Callable[[Sequence[float]], Status | None] | None = None,
-    callbacks: Sequence[Callable[[Progress[State]], bool | None]] = (),
+    callbacks: Sequence[Callback] = (),
+    view: Callable[[State], Any] | None = None,
+    stage: str = "",
     keep: Literal["best", "last"] = "best",
 ) -> FitResult[State]:
     """Repeat a step until it converges, and give back the best state seen.
@@ -48,6 +53,11 @@ def run(
         None leaves the end to the step and the limit.
     callbacks : sequence of callable
         Each is called with a :class:`Progress` after every iteration and may return True to stop.
+    view : callable, optional
+        From a state to what callbacks see as ``Progress.state``, for instance a fitted model that may be asked to
+        predict. It is called at most once an iteration, and only if a callback looks; by default they see the state.
+    stage : str, default=""
+        Name of the part of a fit that these iterations are, which callbacks see as ``Progress.stage``.
     keep : {"best", "last"}, default="best"
         Which state to give back: the one with the lowest objective (the latest of equals), or the last whose objective
         is finite. The last is right where objectives of different iterations cannot be compared, as in a Markov chain
@@ -63,7 +73,7 @@ def run(
         raise ValueError(f"keep must be 'best' or 'last', got {keep!r}")
     log = _Log(state, keep)
     try:
-        status = _iterate(log, step, max_iter, objective, stop, callbacks)
+        status = _iterate(log, step, max_iter, objective, stop, _Audience(callbacks, view, stage, max_iter))
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     return log.result(status)
@@ -75,7 +85,7 @@ def _iterate(
     max_iter: int,
     objective: Callable[[State], Terms] | None,
     stop: Callable[[Sequence[float]], Status | None] | None,
-    callbacks: Sequence[Callable[[Progress[State]], bool | None]],
+    audience: _Audience[State],
 ) -> Status:
     state = log.kept[1]
     if objective is not None:
@@ -92,8 +102,7 @@ def _iterate(
                 raise ValueError("the step reported no terms and run() was given no objective to compute them")
             terms = objective(state)
         record = log.add(iteration, state, terms, result.diagnostics)
-        # Every callback hears of every iteration, also when another one has already asked to stop.
-        asked = [callback(_progress(record, max_iter, state)) is True for callback in callbacks]
+        asked_to_stop = audience.tell(record, state)
         if not math.isfinite(record.objective):
             return Status.DIVERGED
         if result.status is not None:
@@ -101,21 +110,39 @@ def _iterate(
         verdict = None if stop is None else stop(log.objectives)
         if verdict is not None:
             return verdict
-        if any(asked):
+        if asked_to_stop:
             return Status.STOPPED
     return Status.ITERATION_LIMIT
 
 
-def _progress(record: Record, max_iter: int, state: State) -> Progress[State]:
-    return Progress(
-        iteration=record.iteration,
-        max_iter=max_iter,
-        objective=record.objective,
-        terms=record.terms,
-        diagnostics=record.diagnostics,
-        elapsed=record.elapsed,
-        state=state,
-    )
+@dataclass(frozen=True)
+class _Audience(Generic[State]):
+    """The callbacks, and how they see an iteration."""
+
+    callbacks: Sequence[Callback]
+    view: Callable[[State], Any] | None
+    stage: str
+    max_iter: int
+
+    def tell(self, record: Record, state: State) -> bool:
+        """Show an iteration to every callback; return whether one asked to stop."""
+        progress = Progress(
+            iteration=record.iteration,
+            max_iter=self.max_iter,
+            objective=record.objective,
+            terms=record.terms,
+            diagnostics=record.diagnostics,
+            elapsed=record.elapsed,
+            view=partial(self.view or _as_it_is, state),
+            stage=self.stage,
+        )
+        # Every callback hears of every iteration, also when another one has already asked to stop.
+        asked = [callback(progress) is True for callback in self.callbacks]
+        return any(asked)
+
+
+def _as_it_is(state: State) -> State:
+    return state
 
 
 class _Log(Generic[State]):

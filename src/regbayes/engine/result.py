@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from regbayes._registry import persistable
@@ -71,10 +72,10 @@ class Progress(Generic[State]):
         What the step reported, read-only.
     elapsed : float
         Seconds since the loop began.
-    state : State
-        The state after this iteration, which need not be the best one.
+    view : callable
+        Returns ``state``.
     stage : str
-        Which part of the fit this is an iteration of, where a model's fit has several; the loop itself knows of none.
+        Which part of the fit this is an iteration of, where a fit has several; as :func:`run` was told.
     """
 
     iteration: int
@@ -83,8 +84,16 @@ class Progress(Generic[State]):
     terms: Mapping[str, float]
     diagnostics: Mapping[str, float]
     elapsed: float
-    state: State
+    view: Callable[[], State] = field(repr=False)
     stage: str = ""
+
+    @cached_property
+    def state(self) -> State:
+        """The state after this iteration, which need not be the best one, as the loop's ``view`` shows it.
+
+        It is made when it is first looked at, and only once: most callbacks look at the numbers alone.
+        """
+        return self.view()
 
 
 @dataclass(frozen=True)

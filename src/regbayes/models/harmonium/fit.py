@@ -89,7 +89,7 @@ def fit(
 
 
 def _seeing_states(callback: Callback, problem: Problem) -> Callable[[Progress[Any]], bool | None]:
-    return lambda progress: callback(replace(progress, state=_state(problem, progress.state.at)))
+    return lambda progress: callback(replace(progress, view=lambda: _state(problem, progress.state.at)))
 
 
 def _state(problem: Problem, at: Evaluation) -> State:

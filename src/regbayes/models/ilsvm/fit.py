@@ -219,7 +219,7 @@ def _watching(callbacks: Sequence[Callback], problem: Problem, stage: str) -> li
 
     def watch(callback: Callback, progress: Progress[Any]) -> bool | None:
         at = progress.state.search.at if stage == START_UP else progress.state.at
-        return callback(replace(progress, stage=stage, state=partial(_finished, problem, at, FINAL)))
+        return callback(replace(progress, stage=stage, view=lambda: partial(_finished, problem, at, FINAL)))
 
     return [partial(watch, callback) for callback in callbacks]
 

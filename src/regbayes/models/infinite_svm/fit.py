@@ -134,4 +134,4 @@ def _finished(problem: Problem, at: Round) -> State:
 
 
 def _seeing_states(callback: Callback, problem: Problem) -> Callable[[Progress[Any]], bool | None]:
-    return lambda progress: callback(replace(progress, state=_state(problem, progress.state)))
+    return lambda progress: callback(replace(progress, view=lambda: _state(problem, progress.state)))

@@ -125,7 +125,7 @@ def fit(
 
 
 def _watch(callback: Callback, finished: Callable[[Any], MeanField], progress: Progress[Any]) -> bool | None:
-    return callback(replace(progress, state=partial(finished, progress.state)))
+    return callback(replace(progress, view=lambda: partial(finished, progress.state)))
 
 
 def _first_logits(documents: WordCounts, n_words: int, supervision: Supervision | None, settings: Settings) -> Floats:

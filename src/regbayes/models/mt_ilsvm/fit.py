@@ -217,6 +217,6 @@ def _watching(
     """Show callbacks the stage, and the state instead of the point."""
 
     def show(callback: Callback, at: Progress[Any]) -> bool | None:
-        return callback(replace(at, state=_state(at.state, problem), stage=stage))
+        return callback(replace(at, view=lambda: _state(at.state, problem), stage=stage))
 
     return [partial(show, callback) for callback in callbacks]

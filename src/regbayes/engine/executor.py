@@ -1,0 +1,119 @@
+"""Where work on blocks of rows is done: in the caller's thread, or in several.
+
+A model hands a function and the blocks to an executor that was chosen above it, and gets the results or their sum in
+the order of the blocks. Blocks do not depend on the executor and sums are taken in their order, so the result has the
+same bits for any number of workers.
+
+A block is whatever the function takes: today a slice of the rows in memory (`row_blocks`), elsewhere a handle of rows
+that lie on another machine. Executors look at no block, so others can be written against :class:`Executor` alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+from regbayes.kernels.chunks import chunk_bounds
+
+AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
+
+
+class Addable(Protocol):
+    """What can be summed: numbers, arrays, and dataclasses of statistics with an ``__add__``."""
+
+    def __add__(self, other: Self, /) -> Any: ...
+
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+Sum = TypeVar("Sum", bound=Addable)
+
+
+class Executor(Protocol):
+    """Calls a function for every block."""
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return ``((f(b_0) + f(b_1)) + f(b_2)) + ...``; few of the results are held at once."""
+
+
+@dataclass(frozen=True)
+class Serial:
+    """One block after another, in the caller's thread."""
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+        return [function(block) for block in blocks]
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return the sum of the function's results, added in the order of the blocks."""
+        return _add_up(map(function, blocks))
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Several blocks at once, in threads of this process.
+
+    The function is called concurrently, so it may write only to what belongs to its block. Threads help as far as it
+    releases the interpreter's lock, as NumPy and the compiled kernels do. An exception in a block, an interrupt among
+    them, is raised in the caller once the blocks that have begun are over; no further one begins.
+
+    Parameters
+    ----------
+    n_threads : int
+        How many; 1 is the caller's own.
+    """
+
+    n_threads: int
+
+    def __post_init__(self) -> None:
+        if self.n_threads < 1:
+            raise ValueError(f"n_threads must be at least 1, got {self.n_threads!r}")
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+        with closing(self._each(function, blocks)) as results:
+            return list(results)
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return the sum of the function's results, added in the order of the blocks."""
+        with closing(self._each(function, blocks)) as results:
+            return _add_up(results)
+
+    def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
+        n_threads = min(self.n_threads, len(blocks))
+        if n_threads <= 1:
+            yield from map(function, blocks)
+            return
+        pool = ThreadPoolExecutor(n_threads)
+        try:
+            pending = deque(pool.submit(function, block) for block in blocks[: AHEAD * n_threads])
+            for block in blocks[AHEAD * n_threads :]:
+                yield pending.popleft().result()
+                pending.append(pool.submit(function, block))
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def row_blocks(n_rows: int) -> list[slice]:
+    """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
+    return [slice(first, last) for first, last in chunk_bounds(n_rows)]
+
+
+def _add_up(results: Iterable[Sum]) -> Sum:
+    iterator = iter(results)
+    try:
+        total = next(iterator)
+    except StopIteration:
+        raise ValueError("there are no blocks, so there is nothing to sum") from None
+    for result in iterator:
+        total = total + result
+    return total

@@ -1,0 +1,157 @@
+"""Executors: the same results, in the same order, from any number of workers."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from regbayes.engine import Executor, Serial, Threads, row_blocks
+from regbayes.kernels.chunks import chunk_bounds
+
+EXECUTORS: list[Executor] = [Serial(), Threads(1), Threads(2), Threads(5)]
+every_executor = pytest.mark.parametrize("executor", EXECUTORS, ids=repr)
+
+
+@dataclass(frozen=True)
+class Stats:
+    total: np.ndarray  # (d,)
+    outer: np.ndarray  # (d, d)
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(self.total + other.total, self.outer + other.outer)
+
+
+@pytest.fixture
+def X():
+    # Columns of many sizes: sums taken in another order would differ in their last bits.
+    return np.random.default_rng(0).normal(size=(20_000, 4)) * 10.0 ** np.arange(-3, 5, 2)
+
+
+@every_executor
+def test_sums_have_the_same_bits_for_any_number_of_workers(X, executor):
+    def statistics(rows: slice) -> Stats:
+        time.sleep(0.002 * (rows.start % 3))  # later blocks end earlier
+        return Stats(X[rows].sum(axis=0), X[rows].T @ X[rows])
+
+    blocks = row_blocks(len(X))
+    assert len(blocks) == 10
+    found = executor.map_reduce(statistics, blocks)
+    total, outer = np.zeros(4), np.zeros((4, 4))
+    for rows in blocks:
+        total, outer = total + X[rows].sum(axis=0), outer + X[rows].T @ X[rows]
+    assert np.array_equal(found.total, total)
+    assert np.array_equal(found.outer, outer)
+    assert not np.array_equal(total, sum(X[rows].sum(axis=0) for rows in reversed(blocks)))  # order matters here
+
+
+@every_executor
+def test_blocks_are_any_objects_and_keep_their_order(executor):
+    def slow_for_early_ones(name: str) -> str:
+        time.sleep(0.01 if name < "e" else 0.0)
+        return name.upper()
+
+    names = [chr(ord("a") + i) for i in range(26)]
+    assert executor.map(slow_for_early_ones, names) == [name.upper() for name in names]
+    assert executor.map_reduce(slow_for_early_ones, names) == "".join(names).upper()
+
+
+@every_executor
+def test_one_block_is_its_own_sum_and_none_has_none(executor):
+    assert executor.map_reduce(lambda block: block, [7]) == 7
+    assert executor.map(lambda block: block, []) == []
+    with pytest.raises(ValueError, match="there are no blocks"):
+        executor.map_reduce(lambda block: block, [])
+
+
+def test_threads_work_at_the_same_time():
+    together = threading.Barrier(3, timeout=30)
+    assert sorted(Threads(3).map(lambda block: together.wait(), range(3))) == [0, 1, 2]
+
+
+def test_one_thread_is_the_callers():
+    assert Threads(1).map(lambda block: threading.current_thread(), range(2)) == [threading.current_thread()] * 2
+
+
+def test_few_results_are_held_at_once():
+    begun: list[int] = []
+
+    class Counted(int):
+        def __add__(self, other):
+            assert len(begun) <= int(other) + 1 + 2 * 2  # what is added, and what was handed out ahead of it
+            return Counted(other)
+
+    assert Threads(2).map_reduce(lambda block: begun.append(block) or Counted(block), range(100)) == 99
+
+
+@every_executor
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt], ids=["error", "interrupt"])
+@pytest.mark.parametrize("method", ["map", "map_reduce"])
+def test_an_exception_in_a_block_is_raised_and_no_later_block_begins(executor, error, method):
+    begun: list[int] = []
+
+    def fail_at_three(block: int) -> int:
+        begun.append(block)
+        time.sleep(0.002)
+        if block == 3:
+            raise error("block three")
+        return block
+
+    before = threading.active_count()
+    with pytest.raises(error, match="block three"):
+        getattr(executor, method)(fail_at_three, range(1000))
+    assert max(begun) <= 3 + 2 * 5
+    assert threading.active_count() == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
+def test_an_interrupt_of_the_caller_ends_the_work():
+    begun: list[int] = []
+    main = threading.get_ident()
+
+    def work(block: int) -> int:
+        begun.append(block)
+        if block == 4:
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.01)
+        return block
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        Threads(2).map_reduce(work, range(10_000))
+    assert len(begun) < 100
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_while_results_are_added_ends_the_work():
+    class Unwilling(int):
+        def __add__(self, other):
+            raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        Threads(2).map_reduce(Unwilling, range(100))
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 2047, 2048, 2049, 10_000])
+def test_row_blocks_partition_the_rows_as_the_kernels_do(n_rows):
+    blocks = row_blocks(n_rows)
+    rows = np.arange(n_rows)
+    assert np.array_equal(np.concatenate([rows[:0], *(rows[block] for block in blocks)]), rows)
+    assert [(block.start, block.stop) for block in blocks] == chunk_bounds(n_rows)
+
+
+def test_no_threads_are_refused():
+    with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
+        Threads(0)
+
+
+@every_executor
+def test_an_executor_can_be_sent_elsewhere(executor):
+    assert pickle.loads(pickle.dumps(executor)) == executor
