@@ -23,6 +23,8 @@ LAYERS = (
     "kernels",
     "engine",
     "framework",
+    "margins",
+    "joint",
     "priors",
     "models",
     "persistence",

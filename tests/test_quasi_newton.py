@@ -12,7 +12,7 @@ from scipy.special import expit
 from regbayes.engine import Status
 from regbayes.framework.large_margin import MarginSolution
 from regbayes.framework.margin_accuracy import LEAST_GAP, Accuracy, AccuracyRule
-from regbayes.framework.quasi_newton import MEMORY, backtrack, direction, dot, remember
+from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, remember
 
 RNG = np.random.default_rng(0)
 ROWS, TARGETS = RNG.standard_normal((80, 12)) * np.linspace(0.2, 5.0, 12), RNG.choice([-1.0, 1.0], 80)

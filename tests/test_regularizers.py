@@ -31,6 +31,7 @@ from regbayes.regularizers import (
     Ridge,
     Scaled,
     Shifted,
+    Signed,
     Sum,
 )
 from regbayes.testing import check_regularizer
@@ -38,7 +39,7 @@ from regularizer_cases import COMBINED, COSTS, ELEMENTARY, SUMS
 
 CLASSES = {
     KL, AtLeast, AtMost, Ball, Blocks, EpsilonInsensitive, Equal, GeneralizedKL, Hinge, MultiClassHinge,
-    MultiClassSquaredHinge, Reflected, Ridge, Scaled, Shifted, Sum,
+    MultiClassSquaredHinge, Reflected, Ridge, Scaled, Shifted, Signed, Sum,
 }  # fmt: skip
 
 

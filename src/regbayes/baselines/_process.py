@@ -27,7 +27,7 @@ from scipy.spatial.distance import cdist
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult, RelativeChange, Status, StepResult, run
-from regbayes.framework.quasi_newton import Moves, backtrack, direction, dot, remember
+from regbayes.joint.quasi_newton import Moves, backtrack, direction, dot, remember
 
 JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs, as in GPyTorch for 64-bit numbers
 TRIALS = 20  # of step lengths

@@ -303,9 +303,7 @@ class SimplexAscent:
     def solution(self, at: Outcome) -> MarginSolution:
         """Return the multipliers and weights as they are."""
         nothing = np.zeros((0, self.state.weights.shape[1]))
-        return MarginSolution(
-            self.state.omega, self.state.weights, nothing, at.primal, at.gap, at.n_epochs, at.status
-        )
+        return MarginSolution(self.state.omega, self.state.weights, nothing, at.primal, at.gap, at.n_epochs, at.status)
 
 
 class BoxAscent:

@@ -24,8 +24,8 @@ from regbayes.framework.composite import (
     prox_conjugate,
     stack_pieces,
 )
+from regbayes.framework.coordinate_ascent import solve_box
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.large_margin import solve_box
 from regbayes.framework.log_partition import GaussianAffine, LogPartition
 from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
 

@@ -15,7 +15,7 @@ the loss itself, at 1 a margin for each class. What the smoothing adds to the ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -177,7 +177,7 @@ class SimplexBlock:
         return np.where(active, over / self.smoothing, 0.0), margins, active
 
     def _curvature(self, active: Array) -> tuple[Floats, Floats, Floats]:
-        """Return how a row's multipliers follow its margins: ``own`` their own, less ``shared`` times the sum of all."""
+        """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""
         count = active.sum(axis=1).astype(np.float64)
         with np.errstate(divide="ignore"):
             own = 1.0 / (self.form.ridge * self.smoothing)
@@ -206,7 +206,7 @@ class SharedPrior:
     @property
     def coupling(self) -> Floats:
         """``c`` of each group, shape (groups,)."""
-        return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group))
+        return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group).astype(np.float64))
 
     def precision(self, weights: Floats) -> Floats:
         """Return the prior precision times weights."""
@@ -220,10 +220,14 @@ class SharedPrior:
             return pulled
         return pulled + self.sharing**2 * sum_by_group(pulled, self.group)[self.group]
 
+    def shared(self, weights: Floats) -> Floats:
+        """Return what the likeliest split gives the groups: the part of its tasks' weights in common, (groups, d)."""
+        return self.coupling[:, None] * sum_by_group(weights, self.group)
+
     def solve(self, curvature: Floats, right: Floats) -> Floats:
         """Solve ``(precision + curvature) x = right`` for a curvature with a block per task (tasks, d, d)."""
         blocks = curvature + np.eye(right.shape[1])
-        found = np.linalg.solve(blocks, right[:, :, None])[:, :, 0]
+        found = _solve_each(blocks, right)
         if self.sharing == 0.0:
             return found
         inverses = np.linalg.inv(blocks)
@@ -231,8 +235,13 @@ class SharedPrior:
         np.add.at(summed, self.group, inverses)
         by_sum = np.eye(right.shape[1]) - self.coupling[:, None, None] * summed
         sums = sum_by_group(found, self.group)
-        shared = self.coupling[:, None] * np.linalg.solve(by_sum, sums[:, :, None])[:, :, 0]
+        shared = self.coupling[:, None] * _solve_each(by_sum, sums)
         return found + np.einsum("tij,tj->ti", inverses, shared[self.group])
+
+
+def _solve_each(systems: Floats, right: Floats) -> Floats:
+    """Solve a linear system for each task: systems (tasks, d, d), right (tasks, d)."""
+    return np.linalg.solve(systems, right[:, :, None])[:, :, 0].astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True)
@@ -321,7 +330,8 @@ class _Problem:
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix."""
         curvature = at.sums.curvature
-        if all(isinstance(block, BoxBlock) for block in self.blocks):
+        mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
+        if not mixing:
             return -self.prior.solve(curvature, at.gradient)
         factors = [cho_factor(block + np.eye(len(block))) for block in curvature]
 
@@ -330,7 +340,7 @@ class _Problem:
 
         def product(v: Floats) -> Floats:
             self.n_passes += 1
-            bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), self.blocks)
+            bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
             return self.prior.precision(v) + bent
 
         return _conjugate_gradients(product, -at.gradient, precondition)
@@ -377,7 +387,9 @@ def _line_search(problem: _Problem, at: _Point) -> _Point | None:
     return None
 
 
-def _conjugate_gradients(product, right: Floats, precondition) -> Floats:  # type: ignore[no-untyped-def]
+def _conjugate_gradients(
+    product: Callable[[Floats], Floats], right: Floats, precondition: Callable[[Floats], Floats]
+) -> Floats:
     """Solve a symmetric system roughly: the closer to the solution the problem is, the less roughly."""
     x, residual = np.zeros_like(right), right
     scaled = precondition(residual)

@@ -340,7 +340,9 @@ class Signed(Regularizer):
         self.regularizer = regularizer
         self.signs = check_target("signs", signs)
         if regularizer.block_size != 1:
-            raise ValueError(f"{type(regularizer).__name__} is not separable: its coordinates cannot be reversed singly")
+            raise ValueError(
+                f"{type(regularizer).__name__} is not separable: its coordinates cannot be reversed singly"
+            )
         if not np.all(np.abs(self.signs) == 1):
             raise ValueError("signs must be 1 or -1")
         self._size = common_size([regularizer.size, size_of(self.signs)], "the regularizer and the signs")
@@ -355,7 +357,7 @@ class Signed(Regularizer):
     def conjugate(self, u: ArrayLike) -> float:
         return self.regularizer.conjugate(self.signs * as_floats(u))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.signs * self.regularizer.prox(self.signs * x, step), x)
 

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Indices
+from regbayes._types import Floats, Indices, Reals
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
-    AnyFloats,
     Regularizer,
     add,
     as_floats,
@@ -69,7 +68,7 @@ class Hinge(Regularizer):
         with np.errstate(over="ignore"):  # a power close to 1 has a conjugate that overflows to its limit, inf
             return float(np.sum((k - 1) * C[soft] * (u[soft] / (k * C[soft])) ** (k / (k - 1))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         weight = self.C * np.asarray(step)
         if self.power == 1:
@@ -104,7 +103,7 @@ def _reach(C: Floats, power: float) -> tuple[Floats, Floats]:
     return np.where(C > 0, np.inf, 0.0), ridge
 
 
-def _power_prox(x: AnyFloats, weight: AnyFloats, power: float) -> Floats:
+def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x] by bisection: monotone, so it cannot fail."""
     low, high = np.zeros_like(x, dtype=np.float64), np.asarray(x, dtype=np.float64).copy()
     for _ in range(80):
@@ -224,7 +223,7 @@ class MultiClassHinge(_MultiClass):
             return np.inf
         return dot(rows, -self._costs(rows))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -263,7 +262,7 @@ class MultiClassSquaredHinge(_MultiClass):
         squares = np.divide(total**2, 4 * C, out=np.zeros(len(C)), where=(C > 0) & np.isfinite(C))
         return add(float(np.sum(squares)), dot(rows, -self._costs(rows)))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
@@ -329,7 +328,7 @@ class EpsilonInsensitive(Regularizer):
         soft = (C > 0) & np.isfinite(C)
         return add(linear, float(np.sum(np.divide(u**2, 4 * C, out=np.zeros(u.shape), where=soft))))
 
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         away = x - self.target
         side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)

@@ -12,10 +12,10 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
-from regbayes.framework import quasi_newton
 from regbayes.framework.large_margin import MultiClassDual
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
-from regbayes.framework.quasi_newton import Moves
+from regbayes.joint import quasi_newton
+from regbayes.joint.quasi_newton import Moves
 from regbayes.models.harmonium.margins import Margins, margin_gradient, solve_margins
 from regbayes.models.harmonium.objective import log_normaliser, normaliser_gradient
 from regbayes.models.harmonium.state import Data, Globals, Settings

@@ -17,9 +17,9 @@ from scipy.linalg import cho_factor, cho_solve
 
 from regbayes._types import Floats
 from regbayes.engine import Status, StepResult
-from regbayes.framework import quasi_newton
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
-from regbayes.framework.quasi_newton import Moves
+from regbayes.joint import quasi_newton
+from regbayes.joint.quasi_newton import Moves
 from regbayes.models.ilsvm.inference import Stats, infer_all, reverse_all
 from regbayes.models.ilsvm.margins import Dual, Margins, margin_slopes, solve_margins
 from regbayes.models.ilsvm.objective import generative_terms, second_moment

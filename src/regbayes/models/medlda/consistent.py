@@ -13,9 +13,9 @@ import numpy as np
 
 from regbayes._types import Floats, Singles
 from regbayes.engine import Status, StepResult
-from regbayes.framework import quasi_newton
 from regbayes.framework.margin_accuracy import Accuracy, AccuracyRule
-from regbayes.framework.quasi_newton import Moves
+from regbayes.joint import quasi_newton
+from regbayes.joint.quasi_newton import Moves
 from regbayes.kernels.meanfield import Prior, WordCounts, infer_by_sweeps, reverse_sweeps
 from regbayes.kernels.types import padded
 from regbayes.models.medlda.margins import Dual, Readout, solve_readout

@@ -1,0 +1,87 @@
+"""What a model writes to be learned under a head."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Self, TypeVar
+
+from regbayes._types import Floats, Reals
+
+Params = TypeVar("Params")
+Stats = TypeVar("Stats", bound="RowSums")
+Pulled = TypeVar("Pulled", bound="RowSums")
+Rows = TypeVar("Rows")
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over rows, for dataclasses of numbers and arrays: those of two blocks are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Inferred(Generic[Stats]):
+    """What inference finds for a block of rows."""
+
+    features: Reals  # (n, K): what the head sees
+    stats: Stats
+    cache: Any = None  # what `pull_back` would otherwise compute again
+
+
+class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
+    """A generative model with features of rows, inferred without labels.
+
+    Rows come in blocks, whatever they are to the model; functions of a block are pure, and their sums add up. So
+    threads, other machines and mini-batches are different ways to call the same functions. Descent moves one array of
+    the parameters, `position`; the others may have closed forms (`update_blocks`).
+    """
+
+    @abstractmethod
+    def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
+        """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+
+    @abstractmethod
+    def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        """Differentiate through the inference: from a gradient by the features to sums that `gradient` takes.
+
+        Parameters
+        ----------
+        rows : Rows
+        params : Params
+        inferred : Inferred
+            What `infer` returned for these rows and parameters.
+        gradient : array of shape (n, K), or None
+            Of the head's value, a new array that may be overwritten. None: there is no head.
+        """
+
+    @abstractmethod
+    def terms(self, params: Params, stats: Stats) -> Mapping[str, float]:
+        """Return the named generative terms of the objective, constants kept; ``inf`` where there is no such model."""
+
+    @abstractmethod
+    def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Reals:
+        """Return the gradient of the whole objective with respect to `position`."""
+
+    @abstractmethod
+    def position(self, params: Params) -> Reals:
+        """Return the array that descent moves."""
+
+    @abstractmethod
+    def move(self, params: Params, position: Reals) -> Params:
+        """Return the parameters with another position."""
+
+    def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals] | None:
+        """Return a first guess at the inverse curvature, linear and positive definite; the identity by default."""
+        return None
+
+    def first_length(self, params: Params) -> float | None:
+        """Return the length of the first step, where nothing is known of the curvature; by default the gradient's."""
+        return None
+
+    def update_blocks(self, params: Params, stats: Stats) -> Params | None:
+        """Return the parameters with other blocks in closed form; tried now and then, kept where J does not rise."""
+        return None
