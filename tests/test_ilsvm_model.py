@@ -275,13 +275,12 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     assert gradients[1] == pytest.approx(gradients[0][:, columns], abs=1e-5 * np.abs(gradients[0]).max())
 
 
-def test_statistics_of_rows_add_up_and_come_apart():
+def test_statistics_of_rows_add_up():
     problem = make_problem(16)
     X, g = problem.data.X, start_of(problem)
     whole, first, second = (local_step(rows, g)[1] for rows in (X, X.take(slice(25)), X.take(slice(25, None))))
     for name in Stats.__dataclass_fields__:
         assert getattr(first + second, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
-        assert getattr(whole - first, name) == pytest.approx(getattr(second, name), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
