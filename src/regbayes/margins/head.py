@@ -43,6 +43,8 @@ class MarginHead:
         Columns that the head sees beside the features of the rows with targets, as they are.
     rows : (n,), default=None
         Which rows have targets; all by default.
+    row_weights : (n,), default=None
+        How often each row with targets counts in the mean that is taken off. Its prices have the factor already.
     """
 
     targets: Targets
@@ -52,6 +54,7 @@ class MarginHead:
     weight_variance: float = 1.0
     inputs: Floats | None = None
     rows: Integers | None = None
+    row_weights: Floats | None = None
 
     @cached_property
     def form(self) -> BoxDual | SimplexDual:
@@ -67,9 +70,11 @@ class MarginHead:
 
     def centre(self, features: Reals) -> Floats:
         """Return what is taken off the features of the rows with targets, shape (K,)."""
-        if self.fit_intercept and self.centred and len(features):
+        if not (self.fit_intercept and self.centred and len(features)):
+            return np.zeros(features.shape[1])
+        if self.row_weights is None:
             return features.mean(axis=0, dtype=np.float64)
-        return np.zeros(features.shape[1])
+        return self.row_weights @ features / self.row_weights.sum()
 
     def solve(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
         """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve."""
@@ -82,9 +87,15 @@ class MarginHead:
             seen *= self.scale
         found, phi = self._solve(seen, warm_start, tolerance)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
-        head = LinearHead(self.scale * found.weights, centre, self.fit_intercept)
         return FittedHead(
-            head, phi, penalty, found.primal - penalty, found.gap, found.status, self.rows, n_rows, self.centred
+            head=LinearHead(self.scale * found.weights, centre, self.fit_intercept),
+            multipliers=phi,
+            kl_weights=penalty,
+            margin=found.primal - penalty,
+            gap=found.gap,
+            status=found.status,
+            problem=self,
+            n_rows=n_rows,
         )
 
     def _solve(self, seen: Floats, warm_start: Floats | None, tolerance: Tolerance) -> tuple[MarginSolution, Floats]:
@@ -145,9 +156,8 @@ class FittedHead:
     margin: float  # the loss, prices included
     gap: float  # the sum of both is above its minimum by this at most
     status: Status
-    rows: Integers | None  # which rows have targets; None: all
-    n_rows: int  # all rows
-    centred: bool
+    problem: MarginHead
+    n_rows: int  # all rows, with targets or without
 
     @property
     def terms(self) -> dict[str, float]:
@@ -160,32 +170,32 @@ class FittedHead:
         return self.kl_weights + self.margin
 
     @cached_property
-    def _phi(self) -> Floats:
-        """Multipliers of all rows, zero without targets, shape (N, outputs)."""
-        if self.rows is None:
-            return self.multipliers
-        phi = np.zeros((self.n_rows, self.multipliers.shape[1]))
-        phi[self.rows] = self.multipliers
-        return phi
-
-    @cached_property
-    def _has_targets(self) -> Floats | None:
-        if self.rows is None:
-            return None
-        found = np.zeros((self.n_rows, 1))
-        found[self.rows] = 1.0
-        return found
+    def _of_all_rows(self) -> tuple[Floats, Floats | None]:
+        """Multipliers of all rows, zero without targets, (N, outputs); and the share of each in the mean, (N, 1)."""
+        problem, phi, n = self.problem, self.multipliers, max(len(self.multipliers), 1)
+        centred = self.head.fit_intercept and problem.centred
+        shares = np.full((len(phi), 1), 1.0 / n) if centred else None
+        if shares is not None and problem.row_weights is not None:
+            shares = problem.row_weights[:, None] / problem.row_weights.sum()
+        if problem.rows is None:
+            return phi, shares
+        spread = np.zeros((self.n_rows, phi.shape[1]))
+        spread[problem.rows] = phi
+        if shares is None:
+            return spread, None
+        spread_shares = np.zeros((self.n_rows, 1))
+        spread_shares[problem.rows] = shares
+        return spread, spread_shares
 
     def gradient(self, rows: slice) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
         Features that are centred are so on their own mean: what a row gains all rows with targets share.
         """
-        weights = self.head.feature_weights
-        found = self._phi[rows] @ -weights
-        if self.head.fit_intercept and self.centred:
-            share = self.multipliers.sum(axis=0) @ -weights / max(len(self.multipliers), 1)
-            found -= share if self._has_targets is None else self._has_targets[rows] * share
+        weights, (phi, shares) = -self.head.feature_weights, self._of_all_rows
+        found = phi[rows] @ weights
+        if shares is not None:
+            found -= shares[rows] * (self.multipliers.sum(axis=0) @ weights)
         return found
 
 
