@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils.validation import _check_sample_weight
 from threadpoolctl import ThreadpoolController
 
 from regbayes._types import Flags, Floats
@@ -71,6 +72,16 @@ def check_listed(owner: Any, listed: str, constraints: list[Any]) -> None:
     for i, value in enumerate(getattr(owner, listed)):
         name = f"{listed}[{i}]"
         validate_parameter_constraints({name: constraints}, {name: value}, caller_name=type(owner).__name__)
+
+
+def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
+    """Return how often each row counts, None where all count once; none is negative, and some are positive."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not np.any(weights > 0):
+        raise ValueError("sample_weight must be positive for some row: all of them are zero")
+    return None if np.all(weights == 1.0) else weights
 
 
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
