@@ -358,7 +358,7 @@ class Table:
         self.broken: list[str] = []
 
     def header(self, trees: Iterable[str]) -> None:
-        print(f"{'row':36}" + "".join(f"{tree + ' +- sd':>16}{'s':>7}" for tree in trees), end="")
+        print(f"{'row':36}" + "".join(f"{tree + ' +- sd':>16}{'cpu s':>7}" for tree in trees), end="")
         print(f"{'difference +- se':>20}{'/ se':>7}{'cpu':>7}{'time':>7}" if len(set(trees)) == 2 else "")
 
     def row(self, name: str, quality: dict[str, list[dict[str, Any]]], speed: list[dict[str, Any]]) -> None:
@@ -366,7 +366,7 @@ class Table:
         for tree, records in quality.items():
             if records:
                 values[tree] = 100 * np.array([record["quality"] for record in records])
-                seconds = np.median([record["seconds"] for record in records])
+                seconds = np.median([record["cpu"] for record in records])
                 line += f"{f'{values[tree].mean():.2f} +- {values[tree].std():.2f}':>16}{seconds:7.2f}"
         if len(values) == 2:
             mean, error = mean_and_error(values[AFTER] - values[BEFORE])
