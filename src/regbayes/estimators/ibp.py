@@ -18,11 +18,20 @@ from regbayes.estimators._common import (
     POSITIVE,
     generator,
     one_blas_thread,
+    row_weights,
     set_fitted,
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import earlier_fit, latent_attributes, settings_of
+from regbayes.estimators._latent import (
+    centre_rows,
+    drop_weightless,
+    earlier_fit,
+    infer_by_blocks,
+    infer_label_free,
+    latent_attributes,
+    settings_of,
+)
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import Params, Rows, bound_rows, reconstruct
