@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes.engine.result import Status
 from regbayes.framework.composite import (
     Piece,
     block_scale,
@@ -55,7 +56,7 @@ class DualSolution:
     dual: float
     gap: float
     violation: float  # how far E_q[psi] lies outside the regularizer's domain, in standard deviations
-    converged: bool
+    status: Status  # CONVERGED, STALLED or ITERATION_LIMIT
     n_iter: int
 
 
@@ -175,33 +176,43 @@ def solve_dual(
     """
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
+    if max_iter < 0:
+        raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     problem = _Dual(partition, regularizer, elastic)
     start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
     if start.shape != problem.index.shape:
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
     start = problem.enter_domain(start)
+    use_newton = True
     if len(start) > MANY and (found := _by_coordinates(problem, regularizer, start, tol)) is not None:
         start = found
-        if len(start) > FAR_TOO_MANY or np.any(problem.hard()):
-            max_iter = 0  # Newton steps would take too long, or run after multipliers that have no limit
+        # Newton steps would take too long, or run after multipliers that have no limit: what coordinates reach is all.
+        use_newton = len(start) <= FAR_TOO_MANY and not np.any(problem.hard())
     point = problem.at(start)
-    damping, n_iter, converged = 1e-10, 0, False
+    damping = 1e-10
     violations: list[float] = []
     objectives: list[float] = []
     for n_iter in range(max_iter + 1):
         gap, violation = problem.certificate(point)
         gap_rounding, rounding = problem.rounding(point)
-        converged = gap <= tol * (1 + abs(point.objective)) + gap_rounding and violation <= tol + rounding
         violations.append(violation)
         objectives.append(point.objective)
-        if converged or n_iter == max_iter or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
+        if gap <= tol * (1 + abs(point.objective)) + gap_rounding and violation <= tol + rounding:
+            status = Status.CONVERGED
+            break
+        if not use_newton or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
+            status = Status.STALLED
+            break
+        if n_iter == max_iter:
+            status = Status.ITERATION_LIMIT
             break
         error = min(1e-3, max(violation, gap / (1 + abs(point.objective))))
         accepted, damping = _newton_step(problem, point, damping, error)
         if accepted is None:
+            status = Status.STALLED
             break
         point = accepted
-    return _solution(point, gap, violation, converged, n_iter)
+    return _solution(point, gap, violation, status, n_iter)
 
 
 def _by_coordinates(problem: _Dual, regularizer: Regularizer, start: Floats, tol: float) -> Floats | None:
@@ -260,7 +271,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     return None, damping
 
 
-def _solution(point: _Point, gap: float, violation: float, converged: bool, n_iter: int) -> DualSolution:
+def _solution(point: _Point, gap: float, violation: float, status: Status, n_iter: int) -> DualSolution:
     dual = -point.objective
     return DualSolution(
         stacked=point.u,
@@ -270,7 +281,7 @@ def _solution(point: _Point, gap: float, violation: float, converged: bool, n_it
         dual=dual,
         gap=gap,
         violation=violation,
-        converged=converged,
+        status=status,
         n_iter=n_iter,
     )
 
@@ -289,7 +300,7 @@ def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_ite
     size, settled, warm = np.inf, False, None
     for softness in ELASTIC_PATH:
         solution = solve_dual(partition, regularizer, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
-        if not solution.converged:
+        if solution.status is not Status.CONVERGED:
             break
         problem = _Dual(partition, regularizer, softness)
         give, warm = problem.elastic * solution.stacked, solution.stacked

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
+from regbayes.engine.result import Status
 from regbayes.framework.composite import stack_pieces
 from regbayes.framework.constraints import Constraint, E
 from regbayes.framework.diagnostics import reliable_threshold
@@ -25,16 +25,6 @@ Floats = NDArray[np.float64]
 MOST_NAMED = 5  # constraints that an error message lists
 
 
-@persistable
-class Status(StrEnum):
-    """How a solve ended."""
-
-    OPTIMAL = "optimal"
-    BOUNDARY = "boundary"  # met only in the limit of infinite multipliers; the limit is returned
-    INFEASIBLE = "infeasible"
-    ITERATION_LIMIT = "iteration_limit"
-
-
 class InfeasibleError(ValueError):
     """The constraints cannot be met; ``result`` holds what was reached."""
 
@@ -44,7 +34,7 @@ class InfeasibleError(ValueError):
 
 
 class NotConvergedWarning(UserWarning):
-    """The solver ran out of iterations; the gap says how far off it may be."""
+    """The solver stopped short of its tolerance; the gap and the violation say how far off the result may be."""
 
 
 class UnreliableWeightsWarning(UserWarning):
@@ -74,7 +64,7 @@ class RegularizedPosterior(Saveable):
     gap: float
     violation: float  # of hard constraints, in standard deviations of the features: rounding, when optimal
     kl: float  # KL(q || p): how far the posterior moved
-    status: Status
+    status: Status  # optimal, boundary, infeasible, stalled or iteration_limit
     n_iter: int
     warm_start: Floats = field(repr=False)  # pass it to the next call on a similar problem
 
@@ -169,6 +159,8 @@ def regularize(
 
     Warns
     -----
+    NotConvergedWarning
+        When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
     UnreliableWeightsWarning
         When the Pareto k-hat of tilted draws says that they cannot carry the tilt.
     """
@@ -183,7 +175,7 @@ def regularize(
     unreachable = find_out_of_reach(partition, g)
     face, solution = _solve(partition, g, tol, max_iter if unreachable is None else 0, warm_start)
     give = None
-    if unreachable is None and not solution.converged:
+    if unreachable is None and solution.status is not Status.CONVERGED:
         give = minimal_violation(face.partition, g)
     status = _status(face, solution, unreachable, give)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
@@ -251,7 +243,7 @@ def _solve(
     solution = solve_dual(face.partition, g, tol=tol, max_iter=max_iter, warm_start=warm_start)
     while (narrower := find_flat_face(face, g, solution)) is not None:
         on_face = solve_dual(narrower.partition, g, tol=tol, max_iter=max_iter)
-        if not on_face.converged:
+        if on_face.status is not Status.CONVERGED:
             break
         face, solution = narrower, on_face
     return face, solution
@@ -260,8 +252,8 @@ def _solve(
 def _status(face: Face, solution: DualSolution, unreachable: OutOfReach | None, give: Floats | None) -> Status:
     if unreachable is not None or give is not None:
         return Status.INFEASIBLE
-    if not solution.converged:
-        return Status.ITERATION_LIMIT
+    if solution.status is not Status.CONVERGED:
+        return solution.status
     return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
 
 
@@ -319,10 +311,18 @@ def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | 
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
     if result.status is Status.ITERATION_LIMIT:
         warnings.warn(
-            f"regularize stopped after {result.n_iter} iterations with gap {result.gap:.1e} and violation "
-            f"{result.violation:.1e}, above the tolerance. Raise max_iter or tol, or soften a constraint.",
+            f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
+    elif result.status is Status.STALLED:
+        warnings.warn(
+            f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
+            "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
+            "features that are nearly combinations of others, or lower very large penalties and weights.",
             NotConvergedWarning,
             stacklevel=3,
         )
