@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.framework.regularizers.base import Atom, Regularizer
+from regbayes.framework.regularizers.base import Regularizer
 
 Floats = NDArray[np.float64]
 
@@ -38,13 +38,30 @@ class Piece:
         return self.regularizer.block_size or (self.stop - self.start)
 
 
-def stack_pieces(atoms: Sequence[Atom]) -> tuple[list[Piece], NDArray[np.intp]]:
-    """Lay the atoms end to end; return the pieces and the expectation coordinate of each stacked one."""
-    pieces, start = [], 0
-    for atom in atoms:
-        pieces.append(Piece(atom.regularizer, start, start + len(atom.index)))
-        start += len(atom.index)
-    return pieces, np.concatenate([atom.index for atom in atoms])
+@dataclass(frozen=True)
+class Stack:
+    """A regularizer's elementary parts laid end to end: sums see a coordinate of the expectations more than once."""
+
+    regularizer: Regularizer
+    n_features: int
+    pieces: tuple[Piece, ...]
+    index: NDArray[np.intp]  # (M,): the coordinate of the expectations that each stacked one is
+
+    @classmethod
+    def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
+        """Split a regularizer of so many expectations."""
+        atoms = regularizer.atoms(n_features)
+        ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
+        runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
+        pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
+        return cls(regularizer, n_features, pieces, np.concatenate([atom.index for atom in atoms]))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def add_up(self, stacked: Floats) -> Floats:
+        """Return the sum over the stacked entries of each coordinate of the expectations, shape (n_features,)."""
+        return np.bincount(self.index, stacked, minlength=self.n_features).astype(np.float64)
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:

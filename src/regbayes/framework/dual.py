@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from regbayes.engine.result import Status
 from regbayes.framework.composite import (
     Piece,
+    Stack,
     block_scale,
     clip_to_domain,
     conjugate_of,
     minimize_composite,
     prox_conjugate,
-    stack_pieces,
 )
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import solve_box
 from regbayes.framework.log_partition import GaussianAffine, LogPartition
-from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
+from regbayes.framework.regularizers.base import TINY_STEP
 
 Floats = NDArray[np.float64]
 
@@ -78,10 +78,10 @@ class _Dual:
     quadratic price (its conjugate in the primal), so that a solution always exists.
     """
 
-    def __init__(self, partition: LogPartition, regularizer: Regularizer, elastic: float = 0.0) -> None:
+    def __init__(self, partition: LogPartition, stack: Stack, elastic: float = 0.0) -> None:
         self.partition = partition
-        self.n_features = len(partition.mean)
-        self.pieces, self.index = stack_pieces(regularizer.atoms(self.n_features))
+        self.stack = stack
+        self.pieces, self.index = stack.pieces, stack.index
         self.unit = units(partition)
         self.elastic = elastic * self.hard() * self.unit[self.index] ** 2
 
@@ -94,7 +94,7 @@ class _Dual:
         return hard
 
     def tilt(self, u: Floats) -> Floats:
-        return -np.bincount(self.index, u, minlength=self.n_features).astype(np.float64)
+        return -self.stack.add_up(u)
 
     def at(self, u: Floats, conjugate: float | None = None) -> _Point:
         phi = self.tilt(u)
@@ -151,7 +151,7 @@ def nearest_in_domain(pieces: Sequence[Piece], x: Floats, unit: Floats) -> Float
 
 def solve_dual(
     partition: LogPartition,
-    regularizer: Regularizer,
+    stack: Stack,
     *,
     tol: float = 1e-9,
     max_iter: int = 200,
@@ -164,7 +164,8 @@ def solve_dual(
     ----------
     partition : LogPartition
         The posterior as its features see it.
-    regularizer : Regularizer
+    stack : Stack
+        The regularizer's elementary parts.
     tol : float, default=1e-9
         Stop when the gap is below ``tol (1 + |dual|)`` and the violation below tol standard deviations.
     max_iter : int, default=200
@@ -178,13 +179,13 @@ def solve_dual(
         raise ValueError(f"tol must be positive, got {tol!r}")
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
-    problem = _Dual(partition, regularizer, elastic)
+    problem = _Dual(partition, stack, elastic)
     start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
     if start.shape != problem.index.shape:
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
     start = problem.enter_domain(start)
     use_newton = True
-    if len(start) > MANY and (found := _by_coordinates(problem, regularizer, start, tol)) is not None:
+    if len(start) > MANY and (found := _by_coordinates(problem, start, tol)) is not None:
         start = found
         # Newton steps would take too long, or run after multipliers that have no limit: what coordinates reach is all.
         use_newton = len(start) <= FAR_TOO_MANY and not np.any(problem.hard())
@@ -215,13 +216,13 @@ def solve_dual(
     return _solution(point, gap, violation, status, n_iter)
 
 
-def _by_coordinates(problem: _Dual, regularizer: Regularizer, start: Floats, tol: float) -> Floats | None:
+def _by_coordinates(problem: _Dual, start: Floats, tol: float) -> Floats | None:
     """Solve a Gaussian's dual over a box one multiplier at a time; None where it is not of that kind.
 
     A Newton step costs the cube of the number of multipliers, a pass over coordinates only their number: with
     thousands of margins (a support vector machine is one) this is the only way.
     """
-    form = regularizer.dual_form(problem.n_features)
+    form = problem.stack.regularizer.dual_form(problem.stack.n_features)
     if not isinstance(problem.partition, GaussianAffine) or not isinstance(form, BoxDual):
         return None
     tilted = replace(form, linear=form.linear - problem.partition.mean, ridge=form.ridge + problem.elastic)
@@ -286,7 +287,7 @@ def _solution(point: _Point, gap: float, violation: float, status: Status, n_ite
     )
 
 
-def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_iter: int = 60) -> Floats | None:
+def minimal_violation(partition: LogPartition, stack: Stack, max_iter: int = 60) -> Floats | None:
     """How far each stacked constraint must give way, in the features' units; None when every one can be met.
 
     Solves the problem with elastic constraints at ever higher prices, docs/math.md eq. (10). Where the constraints
@@ -295,14 +296,14 @@ def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_ite
     """
     unit = units(partition)
     give: Floats | None = None
-    if not np.any(_Dual(partition, regularizer).hard()):
+    if not np.any(_Dual(partition, stack).hard()):
         return None
     size, settled, warm = np.inf, False, None
     for softness in ELASTIC_PATH:
-        solution = solve_dual(partition, regularizer, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
+        solution = solve_dual(partition, stack, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
         if solution.status is not Status.CONVERGED:
             break
-        problem = _Dual(partition, regularizer, softness)
+        problem = _Dual(partition, stack, softness)
         give, warm = problem.elastic * solution.stacked, solution.stacked
         before, size = size, float(np.max(np.abs(give) / unit[problem.index]))
         settled = size > SETTLED * before

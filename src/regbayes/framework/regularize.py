@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
 from regbayes.engine.result import Status
-from regbayes.framework.composite import stack_pieces
+from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E
 from regbayes.framework.diagnostics import reliable_threshold
 from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
@@ -172,15 +172,16 @@ def regularize(
         raise TypeError(f"posterior must be a Finite, Gaussian or Samples, got {type(posterior).__name__}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
     partition = posterior.bind(evaluated)
-    unreachable = find_out_of_reach(partition, g)
-    face, solution = _solve(partition, g, tol, max_iter if unreachable is None else 0, warm_start)
+    stack = Stack.of(g, len(labels))
+    unreachable = find_out_of_reach(partition, stack)
+    face, solution = _solve(partition, stack, tol, max_iter if unreachable is None else 0, warm_start)
     give = None
     if unreachable is None and solution.status is not Status.CONVERGED:
-        give = minimal_violation(face.partition, g)
+        give = minimal_violation(face.partition, stack)
     status = _status(face, solution, unreachable, give)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(result, unreachable, give), result)
+        raise InfeasibleError(_infeasible_message(labels, stack, unreachable, give), result)
     _warn_of_doubts(result)
     return result
 
@@ -236,13 +237,13 @@ def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
 
 
 def _solve(
-    partition: LogPartition, g: Regularizer, tol: float, max_iter: int, warm_start: Floats | None
+    partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None
 ) -> tuple[Face, DualSolution]:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
-    face = narrow_to_face(partition, g)
-    solution = solve_dual(face.partition, g, tol=tol, max_iter=max_iter, warm_start=warm_start)
-    while (narrower := find_flat_face(face, g, solution)) is not None:
-        on_face = solve_dual(narrower.partition, g, tol=tol, max_iter=max_iter)
+    face = narrow_to_face(partition, stack)
+    solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
+    while (narrower := find_flat_face(face, stack, solution)) is not None:
+        on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
         if on_face.status is not Status.CONVERGED:
             break
         face, solution = narrower, on_face
@@ -291,18 +292,19 @@ def _result(
     )
 
 
-def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | None, give: Floats | None) -> str:
+def _infeasible_message(
+    labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, give: Floats | None
+) -> str:
     if unreachable is not None:
-        label, off = result.labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
+        label, off = labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
         reach = f"the features reach only {unreachable.reachable:.6g}"
         if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
     assert give is not None
-    _, index = stack_pieces(result.regularizer.atoms(len(result.labels)))
     missed: dict[str, float] = {}
-    for i, amount in zip(index, np.abs(give), strict=True):
-        missed[result.labels[i]] = max(missed.get(result.labels[i], 0.0), float(amount))
+    for i, amount in zip(stack.index, np.abs(give), strict=True):
+        missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount))
     worst = max(missed.values())
     by_size = sorted(missed.items(), key=lambda item: -item[1])
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
