@@ -120,20 +120,18 @@ class _Scaled:
     def conjugate(self, v: Floats) -> float:
         return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
 
-    def prox_jacobian(self, v: Floats, at: Floats, step: float = 1.0) -> Floats:
-        """Derivative of the proximal map at v, by differences: block-diagonal, one pass per place in a block."""
-        jacobian = np.zeros((len(v), len(v)))
-        width = 1e-7 * (1.0 + np.abs(v))
+    def prox_jacobian(self, v: Floats, step: float = 1.0) -> Floats:
+        """Generalized Jacobian of the proximal map at v, block-diagonal.
+
+        By Moreau's identity it is one minus that of the regularizer's own proximal map; units are equal within blocks
+        and drop out.
+        """
+        jacobian = np.eye(len(v))
         for p in self.pieces:
-            b = p.block_size
-            places = np.arange(p.start, p.stop).reshape(-1, b)
-            part, scale = Piece(p.regularizer, 0, p.stop - p.start), self.scale[p.start : p.stop]
-            for j in range(b):
-                moved = v[p.start : p.stop].copy()
-                moved[j::b] += width[places[:, j]]
-                image = prox_conjugate([part], scale * moved, step * scale**2) / scale
-                change = (image - at[p.start : p.stop]).reshape(-1, b) / width[places[:, j], None]
-                jacobian[places, places[:, [j]]] = change
+            scale = self.scale[p.start : p.stop]
+            blocks = p.regularizer.prox_jacobian(v[p.start : p.stop] / (step * scale), 1 / (step * scale**2))
+            places = np.arange(p.start, p.stop).reshape(-1, p.block_size)
+            jacobian[places[:, :, None], places[:, None, :]] -= blocks
         return jacobian
 
 
@@ -210,7 +208,7 @@ def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) 
         gradient = w - root.T @ v
         if np.max(np.abs(gradient), initial=0.0) <= 1e-14 * (1 + np.max(np.abs(w), initial=0.0)):
             break
-        jacobian = problem.prox_jacobian(forward, v, step)
+        jacobian = problem.prox_jacobian(forward, step)
         system = np.eye(len(w)) + step * root.T @ (jacobian @ root)
         direction = -_solve_linear(system, gradient)
         slope = float(gradient @ direction)
@@ -241,7 +239,7 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: in
             break
         forward = v - problem.gradient(v)
         image = problem.prox(forward, 1.0)
-        jacobian = problem.prox_jacobian(forward, image)
+        jacobian = problem.prox_jacobian(forward)
         system = identity - jacobian + jacobian @ problem.hessian
         v = problem.forward_backward(v + _solve_linear(system, image - v))
         residual = _residual(problem, v)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
@@ -173,6 +174,13 @@ class Blocks(Regularizer):
         runs = zip(self.parts, self._split(x), steps, strict=True)
         return np.concatenate([part.prox(run, t) for part, run, t in runs])
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
+        runs = zip(self.parts, self._split(x), steps, strict=True)
+        blocks = [block for part, run, t in runs for block in part.prox_jacobian(run, t)]
+        return np.stack(blocks) if self.block_size == 1 else np.asarray(block_diag(*blocks))[None]
+
     def dual_form(self, size: int) -> BoxDual | None:
         forms = [part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)]
         boxes = [form for form in forms if isinstance(form, BoxDual)]
@@ -224,6 +232,9 @@ class Scaled(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         return self.regularizer.prox(x, self.factor * np.asarray(step))
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(x, self.factor * np.asarray(step))
+
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
@@ -270,6 +281,9 @@ class Shifted(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(self.regularizer.prox(x - self.by, step) + self.by, x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(as_floats(x) - self.by, step)
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
@@ -318,6 +332,9 @@ class Reflected(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> AnyFloats:
         x = as_floats(x)
         return like(self.about - self.regularizer.prox(self.about - x, step), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(self.about - as_floats(x), step)
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)

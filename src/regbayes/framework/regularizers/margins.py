@@ -17,12 +17,13 @@ from regbayes.framework.regularizers.base import (
     as_floats,
     check_positive,
     check_target,
+    diagonal_blocks,
     dot,
     hard_excess,
     like,
     size_of,
 )
-from regbayes.framework.regularizers.projections import project_rows_to_simplex
+from regbayes.framework.regularizers.projections import project_rows_to_simplex, simplex_projection_jacobian
 
 
 @final
@@ -69,6 +70,18 @@ class Hinge(Regularizer):
         if self.power == 2:
             return like(np.where(x > 0, x / (1 + 2 * self.C * np.asarray(step)), x), x)
         return like(np.where(x > 0, _power_prox(np.maximum(x, 0.0), self.C * as_floats(step), self.power), x), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        if np.isinf(self.C):
+            return diagonal_blocks(x < 0, x)
+        weight = self.C * np.asarray(step, dtype=np.float64)
+        if self.power == 1:
+            return diagonal_blocks((x < 0) | (x >= weight), x)
+        k, v = self.power, np.maximum(self.prox(x, step), 0.0)
+        with np.errstate(divide="ignore"):  # v^(k - 2) is infinite at zero for k < 2, and the derivative zero
+            curvature = weight * k * (k - 1) * v ** (k - 2)
+        return diagonal_blocks(np.where(x < 0, 1.0, 1 / (1 + curvature)), x)
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, 0.0, self.C if self.power == 1 else None)
@@ -180,6 +193,15 @@ class MultiClassHinge(_MultiClass):
         # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
         return like((rows - project_rows_to_simplex(shifted, self.C * t)).ravel(), x)
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        rows = self._rows(x)
+        shifted = rows + self._costs(rows)
+        identity = np.eye(rows.shape[1])
+        if np.isinf(self.C):
+            return identity * (shifted < 0)[:, None, :]
+        projected = project_rows_to_simplex(shifted, self.C * self._row_step(rows, step))
+        return identity - simplex_projection_jacobian(projected > 0)
+
     def dual_form(self, size: int) -> SimplexDual | None:
         if self.cost is not None and self.cost.ndim == 2:
             return None  # several blocks: one form each
@@ -211,14 +233,30 @@ class MultiClassSquaredHinge(_MultiClass):
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
-        level = np.zeros(len(rows))
-        if np.isfinite(self.C):
-            # v = min(shifted, level) with sum(shifted - level)_+ = 2 C step level: find how many exceed the level.
-            descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
-            counts = np.arange(1, rows.shape[1] + 1)
-            levels = np.cumsum(descending, axis=1) / (counts + 2 * self.C * self._row_step(rows, step)[:, None])
-            level = np.max(levels, axis=1)
-        return like((np.minimum(shifted, level[:, None]) - self._costs(rows)).ravel(), x)
+        return like((np.minimum(shifted, self._level(shifted, step)) - self._costs(rows)).ravel(), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        rows = self._rows(x)
+        shifted = rows + self._costs(rows)
+        identity = np.eye(rows.shape[1])
+        if np.isinf(self.C):
+            return identity * (shifted < 0)[:, None, :]
+        above = (shifted > self._level(shifted, step)).astype(np.float64)
+        # Those above the level come down to it, and it rises by its share with each of them.
+        share = 1 / (above.sum(axis=1) + 2 * self.C * self._row_step(rows, step))
+        jacobian: Floats = identity * (1 - above)[:, None, :]
+        jacobian += share[:, None, None] * above[:, :, None] * above[:, None, :]
+        return jacobian
+
+    def _level(self, shifted: Floats, step: ArrayLike) -> Floats:
+        """Return the level that `prox` lowers each row to, ``sum (shifted - l)_+ = 2 C step l``, shape (rows, 1)."""
+        if np.isinf(self.C):
+            return np.zeros((len(shifted), 1))
+        descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
+        counts = np.arange(1, shifted.shape[1] + 1)  # how many exceed the level
+        levels = np.cumsum(descending, axis=1) / (counts + 2 * self.C * self._row_step(shifted, step)[:, None])
+        level: Floats = np.max(levels, axis=1, keepdims=True)
+        return level
 
     def dual_form(self, size: int) -> SimplexDual | None:
         if self.cost is not None and self.cost.ndim == 2:
@@ -270,6 +308,12 @@ class EpsilonInsensitive(Regularizer):
         side, excess, reach = np.sign(away), np.abs(away) - self.epsilon, self.C * np.asarray(step)
         outside = np.where(excess <= reach, self.target + side * self.epsilon, x - side * np.minimum(excess, reach))
         return like(np.where(excess > 0, outside, x), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        excess = np.abs(x - self.target) - self.epsilon
+        onto_edge = (excess >= 0) & (excess < self.C * np.asarray(step, dtype=np.float64))
+        return diagonal_blocks(~onto_edge, x)
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, -self.C, self.C)

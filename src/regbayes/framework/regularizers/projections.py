@@ -1,4 +1,4 @@
-"""Euclidean projections and proximal maps of norms that several regularizers share."""
+"""Euclidean projections that several regularizers share, with their Jacobians."""
 
 from __future__ import annotations
 
@@ -35,3 +35,28 @@ def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
         length = float(np.linalg.norm(x))
         return x.copy() if length <= radius else x * (radius / length)
     return np.clip(x, -radius, radius)
+
+
+def simplex_projection_jacobian(used: NDArray[np.bool_]) -> Floats:
+    """Jacobian of the projection of rows onto a simplex from where it is positive, shape (rows, size, size)."""
+    on = used.astype(np.float64)
+    jacobian: Floats = np.eye(used.shape[1]) * on[:, None, :]
+    jacobian -= on[:, :, None] * on[:, None, :] / np.maximum(on.sum(axis=1), 1.0)[:, None, None]
+    return jacobian
+
+
+def ball_projection_jacobian(x: Floats, radius: float, norm: float) -> Floats:
+    """Generalized Jacobian of `project_to_ball` at x, shape (size, size)."""
+    length = float(np.linalg.norm(x, norm))
+    jacobian = np.eye(len(x))
+    if length < radius:
+        return jacobian
+    if norm == 1:
+        signs = np.sign(project_to_l1_ball(x, radius))
+        jacobian = np.outer(signs, signs) * simplex_projection_jacobian(signs[None, :] != 0)[0]
+    elif norm == 2 and radius > 0:
+        direction = x / length
+        jacobian = (radius / length) * (jacobian - np.outer(direction, direction))
+    else:
+        jacobian *= np.abs(x) < radius
+    return jacobian
