@@ -91,7 +91,8 @@ def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     for p in pieces:
         block = diagonal[p.start : p.stop].reshape(-1, p.block_size).mean(axis=1)
         level[p.start : p.stop] = np.repeat(np.where(block > 0, block, 1.0), p.block_size)
-    return np.asarray(1 / np.sqrt(level))
+    scale: Floats = 1 / np.sqrt(level)
+    return scale
 
 
 class _Scaled:
@@ -184,7 +185,8 @@ def _square_root(hessian: Floats) -> Floats:
     """F with F F' = H, as many columns as H has directions."""
     values, vectors = np.linalg.eigh(hessian)
     used = values > 1e-15 * max(float(values[-1]), 0.0)
-    return np.asarray(vectors[:, used] * np.sqrt(values[used]))
+    root: Floats = vectors[:, used] * np.sqrt(values[used])
+    return root
 
 
 def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:

@@ -3,8 +3,9 @@
 Written in ``u = -phi``, stacked over the elementary regularizers so that a sum needs no conjugate of its own, the
 dual is a smooth convex function of ``u`` plus conjugates known by their proximal maps. A proximal Newton method
 minimises it: the quadratic model is solved by `composite`, a line search makes every step a descent step, and the
-duality gap is the stopping rule. Cost per iteration is one pass over the features and one covariance, whatever the
-regularizer.
+duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over them for each point
+that the line search tries, and the quadratic model, whose linear systems cost the cube of the number of multipliers.
+Where these are many and the posterior is Gaussian, coordinate ascent does the work instead.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ Floats = NDArray[np.float64]
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
 EPSILON = 8 * float(np.finfo(np.float64).eps)
-FAR = 1e15  # an expectation that no hard constraint admits
-MANY = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
-FAR_TOO_MANY = 1000  # multipliers above which no Newton step is taken
+UNREACHABLE = 1e15  # an expectation that no hard constraint admits
+COORDINATE_MIN_SIZE = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
+NEWTON_MAX_SIZE = 1000  # multipliers above which no Newton step follows them
 COORDINATE_TOL = 0.1  # of the tolerance: the two gaps are relative to slightly different things
 COORDINATE_EPOCHS = 20_000.0
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 ELASTIC_PATH = 10.0 ** -np.arange(1, 8)  # softness, in variances of the features
-SETTLED = 0.6  # of the give one step earlier: feasible constraints give ten times less at a tenth of the softness
+SETTLED = 0.6  # of the violation one step earlier: where there need be none, a tenth of the softness leaves a tenth
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class _Dual:
         """Which stacked coordinates belong to a regularizer that is infinite somewhere."""
         hard = np.zeros(len(self.index), dtype=np.bool_)
         for p in self.pieces:
-            far = FAR * (1 + self.unit[self.index[p.start : p.stop]])
+            far = UNREACHABLE * (1 + self.unit[self.index[p.start : p.stop]])
             hard[p.start : p.stop] = np.isinf(p.regularizer.value(far)) or np.isinf(p.regularizer.value(-far))
         return hard
 
@@ -185,10 +186,10 @@ def solve_dual(
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
     start = problem.enter_domain(start)
     use_newton = True
-    if len(start) > MANY and (found := _by_coordinates(problem, start, tol)) is not None:
+    if len(start) > COORDINATE_MIN_SIZE and (found := _by_coordinates(problem, start, tol)) is not None:
         start = found
         # Newton steps would take too long, or run after multipliers that have no limit: what coordinates reach is all.
-        use_newton = len(start) <= FAR_TOO_MANY and not np.any(problem.hard())
+        use_newton = len(start) <= NEWTON_MAX_SIZE and not np.any(problem.hard())
     point = problem.at(start)
     damping = 1e-10
     violations: list[float] = []
@@ -291,11 +292,11 @@ def minimal_violation(partition: LogPartition, stack: Stack, max_iter: int = 60)
     """How far each stacked constraint must give way, in the features' units; None when every one can be met.
 
     Solves the problem with elastic constraints at ever higher prices, docs/math.md eq. (10). Where the constraints
-    can be met, the give shrinks in proportion to the price; where they cannot, it settles at the smallest violation
+    can be met, the violation shrinks in proportion to the price; where they cannot, it settles at the smallest
     there is. Small steps keep each solution within reach of the next.
     """
     unit = units(partition)
-    give: Floats | None = None
+    violation: Floats | None = None
     if not np.any(_Dual(partition, stack).hard()):
         return None
     size, settled, warm = np.inf, False, None
@@ -304,12 +305,12 @@ def minimal_violation(partition: LogPartition, stack: Stack, max_iter: int = 60)
         if solution.status is not Status.CONVERGED:
             break
         problem = _Dual(partition, stack, softness)
-        give, warm = problem.elastic * solution.stacked, solution.stacked
-        before, size = size, float(np.max(np.abs(give) / unit[problem.index]))
+        violation, warm = problem.elastic * solution.stacked, solution.stacked
+        before, size = size, float(np.max(np.abs(violation) / unit[problem.index]))
         settled = size > SETTLED * before
         if size > 0.999 * before:  # what is left to settle is a tenth of a thousandth
             break
-    return give if settled and size > 1e-6 else None
+    return violation if settled and size > 1e-6 else None
 
 
 def with_log_mass(solution: DualSolution, log_mass: float) -> DualSolution:

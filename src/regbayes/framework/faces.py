@@ -20,7 +20,7 @@ from regbayes.framework.regularizers.base import TINY_STEP
 Floats = NDArray[np.float64]
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
-FAR = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
+RAY_LENGTH = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
 ON_FACE = 1e-11  # of the span of a direction: a domain this close to the face touches it and nothing beyond
 ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
 
@@ -143,8 +143,8 @@ def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> flo
     slopes = np.where(direction != 0, np.inf, 0.0)
 
     def slope(p: Piece, u: Floats, move: Floats) -> float:
-        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - FAR * move)
-        return (there - here) / FAR
+        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - RAY_LENGTH * move)
+        return (there - here) / RAY_LENGTH
 
     for p in sorted(stack.pieces, key=lambda p: p.regularizer.block_size != 1):
         i, u = stack.index[p.start : p.stop], stacked[p.start : p.stop]
@@ -161,7 +161,8 @@ def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> flo
 
 def _rounding(lowest: Floats, highest: Floats) -> Floats:
     """How far rounding may put an expectation from an edge of its range."""
-    return np.asarray(ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest)))
+    rounding: Floats = ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest))
+    return rounding
 
 
 def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:

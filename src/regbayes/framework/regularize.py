@@ -175,13 +175,13 @@ def regularize(
     stack = Stack.of(g, len(labels))
     unreachable = find_out_of_reach(partition, stack)
     face, solution = _solve(partition, stack, tol, max_iter if unreachable is None else 0, warm_start)
-    give = None
+    least_violation = None
     if unreachable is None and solution.status is not Status.CONVERGED:
-        give = minimal_violation(face.partition, stack)
-    status = _status(face, solution, unreachable, give)
+        least_violation = minimal_violation(face.partition, stack)
+    status = _status(face, solution, unreachable is not None or least_violation is not None)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(labels, stack, unreachable, give), result)
+        raise InfeasibleError(_infeasible_message(labels, stack, unreachable, least_violation), result)
     _warn_of_doubts(result)
     return result
 
@@ -250,8 +250,8 @@ def _solve(
     return face, solution
 
 
-def _status(face: Face, solution: DualSolution, unreachable: OutOfReach | None, give: Floats | None) -> Status:
-    if unreachable is not None or give is not None:
+def _status(face: Face, solution: DualSolution, infeasible: bool) -> Status:
+    if infeasible:
         return Status.INFEASIBLE
     if solution.status is not Status.CONVERGED:
         return solution.status
@@ -293,7 +293,7 @@ def _result(
 
 
 def _infeasible_message(
-    labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, give: Floats | None
+    labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, least_violation: Floats | None
 ) -> str:
     if unreachable is not None:
         label, off = labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
@@ -301,9 +301,9 @@ def _infeasible_message(
         if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
-    assert give is not None
+    assert least_violation is not None
     missed: dict[str, float] = {}
-    for i, amount in zip(stack.index, np.abs(give), strict=True):
+    for i, amount in zip(stack.index, np.abs(least_violation), strict=True):
         missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount))
     worst = max(missed.values())
     by_size = sorted(missed.items(), key=lambda item: -item[1])

@@ -111,7 +111,8 @@ class Sum(Regularizer):
         return [atom for part in self.parts for atom in part.atoms(size)]
 
     def slack(self, x: ArrayLike) -> Floats:
-        return np.asarray(np.min([part.slack(x) for part in self.parts], axis=0))
+        least: Floats = np.min([part.slack(x) for part in self.parts], axis=0)
+        return least
 
 
 def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:

@@ -16,7 +16,8 @@ def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:
     support = np.sum(descending * counts > excess, axis=1)
     support = np.maximum(support, 1)
     threshold = excess[np.arange(len(rows)), support - 1] / support
-    return np.asarray(np.maximum(rows - threshold[:, None], 0.0))
+    projected: Floats = np.maximum(rows - threshold[:, None], 0.0)
+    return projected
 
 
 def project_to_l1_ball(x: Floats, radius: float) -> Floats:
@@ -24,7 +25,8 @@ def project_to_l1_ball(x: Floats, radius: float) -> Floats:
     magnitude = np.abs(x)
     if magnitude.sum() <= radius:
         return x.copy()
-    return np.asarray(np.sign(x) * project_rows_to_simplex(magnitude[None, :], np.array([radius]))[0])
+    projected: Floats = np.sign(x) * project_rows_to_simplex(magnitude[None, :], np.array([radius]))[0]
+    return projected
 
 
 def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
