@@ -66,11 +66,11 @@ class IBPFactorAnalysis(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=500
-        Steps at most, after a start-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
@@ -92,7 +92,7 @@ class IBPFactorAnalysis(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the start-up on.
+        Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
     n_features_in_, feature_names_in_

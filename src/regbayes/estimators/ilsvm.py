@@ -110,11 +110,11 @@ class ILSVMClassifier(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most, after a start-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
+        Steps at most, after a warm-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
@@ -142,7 +142,7 @@ class ILSVMClassifier(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the start-up on. That of a transductive fit has
+        Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
         all its rounds, end to end.
     n_iter_ : int
         Iterations in it.
