@@ -21,7 +21,7 @@ from large_margin_tools import (
     squared_tube_form,
     tube_form,
 )
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework import dual_ascent, margin_problems
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.large_margin import (

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from regbayes.kernels.chunks import chunk_bounds
+from regbayes.kernels.chunks import CHUNK_ROWS
 
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
 
@@ -103,9 +103,14 @@ class Threads:
             pool.shutdown(cancel_futures=True)
 
 
+def make_executor(n_threads: int) -> Executor:
+    """Return who takes the blocks: the caller's thread, or several."""
+    return Serial() if n_threads == 1 else Threads(n_threads)
+
+
 def row_blocks(n_rows: int) -> list[slice]:
     """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
-    return [slice(first, last) for first, last in chunk_bounds(n_rows)]
+    return [slice(first, min(first + CHUNK_ROWS, n_rows)) for first in range(0, n_rows, CHUNK_ROWS)]
 
 
 def _add_up(results: Iterable[Sum]) -> Sum:

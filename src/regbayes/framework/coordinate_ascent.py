@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights

@@ -17,7 +17,7 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.coordinate_ascent import MarginSolution, solve_simplex
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.margins.solvers import solve_tasks

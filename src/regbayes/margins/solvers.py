@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.coordinate_ascent import (
     DEFAULT_MAX_EPOCHS,
     DEFAULT_TOL,
