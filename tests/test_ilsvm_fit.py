@@ -13,8 +13,7 @@ from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import BinaryFeatures, Rows, infer_features
-from regbayes.models.ilsvm.problem import PATIENCE, UNLABELED, Data, build_head
+from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Data, Rows, build_head, infer_features
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -49,11 +49,16 @@ class Serial:
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
-        return [function(block) for block in blocks]
+        return list(map(function, blocks))
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        return _add_up(map(function, blocks))
+        if not blocks:
+            raise ValueError("there are no blocks, so there is nothing to sum")
+        total = function(blocks[0])
+        for block in blocks[1:]:
+            total = total + function(block)
+        return total
 
 
 @dataclass(frozen=True)
