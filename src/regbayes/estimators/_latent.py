@@ -110,8 +110,8 @@ def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | No
     return previous
 
 
-def infer_by_blocks(function: Callable[[Rows, Params], Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
-    """Return a function of rows, as prediction sees them without labels, block by block."""
+def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
+    """Return ``function(rows, params=params)`` of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
         return np.concatenate(make_executor(n_threads(n_jobs)).map(partial(function, params=params), X.blocks()))
 
