@@ -105,11 +105,11 @@ def test_documents_in_portions(make, y):
 
 
 @BOTH
-def test_portions_with_many_topics(make, y, monkeypatch):
+def test_portions_with_many_topics(make, y):
     """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
-    monkeypatch.setattr(gibbs, "MOST_DRAWN_TOGETHER", 3)
-    model = make(max_iter=30, refit=False).fit(X[:150], y[:150])
-    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), 4)
+    n_topics = gibbs.MOST_DRAWN_TOGETHER + 1
+    model = make(n_topics, max_iter=30, refit=False).fit(X[:150], y[:150])
+    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), n_topics)
     model.partial_fit(X[150:], y[150:])
     assert fits_its_rows(model.predict(X), y)
     assert set(model.trace_.terms) == {"words", "margin", "weights"}
