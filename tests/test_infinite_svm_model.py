@@ -283,12 +283,33 @@ def test_scores_are_averages_over_components():
     np.testing.assert_allclose(predict.decide(X, state), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_chunks_of_rows_change_nothing(monkeypatch):
-    whole = fit.fit(DATA, settings(X, max_iter=4), Q)
-    monkeypatch.setattr(margins, "CHUNK_CELLS", 100)
-    parts = fit.fit(DATA, settings(X, max_iter=4), Q)
-    np.testing.assert_allclose(parts.trace.objective, whole.trace.objective, rtol=1e-9)
-    np.testing.assert_allclose(predict.decide(X, parts.state), predict.decide(X, whole.state), rtol=1e-6, atol=1e-8)
+def test_chunks_of_rows_change_nothing():
+    """More rows than are looked at together: the same few again and again."""
+    chosen = settings(X, max_iter=4)
+    state = fit.fit(DATA, chosen, Q).state
+    n_times = margins.CHUNK_CELLS // (3 * 3 * len(X)) + 2
+    many = labelled(np.tile(X, (n_times, 1)), np.tile(Y, n_times))
+    assert len(margins.chunks(len(many.X), state.classifier)) == 2
+    decided = predict.decide(many.X, state).reshape(n_times, len(X), 3)
+    np.testing.assert_allclose(decided, np.tile(predict.decide(X, state), (n_times, 1, 1)), rtol=1e-9, atol=1e-12)
+    few, much = (
+        margins.total_loss(data, np.tile(Q, (len(data.X) // len(X), 1)), state.classifier, chosen)
+        for data in (DATA, many)
+    )
+    assert much == pytest.approx(n_times * few, rel=1e-9)
+
+
+def test_rows_have_responsibilities_of_their_own():
+    chosen = settings(X, max_iter=4)
+    state = fit.fit(DATA, chosen, Q).state
+    omega = np.random.default_rng(0).random((len(X), 3))
+
+    def updated(rows):
+        data = replace(DATA, X=X[rows], labels=Y[rows], weights=DATA.weights[rows])
+        return updates.update_responsibilities(data, chosen, state.globals, state.classifier, omega[rows], Q[rows])
+
+    for whole, *parts in zip(*(updated(rows) for rows in (slice(0, 80), slice(0, 30), slice(30, 80))), strict=True):
+        np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9, atol=1e-12)
 
 
 def test_refitted_classifiers_are_those_of_what_prediction_sees():
