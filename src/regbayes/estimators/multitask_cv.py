@@ -99,7 +99,7 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Return the score of the best estimator over all observed targets, whatever ``scoring`` is."""
+        """Return the accuracy, or R², over all observed targets, pooled, whatever ``scoring`` is."""
         return self._best().score(X, y, task, sample_weight)
 
     def __sklearn_tags__(self) -> Any:
@@ -171,6 +171,7 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMClassifier
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMClassifier, LISTS)
+    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,
@@ -289,6 +290,7 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMRegressor
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMRegressor, LISTS)
+    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,
