@@ -13,7 +13,7 @@ from multitask_tools import (
     numbers,
     regressor,
 )
-from regbayes.models.mt_ilsvm.predict import INPUT_GAIN
+from regbayes.models.mt_ilsvm.model import INPUT_GAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
