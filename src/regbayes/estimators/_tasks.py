@@ -109,13 +109,12 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
     if sample_weight is None:
         return X, y, task, None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weights.any():
-        raise ValueError("sample_weight is zero for every row")
     kept = np.flatnonzero(weights)
     if len(kept) < len(weights):
         if y is not None:
             check_consistent_length(X, y)
-        X, y, task, weights = X[kept], _safe_indexing(y, kept), _safe_indexing(task, kept), weights[kept]
+        X, weights = X[kept], weights[kept]
+        y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
     return X, y, task, None if np.all(weights == 1.0) else weights
 
 
