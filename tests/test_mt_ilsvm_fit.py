@@ -92,7 +92,7 @@ def test_without_a_price_on_targets_the_fit_is_factor_analysis():
     X, Y = toy(25, n_rows=60)
     settings = small_settings(C=1e-9, start_iter=3000, tol=1e-13)
     cells, outputs = cells_of(Y, settings.loss)
-    alone = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X)).state
+    alone = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X)).state.latent
     for margins in ("consistent", "posterior", "decoupled"):
         found = fit(X, cells, outputs, replace(settings, margins=margins), noise_for(X)).state
         assert np.allclose(found.latent.psi, alone.psi, atol=1e-5)
@@ -283,7 +283,7 @@ def test_planted_features_are_recovered():
     nothing = np.zeros(0, dtype=np.int64)
     cells, outputs = observe_numbers(nothing, nothing, np.zeros(0), 0)
     settings = Settings(n_components=4, temperature=0.0, start_iter=500, tol=1e-9)
-    latent = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X, 4, seed=1)).state
+    latent = factor_analysis(prepare(X, cells, outputs, settings), noise_for(X, 4, seed=1)).state.latent
     found = latent.psi > 0.5
     for planted in (Z > 0.5).T:
         assert any(np.array_equal(planted, column) for column in found.T)

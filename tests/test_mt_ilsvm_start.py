@@ -31,7 +31,7 @@ def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_collap
     assert 0 < position < len(TEMPERATURES) - 1
     for candidate in TEMPERATURES[: position + 1]:
         problem = prepare(X, cells, outputs, replace(settings, temperature=candidate))
-        assert have_collapsed(factor_analysis(problem, noise).state) == (candidate > tau)
+        assert have_collapsed(factor_analysis(problem, noise).state.latent) == (candidate > tau)
     # The fit itself has a higher one, but keeps the variances of its start.
     joint = replace(settings, margins="consistent")
     automatic = fit(X, cells, outputs, joint, noise).state

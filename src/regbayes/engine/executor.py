@@ -11,13 +11,15 @@ that lie on another machine. Executors look at no block, so others can be writte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Protocol, Self, TypeVar
 
-from regbayes.kernels.chunks import chunk_bounds
+from regbayes.kernels.chunks import CHUNK_ROWS
 
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
 
@@ -53,7 +55,8 @@ class Serial:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        return _add_up(map(function, blocks))
+        _check_any(blocks)
+        return reduce(add, map(function, blocks))
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,9 @@ class Threads:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
+        _check_any(blocks)
         with closing(self._each(function, blocks)) as results:
-            return _add_up(results)
+            return reduce(add, results)
 
     def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
         n_threads = min(self.n_threads, len(blocks))
@@ -105,15 +109,9 @@ class Threads:
 
 def row_blocks(n_rows: int) -> list[slice]:
     """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
-    return [slice(first, last) for first, last in chunk_bounds(n_rows)]
+    return [slice(first, min(first + CHUNK_ROWS, n_rows)) for first in range(0, n_rows, CHUNK_ROWS)]
 
 
-def _add_up(results: Iterable[Sum]) -> Sum:
-    iterator = iter(results)
-    try:
-        total = next(iterator)
-    except StopIteration:
-        raise ValueError("there are no blocks, so there is nothing to sum") from None
-    for result in iterator:
-        total = total + result
-    return total
+def _check_any(blocks: Sequence[Block]) -> None:
+    if not len(blocks):
+        raise ValueError("there are no blocks, so there is nothing to sum")

@@ -12,7 +12,6 @@ from regbayes._registry import persistable
 from regbayes.engine.trace import Trace
 
 State = TypeVar("State")
-Other = TypeVar("Other")
 
 
 @persistable(name="regbayes.engine.Status")
@@ -120,7 +119,3 @@ class FitResult(Generic[State]):
     status: Status
     n_iter: int
     kept_iteration: int
-
-    def with_state(self, state: Other) -> FitResult[Other]:
-        """Return the same outcome with another state: what the loop worked on, made into what others need."""
-        return FitResult(state, self.trace, self.status, self.n_iter, self.kept_iteration)

@@ -62,13 +62,13 @@ class MultiTaskILSVMClassifier(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float, default=0.01
-        Price of a margin violation.
+        What one unit of loss costs.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin. A task with more than two classes has a margin for each ("this class or another?").
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, with a zero diagonal, for tasks that all have the same classes, in
+        ``cost[true, predicted]`` of a wrong class, with a zero diagonal, for tasks that all have the same classes, in
         the order of ``classes_``. It multiplies C where a row of one class scores too high for another; where it
-        scores too low for its own, the mean over answers does. 1 by default.
+        scores too low for its own, the mean over wrong classes does. 1 by default.
     class_weight : dict, list of dict, "balanced" or None, default=None
         Factors on C by class; a list has a dict for each task. "balanced" balances the classes within each task.
     fit_intercept : bool, default=True
@@ -82,8 +82,8 @@ class MultiTaskILSVMClassifier(
         What is done about a task without any observed label, in training or when predicting: refuse it, or serve it
         with the weights that tasks have in common.
     temperature : float or "auto", default="auto"
-        Heat of the features per observed label. 0 is the plain posterior: on/off features, as many as the data ask for.
-        Hotter ones are graded and predict a little better. "auto" is hot for the data at hand.
+        Temperature of the features per observed label. 0 is the plain posterior: on/off features, as many as the data
+        ask for. At higher ones features are soft and predict a little better. "auto" is high for the data at hand.
     generative_weight : float or "auto", default="auto"
         Weight of explaining a row of X beside predicting one label. "auto" follows C, ``temperature``
         and ``n_components``.
@@ -100,7 +100,8 @@ class MultiTaskILSVMClassifier(
     max_iter : int, default=60
         Steps at most.
     tol : float, default=1e-4
-        Change of the objective, per label and in units of loss, at which to stop.
+        Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
+        to a relative duality gap of ten times this, and of 0.001 at most; 0 solves them exactly.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None
@@ -135,7 +136,7 @@ class MultiTaskILSVMClassifier(
     temperature_, generative_weight_ : float
         What was used, also where "auto" chose it.
     trace_ : Trace
-        Course of the objective and its named terms.
+        History of the objective and its named terms.
     n_iter_ : int
     n_features_in_, feature_names_in_
         As in scikit-learn.

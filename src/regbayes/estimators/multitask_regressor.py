@@ -52,7 +52,7 @@ class MultiTaskILSVMRegressor(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float, default=0.01
-        Price of one unit of loss.
+        What one unit of loss costs.
     loss : {"squared_epsilon_insensitive", "epsilon_insensitive"}, default="squared_epsilon_insensitive"
         Loss of a residual. With ``epsilon=0`` they are the squared and the absolute residual.
     epsilon : float, default=0.0

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Protocol
 
 import numpy as np
@@ -114,7 +115,7 @@ class BoxBlock:
         return BlockSums(loss, 0.0, 0.0, pulled, curvature)
 
     def _scores(self, weights: Floats) -> Floats:
-        scores = np.empty(len(self.form))
+        scores = np.empty(self.form.linear.size)
         for output, (rows, cells) in enumerate(self.cells):
             scores[cells] = self.features[rows] @ weights[output]
         return scores
@@ -332,7 +333,7 @@ class _Problem:
 
     def at(self, weights: Floats) -> _Point:
         self.n_passes += 1
-        sums = self.executor.map_reduce(lambda block: block.sums(weights), self.blocks)
+        sums = self.executor.map_reduce(methodcaller("sums", weights), self.blocks)
         held = self.prior.precision(weights)
         gradient = held - sums.pulled
         penalty = 0.5 * float(np.vdot(held, weights))

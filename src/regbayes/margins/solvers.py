@@ -74,11 +74,13 @@ def solve_tasks(
             if outcome.status is not Status.ITERATION_LIMIT:
                 return problem.solution(outcome)
             start, n_epochs = problem.expected_weights(), outcome.n_epochs
-    found = _newton(features, form, layout, start, tol, max_epochs - n_epochs)
-    n_epochs += found.n_epochs
+    block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
+    found = solve_boxes([block], prior, start, tol=tol, max_passes=max_epochs - n_epochs)
+    dual, n_epochs = block.multipliers(found.weights), n_epochs + found.n_passes
     if found.status is Status.CONVERGED or n_epochs >= max_epochs:
-        return replace(found, n_epochs=n_epochs)
-    problem = BoxAscent.of(features, form, layout, found.dual)
+        shared = prior.shared(found.weights)
+        return MarginSolution(dual, found.weights, shared, found.value, found.gap, n_epochs, found.status)
+    problem = BoxAscent.of(features, form, layout, dual)
     last = ascend(problem, tol, max_epochs - n_epochs, seed)
     return problem.solution(replace(last, n_epochs=n_epochs + last.n_epochs))
 
@@ -96,20 +98,3 @@ def _is_worse_than_nothing(problem: BoxAscent) -> bool:
     """
     primal, gap = problem.certificate()
     return primal - gap < 0.0
-
-
-def _newton(
-    features: Reals, form: BoxDual, layout: TaskLayout, start: Floats, tol: float, max_passes: float
-) -> MarginSolution:
-    """Take Newton steps from given weights."""
-    block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
-    found = solve_boxes([block], prior, start, tol=tol, max_passes=max_passes)
-    return MarginSolution(
-        dual=block.multipliers(found.weights),
-        weights=found.weights,
-        shared_weights=prior.shared(found.weights),
-        primal=found.value,
-        gap=found.gap,
-        n_epochs=float(found.n_passes),
-        status=found.status,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.linalg import eigh
@@ -198,23 +199,23 @@ def fit(
     problem = prepare(X, observations, outputs, settings, sample_weight, executor)
     if problem.head is None:
         raise ValueError("no target is observed")
-    max_iter, ended, known = settings.max_iter, None, None
+    decoupled = settings.margins == "decoupled"
+    max_iter, status, known, found = (0 if decoupled else settings.max_iter), None, None, None
     if isinstance(start, State):
         if settings.temperature == "auto":
             problem = problem.at_temperature(start.scales.tau)
-        latent, max_iter = start.latent, 0 if settings.margins == "decoupled" else max_iter
+        latent = start.latent
         known = start.tasks if _have_shapes(start.tasks, problem.no_weights()) else None
     else:
-        problem, found = find_features(problem, start, callbacks)
-        latent = found.state
+        problem, latent, found = find_features(problem, start, callbacks)
         if found.status in CUT_SHORT:
-            max_iter, ended = 0, found.status
+            max_iter, status = 0, found.status
     at, inferred = evaluate(problem, problem.model.at(latent), known, problem.tolerance)
-    if settings.margins == "decoupled" and not isinstance(start, State):
-        return found.with_state(problem.state(latent, at.head.weights))
-    step = alternate if settings.margins == "posterior" else descend
+    if decoupled and found is not None:
+        state = problem.state(latent, at.head.weights)
+        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration)
     result = run(
-        lambda point: step(point, problem),
+        partial(alternate if settings.margins == "posterior" else descend, problem),
         Point(at, pull_back(problem, at, inferred)),
         max_iter=max_iter,
         objective=lambda point: point.at.terms,
@@ -224,7 +225,7 @@ def fit(
         stage=STAGES[settings.margins],
     )
     state = problem.state(result.state.latent, result.state.at.head.weights)
-    return (result if ended is None else replace(result, status=ended)).with_state(state)
+    return FitResult(state, result.trace, status or result.status, result.n_iter, result.kept_iteration)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
@@ -242,30 +243,30 @@ def _have_shapes(one: TaskWeights, other: TaskWeights) -> bool:
 
 def find_features(
     problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()
-) -> tuple[Problem, FitResult[Latent]]:
-    """Return a factor analysis that has found features, and the problem at the temperature of the fit itself.
+) -> tuple[Problem, Latent, FitResult[Posterior]]:
+    """Return the problem at the temperature of the fit itself, where the fit starts, and how that was found.
 
-    Above a temperature that depends on the inputs all features collapse to 1/2 and the variances say that there is
-    nothing to explain. So lower ones are tried until there are features. For a joint fit, which goes on at the
-    temperature that was asked for, features that were switched off are given another start: see `reinitialize`.
+    Above a temperature that depends on the inputs the features of a factor analysis collapse to 1/2, and the variances
+    say that there is nothing to explain. So lower ones are tried until there are features. For a joint fit, which goes
+    on at the temperature that was asked for, features that were switched off get another start: see `reinitialize`.
     """
     settings, wanted = problem.settings, problem.settings.temperature
     lower = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
     for tau in lower:
         problem = problem.at_temperature(tau)
         found = factor_analysis(problem, noise, callbacks, to_the_end=tau == lower[-1])
-        if found.status in CUT_SHORT or not have_collapsed(found.state):
+        if found.status in CUT_SHORT or not have_collapsed(found.state.latent):
             break
     if settings.margins == "decoupled":
-        return problem, found
+        return problem, found.state.latent, found
     problem = problem.at_temperature(max(AUTO_FACTOR * tau, AUTO_TEMPERATURE) if wanted == "auto" else wanted)
-    latent = reinitialize(found.state, noise, settings.alpha, tempered=problem.model.scales.temperature > 1.0)
-    return problem, replace(found, state=latent)
+    tempered = problem.model.scales.temperature > 1.0
+    return problem, reinitialize(found.state.latent, noise, settings.alpha, tempered), found
 
 
 def factor_analysis(
     problem: Problem, noise: Floats, callbacks: Sequence[Callback] = (), to_the_end: bool = True
-) -> FitResult[Latent]:
+) -> FitResult[Posterior]:
     """Minimise the free energy at the problem's temperature, variances included, as if there were no targets.
 
     Unless it is to go ``to_the_end``, it gives up (STALLED) once its features are collapsing.
@@ -284,7 +285,7 @@ def factor_analysis(
         return StepResult(new, model.terms(new), status=Status.STALLED if lost else None)
 
     start = start_latent(model.moments, settings, noise)
-    found = run(
+    return run(
         step,
         model.at(start),
         max_iter=settings.start_iter,
@@ -294,7 +295,6 @@ def factor_analysis(
         view=lambda at: problem.state(at.latent),
         stage=START_UP,
     )
-    return found.with_state(found.state.latent)
 
 
 def have_collapsed(latent: Latent) -> bool:
@@ -384,7 +384,7 @@ class Point:
         return self.at.params.latent
 
 
-def descend(point: Point, problem: Problem) -> StepResult[Point]:
+def descend(problem: Problem, point: Point) -> StepResult[Point]:
     """One natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not rise.
 
     ``A <- A + gamma (wanted - A)``; gamma = 1 is the paper's update of q(Z) at temperature T, for all features at once.
@@ -433,7 +433,7 @@ def _evaluate_if_no_higher(
     return None
 
 
-def alternate(point: Point, problem: Problem) -> StepResult[Point]:
+def alternate(problem: Problem, point: Point) -> StepResult[Point]:
     """One round of the paper's alternation: q(Z), q(nu), the variances, q(w), then the weights, each exact.
 
     q(Z) is updated for fixed multipliers, which lowers a Lagrangian and not the objective: J may rise.
