@@ -10,7 +10,7 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import check_array
 
 from regbayes._types import Floats, Integers
-from regbayes.framework.large_margin import zero_one_cost
+from regbayes.margins.targets import zero_one_cost
 
 
 def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
@@ -26,9 +26,12 @@ def check_several(estimator: Any, classes: NDArray[Any]) -> None:
         raise ValueError(f"{type(estimator).__name__} needs labels of at least 2 classes, got {len(classes)} class(es)")
 
 
-def weights_by_class(class_weight: Any, classes: NDArray[Any], codes: Integers) -> Floats:
-    """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
-    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[codes]), dtype=np.float64)
+def weights_by_class(
+    class_weight: Any, classes: NDArray[Any], codes: Integers, sample_weight: Floats | None = None
+) -> Floats:
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for; rows count as often as said."""
+    found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=sample_weight)
+    weights = np.asarray(found, dtype=np.float64)
     if not np.all((weights >= 0) & np.isfinite(weights)):
         raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
     return weights
