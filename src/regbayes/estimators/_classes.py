@@ -26,9 +26,12 @@ def check_several(estimator: Any, classes: NDArray[Any]) -> None:
         raise ValueError(f"{type(estimator).__name__} needs labels of at least 2 classes, got {len(classes)} class(es)")
 
 
-def weights_by_class(class_weight: Any, classes: NDArray[Any], codes: Integers) -> Floats:
-    """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
-    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[codes]), dtype=np.float64)
+def weights_by_class(
+    class_weight: Any, classes: NDArray[Any], codes: Integers, row_weights: Floats | None = None
+) -> Floats:
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for, for rows of given weights."""
+    found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=row_weights)
+    weights = np.asarray(found, dtype=np.float64)
     if not np.all((weights >= 0) & np.isfinite(weights)):
         raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
     return weights

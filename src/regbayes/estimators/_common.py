@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils.validation import _check_sample_weight
 from threadpoolctl import ThreadpoolController
 
 from regbayes._types import Flags, Floats
@@ -81,6 +82,14 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
     return labeled
+
+
+def read_row_weights(sample_weight: Any, X: Any) -> Floats:
+    """Return how often each row counts, once by default; some row must."""
+    weights: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not np.any(weights > 0):
+        raise ValueError("sample_weight is zero for every row")
+    return weights
 
 
 def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:

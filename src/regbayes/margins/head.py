@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine.result import Status
 from regbayes.framework.coordinate_ascent import MarginSolution, solve_simplex
@@ -128,6 +129,7 @@ class MarginHead:
         return self.form.derivatives(-scores.ravel()).reshape(scores.shape)
 
 
+@persistable(name="regbayes.LinearHead")
 @dataclass(frozen=True)
 class LinearHead:
     """Weights of outputs on features, inputs beside them and a constant: all that prediction needs."""
