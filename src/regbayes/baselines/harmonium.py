@@ -28,7 +28,7 @@ from regbayes.baselines._harmonium import (
     settings_of,
     valid_rows,
 )
-from regbayes.estimators._common import generator, one_blas_thread, read_row_weights
+from regbayes.estimators._common import generator, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.harmonium import learning, model
 from regbayes.models.harmonium.learning import Data
@@ -218,7 +218,8 @@ class ExponentialFamilyHarmonium(Harmonium):
         self
         """
         rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        weights = read_row_weights(sample_weight, rows)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
         counted = weights > 0
         shown = {"X": rows} if sample_weight is None else {"X": rows, "metadata": {"sample_weight": sample_weight}}
         self._learn(Data(rows[counted], weights[counted]), shown, C=0.0)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread, read_row_weights
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.margins.targets import Classes
 from regbayes.models import infinite_svm
@@ -214,7 +214,8 @@ class InfiniteSVMClassifier(
         self
         """
         rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        weights = read_row_weights(sample_weight, rows)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
         counted = weights > 0
         data = self._prepare(rows[counted], labels[counted], weights[counted])
         settings = self._settings(data)

@@ -17,7 +17,7 @@ from regbayes._types import Floats
 from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes, latent_attributes, scores
 from regbayes.baselines.harmonium import Harmonium
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, read_row_weights
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, row_weights
 from regbayes.margins.targets import Classes
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
@@ -164,7 +164,8 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, Harmonium):
         self
         """
         rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        weights = read_row_weights(sample_weight, rows)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
         counted = weights > 0
         shown: dict[str, Any] = {"X": rows, "y": labels}
         if sample_weight is not None:

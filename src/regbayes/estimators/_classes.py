@@ -10,7 +10,7 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import check_array
 
 from regbayes._types import Floats, Integers
-from regbayes.framework.large_margin import zero_one_cost
+from regbayes.margins.targets import zero_one_cost
 
 
 def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
@@ -29,7 +29,7 @@ def check_several(estimator: Any, classes: NDArray[Any]) -> None:
 def weights_by_class(
     class_weight: Any, classes: NDArray[Any], codes: Integers, row_weights: Floats | None = None
 ) -> Floats:
-    """Return the factor of each class that scikit-learn's ``class_weight`` stands for, for rows of given weights."""
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
     found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=row_weights)
     weights = np.asarray(found, dtype=np.float64)
     if not np.all((weights >= 0) & np.isfinite(weights)):

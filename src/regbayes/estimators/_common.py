@@ -74,6 +74,16 @@ def check_listed(owner: Any, listed: str, constraints: list[Any]) -> None:
         validate_parameter_constraints({name: constraints}, {name: value}, caller_name=type(owner).__name__)
 
 
+def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
+    """Return how often each row counts, None where all count once; none is negative, and some are positive."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not np.any(weights > 0):
+        raise ValueError("sample_weight must be positive for some row: all of them are zero")
+    return None if np.all(weights == 1.0) else weights
+
+
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
@@ -82,14 +92,6 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
     return labeled
-
-
-def read_row_weights(sample_weight: Any, X: Any) -> Floats:
-    """Return how often each row counts, once by default; some row must."""
-    weights: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not np.any(weights > 0):
-        raise ValueError("sample_weight is zero for every row")
-    return weights
 
 
 def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:
