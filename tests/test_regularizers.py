@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import Atom
@@ -54,6 +55,53 @@ def test_regularizer(name, seed):
 def test_sum(name):
     regularizer, size = SUMS[name]
     check_regularizer(regularizer, size, tol=1e-7)
+
+
+@pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED])
+def test_jacobians_of_proximal_maps_are_their_derivatives(name):
+    """Exact to what central differences can tell; the default of a user's own regularizer to six digits."""
+    regularizer, size = (ELEMENTARY | COMBINED)[name]
+    block = regularizer.block_size or size
+    rng, width, n_smooth = np.random.default_rng(3), 1e-6, 0
+    for _ in range(100):
+        x, step = (
+            rng.choice([0.3, 1.0, 3.0]) * rng.normal(size=size),
+            np.repeat(rng.uniform(0.1, 2, size // block), block),
+        )
+        moves = width * np.eye(size)
+        up, down = (np.column_stack([regularizer.prox(x + sign * move, step) for move in moves]) for sign in (1, -1))
+        at = regularizer.prox(x, step)[:, None]
+        if not np.allclose(up - at, at - down, rtol=0, atol=1e-10):
+            continue  # a kink
+        n_smooth += 1
+        exact = block_diag(*regularizer.prox_jacobian(x, step))
+        np.testing.assert_allclose(exact, (up - down) / (2 * width), rtol=0, atol=2e-8)
+        np.testing.assert_allclose(block_diag(*Regularizer.prox_jacobian(regularizer, x, step)), exact, atol=1e-5)
+    assert n_smooth > 80
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "x"),
+    [
+        (EpsilonInsensitive([0.4, -1.0], 0.0, 1.2), [0.4, -1.0]),
+        (Ball([0.4, -1.0], 0.0), [0.4, -1.0]),
+        (Ball([0.4, -1.0], 0.0, norm=1), [0.4, -1.0]),
+        (Ball([0.4, -1.0], 0.0, norm=np.inf), [0.4, -1.0]),
+        (Ball([0.4, -1.0], 0.0, C=0.9), [0.4, -1.0]),
+        (Hinge(2.0, power=1.5), [0.0, 0.0]),
+        (Equal(0.3), [0.3, 0.3]),
+    ],
+)
+def test_where_a_proximal_map_stands_still_its_jacobian_is_zero(regularizer, x):
+    assert not np.any(regularizer.prox_jacobian(x, 0.7))
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_the_default_jacobian_takes_steps_in_the_units_of_its_argument(unit):
+    target, x = unit * np.array([0.4, -1.0]), unit * np.array([1.3, 0.2])
+    ball = Ball(target, 0.7 * unit)
+    found = Regularizer.prox_jacobian(ball, x, unit**2)
+    np.testing.assert_allclose(found, ball.prox_jacobian(x, unit**2), atol=1e-6)
 
 
 def test_the_suite_covers_every_regularizer():
@@ -288,6 +336,40 @@ class _BlocksThatInteract(_Broken):
 
 
 @final
+class _JacobianIgnoresTheStep(_Broken):
+    inner = Ridge(0.3)
+
+    def prox_jacobian(self, x, step=1.0):
+        return self.inner.prox_jacobian(x)
+
+
+@final
+class _JacobianOfTheConjugate(_Broken):
+    def prox_jacobian(self, x, step=1.0):
+        return 1 - self.inner.prox_jacobian(x, step)
+
+
+@final
+class _JacobianTooLarge(_Broken):
+    def prox_jacobian(self, x, step=1.0):
+        return 1.5 * self.inner.prox_jacobian(x, step)
+
+
+@final
+class _JacobianAsDiagonal(_Broken):
+    def prox_jacobian(self, x, step=1.0):
+        return self.inner.prox_jacobian(x, step).ravel()
+
+
+@final
+class _JacobianNotSymmetric(_Broken):
+    block_size = None
+
+    def prox_jacobian(self, x, step=1.0):
+        return np.array([[[0.5, 0.2], [0.0, 0.5]]])
+
+
+@final
 class _DualFormOfAnother(_Broken):
     def dual_form(self, size):
         return replace(self.inner.dual_form(size), linear=np.full(size, 0.1))
@@ -355,6 +437,11 @@ class _SlackWithoutSign(_Broken):
         (_NanAtInfinity, "is nan"),
         (_FiniteAtInfinity, "grows without bound"),
         (_BlocksThatInteract, "Fenchel-Young|prox of the first block changes|prox must land"),
+        (_JacobianIgnoresTheStep, "differences of prox are"),
+        (_JacobianOfTheConjugate, "differences of prox are"),
+        (_JacobianTooLarge, "must lie between 0 and 1"),
+        (_JacobianAsDiagonal, r"prox_jacobian of 2 expectations in blocks of 1 has shape \(2,\)"),
+        (_JacobianNotSymmetric, "is not symmetric"),
         (_DualFormOfAnother, "dual_form says"),
         (_DualFormTooNarrow, "dual_form excludes"),
         (_SimplexOfAnotherTotal, "dual_form says"),

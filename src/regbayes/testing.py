@@ -65,6 +65,8 @@ def check_regularizer(regularizer: Regularizer, size: int, *, tol: float = 1e-8,
     _check_prox_is_the_minimiser(regularizer, points, rng, tol)
     _check_moreau(regularizer, points, tol)
     _check_blocks(regularizer, points, rng, tol)
+    if type(regularizer).prox_jacobian is not Regularizer.prox_jacobian:
+        _check_prox_jacobian(regularizer, points, rng, tol)
     _check_suprema(regularizer, points, rng, tol)
     _check_infinities(regularizer, points, rng)
     _check_precision(regularizer, points)
@@ -180,6 +182,45 @@ def _check_blocks(regularizer: Regularizer, points: Sequence[_Point], rng: np.ra
         assert np.all(change <= tol * (1 + np.abs(p.v[~others]))), (
             f"block_size is {block}, but prox of the first block changes by {change} when other blocks move"
         )
+
+
+def _check_prox_jacobian(
+    regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float
+) -> None:
+    """The Jacobian of prox is its derivative and, at kinks too, symmetric with eigenvalues between 0 and 1."""
+    size = len(points[0].z)
+    block = regularizer.block_size or size
+    for p in points:
+        # Proximal points are where kinks are, and beside them both sides of these are met.
+        for x in (p.z, p.v, p.v + 0.01 * rng.normal(size=size)):
+            jacobian = regularizer.prox_jacobian(x, p.step)
+            assert jacobian.shape == (size // block, block, block), (
+                f"prox_jacobian of {size} expectations in blocks of {block} has shape {jacobian.shape}"
+            )
+            assert np.allclose(jacobian, jacobian.transpose(0, 2, 1), atol=tol), (
+                f"prox_jacobian({x}, {p.step}) is not symmetric: {jacobian}"
+            )
+            eigenvalues = np.linalg.eigvalsh(jacobian)
+            assert np.all((eigenvalues >= -tol) & (eigenvalues <= 1 + tol)), (
+                f"prox_jacobian({x}, {p.step}) has the eigenvalues {eigenvalues}; they must lie between 0 and 1"
+            )
+            forward, backward = (_differences(regularizer, x, p.step, block, sign * np.sqrt(tol)) for sign in (1, -1))
+            bound = 10 * np.sqrt(tol) * (1 + np.max(np.abs(x)))
+            smooth = x is not p.v and np.allclose(forward, backward, rtol=0, atol=bound)
+            assert not smooth or np.allclose(jacobian, 0.5 * (forward + backward), rtol=0, atol=bound), (
+                f"prox_jacobian({x}, {p.step}) is {jacobian}, but differences of prox are {0.5 * (forward + backward)}"
+            )
+
+
+def _differences(regularizer: Regularizer, x: Floats, step: Floats, block: int, width: float) -> Floats:
+    """Differences of prox, in the layout of its Jacobian."""
+    images = np.empty((block, len(x) // block, block))
+    for j in range(block):
+        moved = x.copy()
+        moved[j::block] += width
+        images[j] = np.reshape(regularizer.prox(moved, step), (-1, block))
+    at = np.reshape(regularizer.prox(x, step), (-1, block))
+    return ((images - at) / width).transpose(1, 2, 0)
 
 
 def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 import regbayes
 from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes._registry import class_named
+from regbayes.engine import Status
 from regbayes.persistence import save
 from regbayes.regularizers import Equal
 from regularizer_cases import COMBINED, ELEMENTARY, SUMS
@@ -114,3 +116,16 @@ def test_boundary_results_come_back_with_their_infinities(tmp_path):
     assert found.status == "boundary"
     assert found.multipliers.tolist() == [-np.inf]
     assert found.posterior.probabilities.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_the_status_is_a_word_of_the_packages_one_type():
+    assert RESULT.status is Status.OPTIMAL
+    assert RESULT.status == "optimal"
+    assert f"{RESULT.status}" == "optimal"
+
+
+def test_statuses_in_older_files_are_found():
+    found = class_named("regbayes.Status")
+    assert found is not None
+    assert found.cls is Status
+    assert {"OPTIMAL", "BOUNDARY", "INFEASIBLE", "ITERATION_LIMIT"} <= set(Status.__members__)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regbayes import E, Finite, Gaussian, NotConvergedWarning, Samples, UnreliableWeightsWarning, regularize
-from regbayes.regularizers import AtMost, Ball, Hinge, MultiClassHinge, Ridge, Shifted
+from regbayes.regularizers import AtMost, Ball, Hinge, MultiClassHinge, Regularizer, Ridge, Shifted
 
 RNG = np.random.default_rng(0)
 MODELS = RNG.normal(size=(200, 4))
@@ -26,7 +26,7 @@ SOFT = {
 def test_an_iteration_limit_returns_what_there_is_with_its_gap(name, limit):
     optimum = regularize(POSTERIOR, lambda x: x, SOFT[name])
     assert optimum.n_iter > 2
-    with pytest.warns(NotConvergedWarning, match=r"gap .* above the tolerance"):
+    with pytest.warns(NotConvergedWarning, match=r"max_iter=\d with gap .* above the tolerance. Raise max_iter"):
         result = regularize(POSTERIOR, lambda x: x, SOFT[name], max_iter=limit)
     assert result.status == "iteration_limit"
     assert result.n_iter == limit
@@ -36,6 +36,35 @@ def test_an_iteration_limit_returns_what_there_is_with_its_gap(name, limit):
     q, p = result.posterior.probabilities, POSTERIOR.probabilities
     value = float(np.sum(q * np.log(q / p))) + SOFT[name].value(MODELS.T @ q)
     assert result.primal == pytest.approx(value, rel=1e-10)
+
+
+class Uncertain(Regularizer):
+    """A ridge whose conjugate is only known from above: no gap below ``off`` can be certified."""
+
+    def __init__(self, target: np.ndarray, off: float) -> None:
+        self.ridge = Ridge(target)
+        self.off = off
+
+    def value(self, x):
+        return self.ridge.value(x)
+
+    def conjugate(self, u):
+        return self.ridge.conjugate(u) + self.off
+
+    def prox(self, x, step=1.0):
+        return self.ridge.prox(x, step)
+
+
+def test_where_no_step_helps_any_more_the_solver_has_stalled():
+    uncertain = Uncertain(REACHABLE, off=1e-3)
+    with pytest.warns(NotConvergedWarning, match=r"stalled after .* above the tolerance; more iterations would not"):
+        result = regularize(POSTERIOR, lambda x: x, uncertain)
+    assert result.status == "stalled"
+    assert result.n_iter < 200
+    assert result.gap == pytest.approx(1e-3, rel=1e-6)
+    with pytest.warns(NotConvergedWarning, match="stalled"):
+        assert regularize(POSTERIOR, lambda x: x, uncertain, max_iter=10_000).n_iter == result.n_iter
+    assert regularize(POSTERIOR, lambda x: x, uncertain, tol=2e-3).status == "optimal"
 
 
 def test_hard_constraints_at_the_limit_say_how_far_they_are():
@@ -66,6 +95,11 @@ def test_the_tolerance_is_kept(tol):
         result = regularize(POSTERIOR, constraint, tol=tol)
         assert result.status == "optimal"
         assert result.violation <= tol
+
+
+def test_a_negative_limit_is_refused():
+    with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
+        regularize(POSTERIOR, E(lambda x: x) <= 0.0, max_iter=-1)
 
 
 @pytest.mark.parametrize("tol", [0.0, -1e-9, np.nan])

@@ -179,7 +179,7 @@ class _Log(Generic[State]):
         return record
 
     def result(self, status: Status) -> FitResult[State]:
-        """Close the log."""
+        """Return the state that was kept, with the trace of all iterations."""
         iteration, state = self.kept
         return FitResult(
             state=state,

@@ -14,14 +14,24 @@ from regbayes.engine.trace import Trace
 State = TypeVar("State")
 
 
-@persistable(name="regbayes.engine.Status")
-class Status(enum.Enum):
-    """How a fit ended."""
+@persistable(name="regbayes.engine.Status", aliases=["regbayes.Status"])
+class Status(enum.StrEnum):
+    """How a fit or a solve ended; every part of the package says it with these words.
+
+    A training loop converges, a convex problem has an optimum: solvers with a certificate that their caller sees say
+    ``optimal``, ``boundary`` or ``infeasible`` where a loop says ``converged``. The other words mean the same for both.
+    """
 
     CONVERGED = "converged"
     """The stopping rule, or the step itself, found nothing left to do."""
+    OPTIMAL = "optimal"
+    """The certificate is within the tolerance: no better solution exists."""
+    BOUNDARY = "boundary"
+    """Optimal, but only in the limit of infinite multipliers; the limit is what is returned."""
+    INFEASIBLE = "infeasible"
+    """No solution meets the constraints."""
     STALLED = "stalled"
-    """The step could not improve the objective (a failed line search, say) without having converged."""
+    """No step improves any more (a failed line search, say) and the tolerance is not reached: more would not help."""
     STOPPED = "stopped"
     """A callback asked to stop."""
     ITERATION_LIMIT = "iteration_limit"

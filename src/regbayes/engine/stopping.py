@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,18 +29,14 @@ class RelativeChange:
     patience: int = 1
 
     def __post_init__(self) -> None:
-        if not self.tol >= 0:
-            raise ValueError(f"tol must be a number >= 0, got {self.tol!r}")
-        if self.patience < 1:
-            raise ValueError(f"patience must be at least 1, got {self.patience!r}")
+        _check("tol", self.tol, "patience", self.patience)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
-        return _converged(objectives, self.patience, self._is_small)
-
-    def _is_small(self, before: float, after: float) -> bool:
         # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
-        return math.isfinite(before) and abs(after - before) <= self.tol * max(abs(before), abs(after), 1.0)
+        recent = _recent_changes(objectives, self.patience)
+        small = [math.isfinite(a) and abs(b - a) <= self.tol * max(abs(a), abs(b), 1.0) for a, b in recent]
+        return Status.CONVERGED if small and all(small) else None
 
 
 @dataclass(frozen=True)
@@ -62,14 +58,12 @@ class AbsoluteChange:
     patience: int = 1
 
     def __post_init__(self) -> None:
-        if not self.limit >= 0:
-            raise ValueError(f"limit must be a number >= 0, got {self.limit!r}")
-        if self.patience < 1:
-            raise ValueError(f"patience must be at least 1, got {self.patience!r}")
+        _check("limit", self.limit, "patience", self.patience)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
-        return _converged(objectives, self.patience, lambda before, after: abs(after - before) <= self.limit)
+        small = [abs(b - a) <= self.limit for a, b in _recent_changes(objectives, self.patience)]
+        return Status.CONVERGED if small and all(small) else None
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,7 @@ class DiminishingReturns:
     least: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not self.tol >= 0:
-            raise ValueError(f"tol must be a number >= 0, got {self.tol!r}")
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1, got {self.window!r}")
+        _check("tol", self.tol, "window", self.window)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
@@ -110,7 +101,13 @@ class DiminishingReturns:
         return Status.CONVERGED if before - now <= small else None
 
 
-def _converged(objectives: Sequence[float], patience: int, is_small: Callable[[float, float], bool]) -> Status | None:
-    recent = objectives[-(patience + 1) :]
-    small = len(recent) > patience and all(is_small(before, after) for before, after in pairwise(recent))
-    return Status.CONVERGED if small else None
+def _recent_changes(objectives: Sequence[float], count: int) -> list[tuple[float, float]]:
+    """Return the last changes as pairs of objectives, before and after; none as long as there are fewer."""
+    return list(pairwise(objectives[-count - 1 :])) if len(objectives) > count else []
+
+
+def _check(tolerance: str, small: float, span: str, count: int) -> None:
+    if not small >= 0:
+        raise ValueError(f"{tolerance} must be a number >= 0, got {small!r}")
+    if count < 1:
+        raise ValueError(f"{span} must be at least 1, got {count!r}")

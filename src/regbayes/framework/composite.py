@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats
-from regbayes.framework.regularizers.base import Atom, Regularizer
+from regbayes.framework.regularizers.base import Regularizer
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
 PATIENCE = 6  # proximal points that may pass without progress
@@ -37,13 +37,30 @@ class Piece:
         return self.regularizer.block_size or (self.stop - self.start)
 
 
-def stack_pieces(atoms: Sequence[Atom]) -> tuple[list[Piece], NDArray[np.intp]]:
-    """Lay the atoms end to end; return the pieces and the expectation coordinate of each stacked one."""
-    pieces, start = [], 0
-    for atom in atoms:
-        pieces.append(Piece(atom.regularizer, start, start + len(atom.index)))
-        start += len(atom.index)
-    return pieces, np.concatenate([atom.index for atom in atoms])
+@dataclass(frozen=True)
+class Stack:
+    """A regularizer's elementary parts laid end to end: sums see a coordinate of the expectations more than once."""
+
+    regularizer: Regularizer
+    n_features: int
+    pieces: tuple[Piece, ...]
+    index: NDArray[np.intp]  # (M,): the coordinate of the expectations that each stacked one is
+
+    @classmethod
+    def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
+        """Split a regularizer of so many expectations."""
+        atoms = regularizer.atoms(n_features)
+        ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
+        runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
+        pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
+        return cls(regularizer, n_features, pieces, np.concatenate([atom.index for atom in atoms]))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def add_up(self, stacked: Floats) -> Floats:
+        """Return the sum over the stacked entries of each coordinate of the expectations, shape (n_features,)."""
+        return np.bincount(self.index, stacked, minlength=self.n_features).astype(np.float64)
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
@@ -73,7 +90,8 @@ def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
     for p in pieces:
         block = diagonal[p.start : p.stop].reshape(-1, p.block_size).mean(axis=1)
         level[p.start : p.stop] = np.repeat(np.where(block > 0, block, 1.0), p.block_size)
-    return np.asarray(1 / np.sqrt(level))
+    scale: Floats = 1 / np.sqrt(level)
+    return scale
 
 
 class _Scaled:
@@ -102,20 +120,18 @@ class _Scaled:
     def conjugate(self, v: Floats) -> float:
         return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
 
-    def prox_jacobian(self, v: Floats, at: Floats, step: float = 1.0) -> Floats:
-        """Derivative of the proximal map at v, by differences: block-diagonal, one pass per place in a block."""
-        jacobian = np.zeros((len(v), len(v)))
-        width = 1e-7 * (1.0 + np.abs(v))
+    def prox_jacobian(self, v: Floats, step: float = 1.0) -> Floats:
+        """Generalized Jacobian of the proximal map at v, block-diagonal.
+
+        By Moreau's identity it is one minus that of the regularizer's own proximal map; units are equal within blocks
+        and drop out.
+        """
+        jacobian = np.eye(len(v))
         for p in self.pieces:
-            b = p.block_size
-            places = np.arange(p.start, p.stop).reshape(-1, b)
-            part, scale = Piece(p.regularizer, 0, p.stop - p.start), self.scale[p.start : p.stop]
-            for j in range(b):
-                moved = v[p.start : p.stop].copy()
-                moved[j::b] += width[places[:, j]]
-                image = prox_conjugate([part], scale * moved, step * scale**2) / scale
-                change = (image - at[p.start : p.stop]).reshape(-1, b) / width[places[:, j], None]
-                jacobian[places, places[:, [j]]] = change
+            scale = self.scale[p.start : p.stop]
+            blocks = p.regularizer.prox_jacobian(v[p.start : p.stop] / (step * scale), 1 / (step * scale**2))
+            places = np.arange(p.start, p.stop).reshape(-1, p.block_size)
+            jacobian[places[:, :, None], places[:, None, :]] -= blocks
         return jacobian
 
 
@@ -168,7 +184,8 @@ def _square_root(hessian: Floats) -> Floats:
     """F with F F' = H, as many columns as H has directions."""
     values, vectors = np.linalg.eigh(hessian)
     used = values > 1e-15 * max(float(values[-1]), 0.0)
-    return np.asarray(vectors[:, used] * np.sqrt(values[used]))
+    root: Floats = vectors[:, used] * np.sqrt(values[used])
+    return root
 
 
 def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
@@ -192,7 +209,7 @@ def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) 
         gradient = w - root.T @ v
         if np.max(np.abs(gradient), initial=0.0) <= 1e-14 * (1 + np.max(np.abs(w), initial=0.0)):
             break
-        jacobian = problem.prox_jacobian(forward, v, step)
+        jacobian = problem.prox_jacobian(forward, step)
         system = np.eye(len(w)) + step * root.T @ (jacobian @ root)
         direction = -_solve_linear(system, gradient)
         slope = float(gradient @ direction)
@@ -223,7 +240,7 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: in
             break
         forward = v - problem.gradient(v)
         image = problem.prox(forward, 1.0)
-        jacobian = problem.prox_jacobian(forward, image)
+        jacobian = problem.prox_jacobian(forward)
         system = identity - jacobian + jacobian @ problem.hessian
         v = problem.forward_backward(v + _solve_linear(system, image - v))
         residual = _residual(problem, v)

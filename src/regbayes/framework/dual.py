@@ -3,8 +3,9 @@
 Written in ``u = -phi``, stacked over the elementary regularizers so that a sum needs no conjugate of its own, the
 dual is a smooth convex function of ``u`` plus conjugates known by their proximal maps. A proximal Newton method
 minimises it: the quadratic model is solved by `composite`, a line search makes every step a descent step, and the
-duality gap is the stopping rule. Cost per iteration is one pass over the features and one covariance, whatever the
-regularizer.
+duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over them for each point
+that the line search tries, and the quadratic model, whose linear systems cost the cube of the number of multipliers.
+Where these are many and the posterior is Gaussian, coordinate ascent does the work instead.
 """
 
 from __future__ import annotations
@@ -15,31 +16,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regbayes._types import Flags, Floats
+from regbayes.engine.result import Status
 from regbayes.framework.composite import (
     Piece,
+    Stack,
     block_scale,
     clip_to_domain,
     conjugate_of,
     minimize_composite,
     prox_conjugate,
-    stack_pieces,
 )
 from regbayes.framework.coordinate_ascent import solve_box
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition
-from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
+from regbayes.framework.regularizers.base import TINY_STEP
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
 EPSILON = 8 * float(np.finfo(np.float64).eps)
-FAR = 1e15  # an expectation that no hard constraint admits
-MANY = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
-FAR_TOO_MANY = 1000  # multipliers above which no Newton step is taken
+UNREACHABLE = 1e15  # an expectation that no hard constraint admits
+COORDINATE_MIN_SIZE = 200  # multipliers above which a Gaussian's box dual is solved by coordinates
+NEWTON_MAX_SIZE = 1000  # multipliers above which no Newton step follows them
 COORDINATE_TOL = 0.1  # of the tolerance: the two gaps are relative to slightly different things
 COORDINATE_EPOCHS = 20_000.0
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 ELASTIC_PATH = 10.0 ** -np.arange(1, 8)  # softness, in variances of the features
-SETTLED = 0.6  # of the give one step earlier: feasible constraints give ten times less at a tenth of the softness
+SETTLED = 0.6  # of the violation one step earlier: where there need be none, a tenth of the softness leaves a tenth
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class DualSolution:
     dual: float
     gap: float
     violation: float  # how far E_q[psi] lies outside the regularizer's domain, in standard deviations
-    converged: bool
+    status: Status  # CONVERGED, STALLED or ITERATION_LIMIT
     n_iter: int
 
 
@@ -75,10 +77,10 @@ class _Dual:
     quadratic price (its conjugate in the primal), so that a solution always exists.
     """
 
-    def __init__(self, partition: LogPartition, regularizer: Regularizer, elastic: float = 0.0) -> None:
+    def __init__(self, partition: LogPartition, stack: Stack, elastic: float = 0.0) -> None:
         self.partition = partition
-        self.n_features = len(partition.mean)
-        self.pieces, self.index = stack_pieces(regularizer.atoms(self.n_features))
+        self.stack = stack
+        self.pieces, self.index = stack.pieces, stack.index
         self.unit = units(partition)
         self.elastic = elastic * self.hard() * self.unit[self.index] ** 2
 
@@ -86,12 +88,12 @@ class _Dual:
         """Which stacked coordinates belong to a regularizer that is infinite somewhere."""
         hard = np.zeros(len(self.index), dtype=np.bool_)
         for p in self.pieces:
-            far = FAR * (1 + self.unit[self.index[p.start : p.stop]])
+            far = UNREACHABLE * (1 + self.unit[self.index[p.start : p.stop]])
             hard[p.start : p.stop] = np.isinf(p.regularizer.value(far)) or np.isinf(p.regularizer.value(-far))
         return hard
 
     def tilt(self, u: Floats) -> Floats:
-        return -np.bincount(self.index, u, minlength=self.n_features).astype(np.float64)
+        return -self.stack.add_up(u)
 
     def at(self, u: Floats, conjugate: float | None = None) -> _Point:
         phi = self.tilt(u)
@@ -148,7 +150,7 @@ def nearest_in_domain(pieces: Sequence[Piece], x: Floats, unit: Floats) -> Float
 
 def solve_dual(
     partition: LogPartition,
-    regularizer: Regularizer,
+    stack: Stack,
     *,
     tol: float = 1e-9,
     max_iter: int = 200,
@@ -161,7 +163,8 @@ def solve_dual(
     ----------
     partition : LogPartition
         The posterior as its features see it.
-    regularizer : Regularizer
+    stack : Stack
+        The regularizer's elementary parts.
     tol : float, default=1e-9
         Stop when the gap is below ``tol (1 + |dual|)`` and the violation below tol standard deviations.
     max_iter : int, default=200
@@ -173,42 +176,52 @@ def solve_dual(
     """
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
-    problem = _Dual(partition, regularizer, elastic)
+    if max_iter < 0:
+        raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
+    problem = _Dual(partition, stack, elastic)
     start = np.zeros(len(problem.index)) if warm_start is None else np.asarray(warm_start, dtype=np.float64)
     if start.shape != problem.index.shape:
         raise ValueError(f"warm_start must have shape {problem.index.shape}, got {start.shape}")
     start = problem.enter_domain(start)
-    if len(start) > MANY and (found := _by_coordinates(problem, regularizer, start, tol)) is not None:
+    use_newton = True
+    if len(start) > COORDINATE_MIN_SIZE and (found := _by_coordinates(problem, start, tol)) is not None:
         start = found
-        if len(start) > FAR_TOO_MANY or np.any(problem.hard()):
-            max_iter = 0  # Newton steps would take too long, or run after multipliers that have no limit
+        # Newton steps would take too long, or run after multipliers that have no limit: what coordinates reach is all.
+        use_newton = len(start) <= NEWTON_MAX_SIZE and not np.any(problem.hard())
     point = problem.at(start)
-    damping, n_iter, converged = 1e-10, 0, False
+    damping = 1e-10
     violations: list[float] = []
     objectives: list[float] = []
     for n_iter in range(max_iter + 1):
         gap, violation = problem.certificate(point)
         gap_rounding, rounding = problem.rounding(point)
-        converged = gap <= tol * (1 + abs(point.objective)) + gap_rounding and violation <= tol + rounding
         violations.append(violation)
         objectives.append(point.objective)
-        if converged or n_iter == max_iter or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
+        if gap <= tol * (1 + abs(point.objective)) + gap_rounding and violation <= tol + rounding:
+            status = Status.CONVERGED
+            break
+        if not use_newton or (not elastic and _runs_away(violations)) or _stalls(objectives, gap):
+            status = Status.STALLED
+            break
+        if n_iter == max_iter:
+            status = Status.ITERATION_LIMIT
             break
         error = min(1e-3, max(violation, gap / (1 + abs(point.objective))))
         accepted, damping = _newton_step(problem, point, damping, error)
         if accepted is None:
+            status = Status.STALLED
             break
         point = accepted
-    return _solution(point, gap, violation, converged, n_iter)
+    return _solution(point, gap, violation, status, n_iter)
 
 
-def _by_coordinates(problem: _Dual, regularizer: Regularizer, start: Floats, tol: float) -> Floats | None:
+def _by_coordinates(problem: _Dual, start: Floats, tol: float) -> Floats | None:
     """Solve a Gaussian's dual over a box one multiplier at a time; None where it is not of that kind.
 
     A Newton step costs the cube of the number of multipliers, a pass over coordinates only their number: with
     thousands of margins (a support vector machine is one) this is the only way.
     """
-    form = regularizer.dual_form(problem.n_features)
+    form = problem.stack.regularizer.dual_form(problem.stack.n_features)
     if not isinstance(problem.partition, GaussianAffine) or not isinstance(form, BoxDual):
         return None
     tilted = replace(form, linear=form.linear - problem.partition.mean, ridge=form.ridge + problem.elastic)
@@ -258,7 +271,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     return None, damping
 
 
-def _solution(point: _Point, gap: float, violation: float, converged: bool, n_iter: int) -> DualSolution:
+def _solution(point: _Point, gap: float, violation: float, status: Status, n_iter: int) -> DualSolution:
     dual = -point.objective
     return DualSolution(
         stacked=point.u,
@@ -268,34 +281,34 @@ def _solution(point: _Point, gap: float, violation: float, converged: bool, n_it
         dual=dual,
         gap=gap,
         violation=violation,
-        converged=converged,
+        status=status,
         n_iter=n_iter,
     )
 
 
-def minimal_violation(partition: LogPartition, regularizer: Regularizer, max_iter: int = 60) -> Floats | None:
+def minimal_violation(partition: LogPartition, stack: Stack, max_iter: int = 60) -> Floats | None:
     """How far each stacked constraint must give way, in the features' units; None when every one can be met.
 
     Solves the problem with elastic constraints at ever higher prices, docs/math.md eq. (10). Where the constraints
-    can be met, the give shrinks in proportion to the price; where they cannot, it settles at the smallest violation
+    can be met, the violation shrinks in proportion to the price; where they cannot, it settles at the smallest
     there is. Small steps keep each solution within reach of the next.
     """
     unit = units(partition)
-    give: Floats | None = None
-    if not np.any(_Dual(partition, regularizer).hard()):
+    violation: Floats | None = None
+    if not np.any(_Dual(partition, stack).hard()):
         return None
     size, settled, warm = np.inf, False, None
     for softness in ELASTIC_PATH:
-        solution = solve_dual(partition, regularizer, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
-        if not solution.converged:
+        solution = solve_dual(partition, stack, tol=1e-6, max_iter=max_iter, warm_start=warm, elastic=softness)
+        if solution.status is not Status.CONVERGED:
             break
-        problem = _Dual(partition, regularizer, softness)
-        give, warm = problem.elastic * solution.stacked, solution.stacked
-        before, size = size, float(np.max(np.abs(give) / unit[problem.index]))
+        problem = _Dual(partition, stack, softness)
+        violation, warm = problem.elastic * solution.stacked, solution.stacked
+        before, size = size, float(np.max(np.abs(violation) / unit[problem.index]))
         settled = size > SETTLED * before
         if size > 0.999 * before:  # what is left to settle is a tenth of a thousandth
             break
-    return give if settled and size > 1e-6 else None
+    return violation if settled and size > 1e-6 else None
 
 
 def with_log_mass(solution: DualSolution, log_mass: float) -> DualSolution:

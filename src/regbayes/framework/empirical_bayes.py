@@ -20,7 +20,7 @@ ROUNDING = 1e-9  # rise of the objective, relative to its size, that is put down
 
 
 class Model(Protocol[Theta]):
-    """A model with parameters."""
+    """What `empirical_bayes` asks of a model: the posterior at given parameters, and parameters for a posterior."""
 
     def posterior(self, theta: Theta) -> Posterior:
         """Return the posterior of the model given its parameters, with its ``log_evidence``."""

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats
-from regbayes.framework.composite import Piece, stack_pieces
+from regbayes.framework.composite import Piece, Stack
 from regbayes.framework.dual import DualSolution, units
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
+from regbayes.framework.regularizers.base import TINY_STEP
 
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
-FAR = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
+RAY_LENGTH = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
 ON_FACE = 1e-11  # of the span of a direction: a domain this close to the face touches it and nothing beyond
 ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
 
@@ -44,9 +44,9 @@ class OutOfReach:
     reachable: float  # the nearest expectation that the support can have
 
 
-def find_out_of_reach(partition: LogPartition, regularizer: Regularizer) -> OutOfReach | None:
+def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
     """Look for one expectation that cannot enter its domain whatever the weights."""
-    for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
+    for index, lowest, highest, from_low, from_high in _edges(partition, stack):
         slack = _rounding(lowest, highest)
         too_low, too_high = from_low > highest + slack, from_high < lowest - slack
         if np.any(too_low):
@@ -58,14 +58,14 @@ def find_out_of_reach(partition: LogPartition, regularizer: Regularizer) -> OutO
     return None
 
 
-def narrow_to_face(partition: LogPartition, regularizer: Regularizer) -> Face:
+def narrow_to_face(partition: LogPartition, stack: Stack) -> Face:
     """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
     n_features = len(partition.mean)
     infinite, log_mass, keep = np.zeros(n_features), 0.0, None
     if not isinstance(partition, WeightedAtoms):
         return Face(partition, keep, log_mass, infinite)
     for _ in range(n_features):
-        side = _touched_edge(partition, regularizer)
+        side = _touched_edge(partition, stack)
         if side is None:
             break
         feature, sign = side
@@ -79,7 +79,7 @@ def narrow_to_face(partition: LogPartition, regularizer: Regularizer) -> Face:
     return Face(partition, keep, log_mass, infinite)
 
 
-def find_flat_face(face: Face, regularizer: Regularizer, solution: DualSolution) -> Face | None:
+def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | None:
     """Look for a face on which a tilt has settled whatever its direction, once the rest has lost its mass.
 
     The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
@@ -95,7 +95,7 @@ def find_flat_face(face: Face, regularizer: Regularizer, solution: DualSolution)
     direction, keep = found
     scores = partition.features @ direction
     top, span = float(scores[keep].max()), float(np.ptp(scores[np.isfinite(partition.log_weights)]))
-    if top + _slope_of_conjugate(regularizer, solution.stacked, direction) > ON_FACE * span:
+    if top + _slope_of_conjugate(stack, solution.stacked, direction) > ON_FACE * span:
         return None
     narrower, log_mass = partition.restrict(keep)
     reach = np.abs(direction * units(partition))
@@ -135,20 +135,19 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     return (scaled - within.T @ (within @ scaled)) / unit, keep
 
 
-def _slope_of_conjugate(regularizer: Regularizer, stacked: Floats, direction: Floats) -> float:
+def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> float:
     """How fast the conjugate grows as the multipliers go far along a direction; inf where it ends.
 
     Where several elementary regularizers see one coordinate, the one that grows least takes it.
     """
-    pieces, index = stack_pieces(regularizer.atoms(len(direction)))
     slopes = np.where(direction != 0, np.inf, 0.0)
 
     def slope(p: Piece, u: Floats, move: Floats) -> float:
-        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - FAR * move)
-        return (there - here) / FAR
+        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - RAY_LENGTH * move)
+        return (there - here) / RAY_LENGTH
 
-    for p in sorted(pieces, key=lambda p: p.regularizer.block_size != 1):
-        i, u = index[p.start : p.stop], stacked[p.start : p.stop]
+    for p in sorted(stack.pieces, key=lambda p: p.regularizer.block_size != 1):
+        i, u = stack.index[p.start : p.stop], stacked[p.start : p.stop]
         if p.regularizer.block_size == 1:
             for place in np.flatnonzero(direction[i]):
                 move = np.where(np.arange(len(i)) == place, direction[i], 0.0)
@@ -162,12 +161,13 @@ def _slope_of_conjugate(regularizer: Regularizer, stacked: Floats, direction: Fl
 
 def _rounding(lowest: Floats, highest: Floats) -> Floats:
     """How far rounding may put an expectation from an edge of its range."""
-    return np.asarray(ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest)))
+    rounding: Floats = ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest))
+    return rounding
 
 
-def _touched_edge(partition: LogPartition, regularizer: Regularizer) -> tuple[int, int] | None:
+def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:
     """A feature that varies, but whose domain contains only an end of its range; and which end."""
-    for index, lowest, highest, from_low, from_high in _edges(partition, regularizer):
+    for index, lowest, highest, from_low, from_high in _edges(partition, stack):
         slack = _rounding(lowest, highest)
         varies = highest > lowest + 2 * slack
         at_top = varies & (from_low >= highest - slack)
@@ -178,16 +178,13 @@ def _touched_edge(partition: LogPartition, regularizer: Regularizer) -> tuple[in
     return None
 
 
-def _edges(
-    partition: LogPartition, regularizer: Regularizer
-) -> list[tuple[NDArray[np.intp], Floats, Floats, Floats, Floats]]:
+def _edges(partition: LogPartition, stack: Stack) -> list[tuple[NDArray[np.intp], Floats, Floats, Floats, Floats]]:
     """Ends of each feature's range, and the points of the domain nearest to them, for separable regularizers."""
-    pieces, index = stack_pieces(regularizer.atoms(len(partition.mean)))
     unit, found = units(partition), []
-    for p in pieces:
+    for p in stack.pieces:
         if p.regularizer.block_size != 1:
             continue
-        i = index[p.start : p.stop]
+        i = stack.index[p.start : p.stop]
         lowest, highest = partition.lowest[i], partition.highest[i]
         finite = np.isfinite(lowest) & np.isfinite(highest)
         if not np.all(finite):

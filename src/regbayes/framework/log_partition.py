@@ -119,7 +119,8 @@ class GaussianAffine:
 
     @property
     def spread(self) -> Floats:
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor)))
+        spread: Floats = np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor))
+        return spread
 
     @property
     def lowest(self) -> Floats:

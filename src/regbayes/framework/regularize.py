@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
-from regbayes.framework.composite import stack_pieces
+from regbayes.engine.result import Status
+from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E
 from regbayes.framework.diagnostics import reliable_threshold
 from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
@@ -24,16 +24,6 @@ from regbayes.framework.regularizers import Blocks, Regularizer
 MOST_NAMED = 5  # constraints that an error message lists
 
 
-@persistable
-class Status(StrEnum):
-    """How a solve ended."""
-
-    OPTIMAL = "optimal"
-    BOUNDARY = "boundary"  # met only in the limit of infinite multipliers; the limit is returned
-    INFEASIBLE = "infeasible"
-    ITERATION_LIMIT = "iteration_limit"
-
-
 class InfeasibleError(ValueError):
     """The constraints cannot be met; ``result`` holds what was reached."""
 
@@ -43,7 +33,7 @@ class InfeasibleError(ValueError):
 
 
 class NotConvergedWarning(UserWarning):
-    """The solver ran out of iterations; the gap says how far off it may be."""
+    """The solver stopped short of its tolerance; the gap and the violation say how far off the result may be."""
 
 
 class UnreliableWeightsWarning(UserWarning):
@@ -73,7 +63,7 @@ class RegularizedPosterior(Saveable):
     gap: float
     violation: float  # of hard constraints, in standard deviations of the features: rounding, when optimal
     kl: float  # KL(q || p): how far the posterior moved
-    status: Status
+    status: Status  # optimal, boundary, infeasible, stalled or iteration_limit
     n_iter: int
     warm_start: Floats = field(repr=False)  # pass it to the next call on a similar problem
 
@@ -168,6 +158,8 @@ def regularize(
 
     Warns
     -----
+    NotConvergedWarning
+        When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
     UnreliableWeightsWarning
         When the Pareto k-hat of tilted draws says that they cannot carry the tilt.
     """
@@ -179,15 +171,16 @@ def regularize(
         raise TypeError(f"posterior must be a Finite, Gaussian or Samples, got {type(posterior).__name__}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
     partition = posterior.bind(evaluated)
-    unreachable = find_out_of_reach(partition, g)
-    face, solution = _solve(partition, g, tol, max_iter if unreachable is None else 0, warm_start)
-    give = None
-    if unreachable is None and not solution.converged:
-        give = minimal_violation(face.partition, g)
-    status = _status(face, solution, unreachable, give)
+    stack = Stack.of(g, len(labels))
+    unreachable = find_out_of_reach(partition, stack)
+    face, solution = _solve(partition, stack, tol, max_iter if unreachable is None else 0, warm_start)
+    least_violation = None
+    if unreachable is None and solution.status is not Status.CONVERGED:
+        least_violation = minimal_violation(face.partition, stack)
+    status = _status(face, solution, unreachable is not None or least_violation is not None)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(result, unreachable, give), result)
+        raise InfeasibleError(_infeasible_message(labels, stack, unreachable, least_violation), result)
     _warn_of_doubts(result)
     return result
 
@@ -243,24 +236,24 @@ def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
 
 
 def _solve(
-    partition: LogPartition, g: Regularizer, tol: float, max_iter: int, warm_start: Floats | None
+    partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None
 ) -> tuple[Face, DualSolution]:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
-    face = narrow_to_face(partition, g)
-    solution = solve_dual(face.partition, g, tol=tol, max_iter=max_iter, warm_start=warm_start)
-    while (narrower := find_flat_face(face, g, solution)) is not None:
-        on_face = solve_dual(narrower.partition, g, tol=tol, max_iter=max_iter)
-        if not on_face.converged:
+    face = narrow_to_face(partition, stack)
+    solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
+    while (narrower := find_flat_face(face, stack, solution)) is not None:
+        on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
+        if on_face.status is not Status.CONVERGED:
             break
         face, solution = narrower, on_face
     return face, solution
 
 
-def _status(face: Face, solution: DualSolution, unreachable: OutOfReach | None, give: Floats | None) -> Status:
-    if unreachable is not None or give is not None:
+def _status(face: Face, solution: DualSolution, infeasible: bool) -> Status:
+    if infeasible:
         return Status.INFEASIBLE
-    if not solution.converged:
-        return Status.ITERATION_LIMIT
+    if solution.status is not Status.CONVERGED:
+        return solution.status
     return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
 
 
@@ -298,18 +291,19 @@ def _result(
     )
 
 
-def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | None, give: Floats | None) -> str:
+def _infeasible_message(
+    labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, least_violation: Floats | None
+) -> str:
     if unreachable is not None:
-        label, off = result.labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
+        label, off = labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
         reach = f"the features reach only {unreachable.reachable:.6g}"
         if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
-    assert give is not None
-    _, index = stack_pieces(result.regularizer.atoms(len(result.labels)))
+    assert least_violation is not None
     missed: dict[str, float] = {}
-    for i, amount in zip(index, np.abs(give), strict=True):
-        missed[result.labels[i]] = max(missed.get(result.labels[i], 0.0), float(amount))
+    for i, amount in zip(stack.index, np.abs(least_violation), strict=True):
+        missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount))
     worst = max(missed.values())
     by_size = sorted(missed.items(), key=lambda item: -item[1])
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
@@ -318,10 +312,18 @@ def _infeasible_message(result: RegularizedPosterior, unreachable: OutOfReach | 
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
     if result.status is Status.ITERATION_LIMIT:
         warnings.warn(
-            f"regularize stopped after {result.n_iter} iterations with gap {result.gap:.1e} and violation "
-            f"{result.violation:.1e}, above the tolerance. Raise max_iter or tol, or soften a constraint.",
+            f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
+    elif result.status is Status.STALLED:
+        warnings.warn(
+            f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
+            "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
+            "features that are nearly combinations of others, or lower very large penalties and weights.",
             NotConvergedWarning,
             stacklevel=3,
         )

@@ -108,7 +108,8 @@ def _covariance_factor(covariance: Floats) -> Floats:
     if values[0] < -1e-10 * scale:
         raise ValueError(f"covariance must be positive semi-definite, got the eigenvalue {values[0]:.3g}")
     # The symmetric root: it does not depend on the signs of the eigenvectors, so neither do draws of a given seed.
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+    root: Floats = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return root
 
 
 def _affine_rows(feature: Any, d: int) -> Floats:

@@ -29,7 +29,8 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
         raise ValueError(f"{name} holds NaN or +inf; an atom without weight has log-weight -inf")
     if not np.any(given > -np.inf):
         raise ValueError(f"{name} gives no atom any weight")
-    return np.asarray(given - logsumexp(given))
+    normalised: Floats = given - logsumexp(given)
+    return normalised
 
 
 class Weighted(Posterior):
@@ -40,7 +41,7 @@ class Weighted(Posterior):
 
     @property
     def n_atoms(self) -> int:
-        """Number of atoms."""
+        """How many models or draws there are, those of weight zero too."""
         return len(self.log_weights)
 
     @property
@@ -79,7 +80,7 @@ class Weighted(Posterior):
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
-        return np.asarray(self.weights @ as_features(self, features).values)
+        return self.weights @ as_features(self, features).values
 
     def _chosen(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
         return np.random.default_rng(rng).choice(self.n_atoms, size=size, p=self.weights)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
@@ -26,7 +27,7 @@ from regbayes.framework.regularizers.base import (
 )
 
 if TYPE_CHECKING:
-    from regbayes.framework.composite import Piece
+    from regbayes.framework.composite import Stack
 
 AnyFloat = TypeVar("AnyFloat", bound=np.floating)
 
@@ -59,37 +60,35 @@ class Sum(Regularizer):
         return add(*(part.value(x) for part in self.parts))
 
     def conjugate(self, u: ArrayLike) -> float:
+        from regbayes.framework.composite import conjugate_of
+
         u = as_floats(u).astype(np.float64)
         if not np.all(np.isfinite(u)):  # all of u to one part is a way to share it out, and at infinity it is enough
             zero = [part.conjugate(np.zeros_like(u)) for part in self.parts]
             return min(add(part.conjugate(u), *zero[:i], *zero[i + 1 :]) for i, part in enumerate(self.parts))
         # Proximal points of sup_x <u, x> - g(x). What the shares lack of u tends to its distance from the domain.
-        x, step, shares = np.zeros_like(u), 1.0, None
+        stack = self._stack(u.size)
+        x, step, shares = np.zeros_like(u), 1.0, np.zeros(len(stack))
         for _ in range(12):
-            shares, pieces, index = self._shares(x + step * u, np.full(u.shape, step), shares)
-            lacking = u - np.bincount(index, shares, minlength=u.size)
+            shares = _share_out(stack, x + step * u, np.full(u.shape, step), shares)
+            lacking = u - stack.add_up(shares)
             x = x + step * lacking
             if np.max(np.abs(lacking)) <= 1e-9 * (1 + np.max(np.abs(u))):
-                return add(dot(lacking, x), *(p.regularizer.conjugate(shares[p.start : p.stop]) for p in pieces))
+                return add(dot(lacking, x), conjugate_of(stack.pieces, shares))
             step = min(10 * step, 1e8)
         return np.inf
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
-        shares, _, index = self._shares(x.astype(np.float64), t)
-        return like(self._onto_domain(x - t * np.bincount(index, shares, minlength=x.size)), x)
+        stack = self._stack(x.size)
+        shares = _share_out(stack, x.astype(np.float64), t, np.zeros(len(stack)))
+        return like(self._onto_domain(x - t * stack.add_up(shares)), x)
 
-    def _shares(
-        self, x: Floats, step: Floats, start: Floats | None = None
-    ) -> tuple[Floats, list[Piece], NDArray[np.intp]]:
-        """Share ``(x - prox(x)) / step`` out among the atoms; return the shares stacked, and who has which."""
-        from regbayes.framework.composite import minimize_composite, stack_pieces
+    def _stack(self, size: int) -> Stack:
+        from regbayes.framework.composite import Stack
 
-        pieces, index = stack_pieces(self.atoms(x.size))
-        hessian = np.where(index[:, None] == index[None, :], step[index][:, None], 0.0)
-        shares, _ = minimize_composite(hessian, -x[index], pieces, np.zeros(len(index)) if start is None else start)
-        return shares, pieces, index
+        return Stack.of(self, size)
 
     def _onto_domain(self, x: Floats) -> Floats:
         """Undo the rounding that leaves a point 1e-12 outside a hard part."""
@@ -105,7 +104,17 @@ class Sum(Regularizer):
         return [atom for part in self.parts for atom in part.atoms(size)]
 
     def slack(self, x: ArrayLike) -> Floats:
-        return np.asarray(np.min([part.slack(x) for part in self.parts], axis=0))
+        least: Floats = np.min([part.slack(x) for part in self.parts], axis=0)
+        return least
+
+
+def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
+    """Share ``(x - prox(x)) / step`` out among the atoms, beginning at a guess; return the shares stacked."""
+    from regbayes.framework.composite import minimize_composite
+
+    index = stack.index
+    hessian = np.where(index[:, None] == index[None, :], step[index][:, None], 0.0)
+    return minimize_composite(hessian, -x[index], stack.pieces, start)[0]
 
 
 @final
@@ -159,6 +168,13 @@ class Blocks(Regularizer):
         runs = zip(self.parts, self._split(x), steps, strict=True)
         return np.concatenate([part.prox(run, t) for part, run, t in runs])
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        steps = self._split(np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape))
+        runs = zip(self.parts, self._split(x), steps, strict=True)
+        blocks = [block for part, run, t in runs for block in part.prox_jacobian(run, t)]
+        return np.stack(blocks) if self.block_size == 1 else np.asarray(block_diag(*blocks))[None]
+
     def dual_form(self, size: int) -> BoxDual | None:
         forms = [part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)]
         boxes = [form for form in forms if isinstance(form, BoxDual)]
@@ -210,6 +226,9 @@ class Scaled(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         return self.regularizer.prox(x, self.factor * np.asarray(step))
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(x, self.factor * np.asarray(step))
+
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
@@ -256,6 +275,9 @@ class Shifted(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.regularizer.prox(x - self.by, step) + self.by, x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(as_floats(x) - self.by, step)
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
@@ -305,6 +327,9 @@ class Reflected(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.about - self.regularizer.prox(self.about - x, step), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(self.about - as_floats(x), step)
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
@@ -360,6 +385,9 @@ class Signed(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(self.signs * self.regularizer.prox(self.signs * x, step), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(self.signs * as_floats(x), step)
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)

@@ -22,12 +22,13 @@ from regbayes.framework.regularizers.base import (
     check_prices,
     check_target,
     common_size,
+    diagonal_blocks,
     dot,
     hard_excess,
     like,
     size_of,
 )
-from regbayes.framework.regularizers.projections import project_rows_to_simplex
+from regbayes.framework.regularizers.projections import project_rows_to_simplex, simplex_projection_jacobian
 
 
 @final
@@ -79,6 +80,19 @@ class Hinge(Regularizer):
             hard = np.isinf(weight)
             above = np.where(hard, 0.0, _power_prox(np.maximum(x, 0.0), np.where(hard, 1.0, weight), self.power))
         return like(np.where(x > 0, above, x), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        weight = np.broadcast_to(self.C * np.asarray(step, dtype=np.float64), x.shape)
+        if self.power == 1:
+            return diagonal_blocks((x < 0) | (x >= weight), x)
+        k, v = self.power, np.maximum(self.prox(x, step), 0.0)
+        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a price there is no curvature.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            curvature = np.where(weight > 0, weight * k * (k - 1) * v ** (k - 2), 0.0)
+        return diagonal_blocks(
+            np.where((x < 0) | (weight == 0), 1.0, np.where(np.isinf(weight), 0.0, 1 / (1 + curvature))), x
+        )
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.clip(u, 0.0, self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0))
@@ -234,6 +248,16 @@ class MultiClassHinge(_MultiClass):
         out[soft] -= project_rows_to_simplex(shifted[soft], (C * self._row_step(rows, step))[soft])
         return like(out.ravel(), x)
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        rows = self._rows(x)
+        shifted, C, identity = rows + self._costs(rows), self._prices(rows), np.eye(rows.shape[1])
+        jacobian = np.broadcast_to(identity, (*rows.shape, rows.shape[1])).copy()
+        hard, soft = np.isinf(C), np.isfinite(C) & (C > 0)
+        jacobian[hard] = identity * (shifted[hard] < 0)[:, None, :]
+        projected = project_rows_to_simplex(shifted[soft], (C * self._row_step(rows, step))[soft])
+        jacobian[soft] -= simplex_projection_jacobian(projected > 0)
+        return jacobian
+
     def dual_form(self, size: int) -> SimplexDual:
         cost, row, C = self._table(size)
         return SimplexDual(-cost, row, C, np.zeros(len(C)))
@@ -266,13 +290,26 @@ class MultiClassSquaredHinge(_MultiClass):
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
-        # v = min(shifted, level) with sum(shifted - level)_+ = 2 C step level: find how many exceed the level.
+        lowered = np.minimum(shifted, self._level(shifted, step)) - self._costs(rows)
+        return like(np.where(self._prices(rows)[:, None] > 0, lowered, rows).ravel(), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        rows = self._rows(x)
+        shifted, C, identity = rows + self._costs(rows), self._prices(rows), np.eye(rows.shape[1])
+        above = (shifted > self._level(shifted, step)).astype(np.float64)
+        above[C == 0] = 0.0
+        # Those above the level come down to it, and it rises by its share with each of them.
+        share = 1 / np.maximum(above.sum(axis=1) + 2 * C * self._row_step(rows, step), np.finfo(np.float64).tiny)
+        jacobian: Floats = identity * (1 - above)[:, None, :]
+        jacobian += share[:, None, None] * above[:, :, None] * above[:, None, :]
+        return jacobian
+
+    def _level(self, shifted: Floats, step: ArrayLike) -> Floats:
+        """Return the level that `prox` lowers each row to, ``sum (shifted - l)_+ = 2 C step l``, shape (rows, 1)."""
         descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
-        counts = np.arange(1, rows.shape[1] + 1)
-        weight = 2 * self._prices(rows) * self._row_step(rows, step)
-        level = np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1)
-        lowered = np.minimum(shifted, level[:, None]) - self._costs(rows)
-        return like(np.where(weight[:, None] > 0, lowered, rows).ravel(), x)
+        counts = np.arange(1, shifted.shape[1] + 1)  # how many exceed the level
+        weight = 2 * self._prices(shifted) * self._row_step(shifted, step)
+        return np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1, keepdims=True)
 
     def dual_form(self, size: int) -> SimplexDual:
         cost, row, C = self._table(size)
@@ -338,6 +375,14 @@ class EpsilonInsensitive(Regularizer):
         else:
             outside = edge + side * np.maximum(excess, 0.0) / (1 + 2 * reach)
         return like(np.where((excess > 0) & (reach > 0), outside, x), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        excess = np.abs(x - self.target) - self.epsilon
+        reach = self.C * np.asarray(step, dtype=np.float64)
+        if self.power == 1:
+            return diagonal_blocks(~((excess >= 0) & (excess < reach)), x)
+        return diagonal_blocks(np.where(excess < 0, 1.0, 1 / (1 + 2 * reach)), x)
 
     def clip_dual(self, u: Floats) -> Floats:
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)

@@ -1,10 +1,10 @@
-"""Euclidean projections and proximal maps of norms that several regularizers share."""
+"""Euclidean projections that several regularizers share, with their Jacobians."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from regbayes._types import Floats
+from regbayes._types import Flags, Floats
 
 
 def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:
@@ -15,7 +15,8 @@ def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:
     support = np.sum(descending * counts > excess, axis=1)
     support = np.maximum(support, 1)
     threshold = excess[np.arange(len(rows)), support - 1] / support
-    return np.asarray(np.maximum(rows - threshold[:, None], 0.0))
+    projected: Floats = np.maximum(rows - threshold[:, None], 0.0)
+    return projected
 
 
 def project_to_l1_ball(x: Floats, radius: float) -> Floats:
@@ -23,7 +24,8 @@ def project_to_l1_ball(x: Floats, radius: float) -> Floats:
     magnitude = np.abs(x)
     if magnitude.sum() <= radius:
         return x.copy()
-    return np.asarray(np.sign(x) * project_rows_to_simplex(magnitude[None, :], np.array([radius]))[0])
+    projected: Floats = np.sign(x) * project_rows_to_simplex(magnitude[None, :], np.array([radius]))[0]
+    return projected
 
 
 def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
@@ -34,3 +36,28 @@ def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
         length = float(np.linalg.norm(x))
         return x.copy() if length <= radius else x * (radius / length)
     return np.clip(x, -radius, radius)
+
+
+def simplex_projection_jacobian(used: Flags) -> Floats:
+    """Jacobian of the projection of rows onto a simplex from where it is positive, shape (rows, size, size)."""
+    on = used.astype(np.float64)
+    jacobian: Floats = np.eye(used.shape[1]) * on[:, None, :]
+    jacobian -= on[:, :, None] * on[:, None, :] / np.maximum(on.sum(axis=1), 1.0)[:, None, None]
+    return jacobian
+
+
+def ball_projection_jacobian(x: Floats, radius: float, norm: float) -> Floats:
+    """Generalized Jacobian of `project_to_ball` at x, shape (size, size)."""
+    length = float(np.linalg.norm(x, norm))
+    jacobian = np.eye(len(x))
+    if length < radius:
+        return jacobian
+    if norm == 1:
+        signs = np.sign(project_to_l1_ball(x, radius))
+        jacobian = np.outer(signs, signs) * simplex_projection_jacobian(signs[None, :] != 0)[0]
+    elif norm == 2 and radius > 0:
+        direction = x / length
+        jacobian = (radius / length) * (jacobian - np.outer(direction, direction))
+    else:
+        jacobian *= np.abs(x) < radius
+    return jacobian

@@ -16,12 +16,13 @@ from regbayes.framework.regularizers.base import (
     as_floats,
     check_positive,
     check_target,
+    diagonal_blocks,
     dot,
     hard_excess,
     like,
     size_of,
 )
-from regbayes.framework.regularizers.projections import project_to_ball
+from regbayes.framework.regularizers.projections import ball_projection_jacobian, project_to_ball
 
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
@@ -53,6 +54,9 @@ class Equal(Regularizer):
         x = as_floats(x)
         return like(np.broadcast_to(self.target, x.shape).copy(), x)
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return diagonal_blocks(0.0, as_floats(x))
+
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
 
@@ -82,6 +86,10 @@ class AtMost(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(np.minimum(x, self.bound), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        return diagonal_blocks(x < self.bound, x)
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.maximum(u, 0.0)
@@ -115,6 +123,10 @@ class AtLeast(Regularizer):
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
         return like(np.maximum(x, self.bound), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        return diagonal_blocks(x > self.bound, x)
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, 0.0)
@@ -186,11 +198,20 @@ class Ball(Regularizer):
         inside = project_to_ball(away, self.radius, self.norm)
         if np.isfinite(self.C):
             # The dual norm of the move is at most C step; capping it is exact for each of the three norms.
-            t = float(np.asarray(step, dtype=np.float64).ravel()[0])
-            cap = self.C * t
+            cap = self._cap(step)
             if np.linalg.norm(away - inside, DUAL_NORM[self.norm]) > cap:
                 return like(x - project_to_ball(away, cap, DUAL_NORM[self.norm]), x)
         return like(np.where(inside == away, x, self.target + inside), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        away = (as_floats(x) - self.target).astype(np.float64)
+        inside, cap = project_to_ball(away, self.radius, self.norm), self._cap(step)
+        if np.linalg.norm(away - inside, DUAL_NORM[self.norm]) > cap:
+            return (np.eye(len(away)) - ball_projection_jacobian(away, cap, DUAL_NORM[self.norm]))[None]
+        return ball_projection_jacobian(away, self.radius, self.norm)[None]
+
+    def _cap(self, step: ArrayLike) -> float:
+        return self.C * float(np.asarray(step, dtype=np.float64).ravel()[0])
 
     def slack(self, x: ArrayLike) -> Floats:
         x = as_floats(x)
@@ -221,6 +242,9 @@ class Ridge(Regularizer):
         x = as_floats(x)
         step = np.asarray(step)
         return like((self.scale * x + step * self.target) / (self.scale + step), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return diagonal_blocks(self.scale / (self.scale + np.asarray(step, dtype=np.float64)), as_floats(x))
 
     def dual_form(self, size: int) -> BoxDual:
         bound = np.full(size, np.inf)
@@ -280,6 +304,10 @@ class KL(Regularizer):
         x = as_floats(x)
         return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        return diagonal_blocks(_slope_of_root(x, self.weight * np.asarray(step) * self.target), x)
+
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, -np.finfo(np.float64).tiny, 0.0))
 
@@ -318,6 +346,10 @@ class GeneralizedKL(Regularizer):
         t = self.weight * np.asarray(step)
         return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)
 
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x, t = as_floats(x).astype(np.float64), self.weight * np.asarray(step)
+        return diagonal_blocks(_slope_of_root(x - t, t * self.target), x)
+
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
 
@@ -331,3 +363,9 @@ def _positive_root(b: Floats, c: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         small = np.where(c > 0, 2 * c / (root - b), 0.0)
     return np.where(b >= 0, 0.5 * (b + root), small)
+
+
+def _slope_of_root(b: Floats, c: Floats) -> Floats:
+    """The derivative of `_positive_root` by b; one at the kink of ``max(b, 0)``, where c is zero."""
+    root = np.hypot(b, 2 * np.sqrt(c))
+    return np.where(root > 0, _positive_root(b, c) / np.where(root > 0, root, 1.0), 1.0)
