@@ -6,7 +6,8 @@ creeping: many rows, few features, large C. A step needs nothing of the rows but
 by threads or lie on other machines; sums are taken in the order of the blocks.
 
 The certificate is free. The multipliers are the slopes of the losses at the scores, and at those the duality gap is
-``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss.
+``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
+that leaves some weights free has no covariance; there the fall of the last step stands in for the gap.
 
 The squared multi-class hinge is not smooth where several classes tie. It is smoothed inside each row: a share delta of
 the ridge acts on the squares of a row's multipliers and the rest on the square of their sum. With delta to 0 that is
@@ -191,6 +192,28 @@ class SimplexBlock:
         return phi
 
 
+class Prior(Protocol):
+    """A Gaussian prior of the weights, in coordinates of its own: weights are a linear function of a position."""
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights of the outputs (outputs, d) at a position."""
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the position where that by the weights is given."""
+
+    def precision(self, position: Floats) -> Floats:
+        """Return the prior precision times a position."""
+
+    def covariance(self, gradient: Floats) -> Floats | None:
+        """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
+
+    def solve(self, curvature: Floats, right: Floats) -> Floats:
+        """Solve ``(precision + curvature) x = right`` for positions; the curvature is that of weights (outputs, d, d).
+
+        Roughly is enough: steps go on until the gap is small.
+        """
+
+
 @dataclass(frozen=True)
 class SharedPrior:
     """Standard normal weights ``w_t = own_t + rho common_group(t)``.
@@ -207,6 +230,14 @@ class SharedPrior:
     def coupling(self) -> Floats:
         """``c`` of each group, shape (groups,)."""
         return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group).astype(np.float64))
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights themselves: positions are weights."""
+        return position
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the weights as it is."""
+        return gradient
 
     def precision(self, weights: Floats) -> Floats:
         """Return the prior precision times weights."""
@@ -248,9 +279,10 @@ def _solve_each(systems: Floats, right: Floats) -> Floats:
 class NewtonSolution:
     """Weights and their certificate."""
 
+    position: Floats  # in the prior's coordinates
     weights: Floats  # (outputs, d)
     value: float  # of the primal, without smoothing
-    gap: float  # above the minimum by this at most, what smoothing adds included
+    gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
     n_passes: int  # over all rows, products with the curvature included
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
     smoothing: float = 0.0  # delta
@@ -258,7 +290,7 @@ class NewtonSolution:
 
 def solve_boxes(
     blocks: Sequence[BoxBlock],
-    prior: SharedPrior,
+    prior: Prior,
     start: Floats,
     *,
     tol: float,
@@ -270,8 +302,9 @@ def solve_boxes(
     Parameters
     ----------
     blocks : sequence of BoxBlock
-    prior : SharedPrior
-    start : (outputs, d)
+    prior : Prior
+    start : array
+        A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).
     tol : float
     max_passes : float
         Over the rows.
@@ -312,20 +345,22 @@ def solve_simplexes(
 
 
 class _Problem:
-    """The primal objective as a function of the weights, over all blocks."""
+    """The primal objective as a function of the position, over all blocks."""
 
-    def __init__(self, blocks: Sequence[Block], prior: SharedPrior, executor: Executor) -> None:
+    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor) -> None:
         self.blocks, self.prior, self.executor = blocks, prior, executor
         self.n_passes = 0
 
-    def at(self, weights: Floats) -> _Point:
+    def at(self, position: Floats) -> _Point:
         self.n_passes += 1
+        weights = self.prior.weights(position)
         sums = self.executor.map_reduce(lambda block: block.sums(weights), self.blocks)
-        held = self.prior.precision(weights)
-        gradient = held - sums.pulled
-        penalty = 0.5 * float(np.vdot(held, weights))
-        gap = 0.5 * float(np.vdot(gradient, self.prior.covariance(gradient)))
-        return _Point(weights, penalty + sums.loss, sums, gradient, gap)
+        held = self.prior.precision(position)
+        gradient = held - self.prior.pull_back(sums.pulled)
+        penalty = 0.5 * float(np.vdot(held, position))
+        spread = self.prior.covariance(gradient)
+        gap = np.inf if spread is None else 0.5 * float(np.vdot(gradient, spread))
+        return _Point(position, weights, penalty + sums.loss, sums, gradient, gap)
 
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix."""
@@ -348,6 +383,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Point:
+    position: Floats
     weights: Floats
     objective: float  # smoothed, where it is
     sums: BlockSums
@@ -356,7 +392,7 @@ class _Point:
 
     def solution(self, n_passes: int, status: Status) -> NewtonSolution:
         value = self.objective - self.sums.excess
-        return NewtonSolution(self.weights, value, self.gap + self.sums.bias, n_passes, status)
+        return NewtonSolution(self.position, self.weights, value, self.gap + self.sums.bias, n_passes, status)
 
 
 def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
@@ -370,7 +406,10 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) ->
         moved = _line_search(problem, at)
         if moved is None:
             return at.solution(problem.n_passes, Status.STALLED)
+        settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
         at = moved
+        if settled:
+            return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 
@@ -380,7 +419,7 @@ def _line_search(problem: _Problem, at: _Point) -> _Point | None:
     slope = float(np.vdot(at.gradient, direction))
     length = 1.0
     for _ in range(MAX_HALVINGS):
-        moved = problem.at(at.weights + length * direction)
+        moved = problem.at(at.position + length * direction)
         if moved.objective <= at.objective + SUFFICIENT * length * slope + ROUNDING * abs(at.objective):
             return moved if moved.gap < at.gap or moved.objective < at.objective else None
         length *= 0.5
