@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.framework.large_margin import zero_one_cost
-from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.models.ilsvm import descent, init
-from regbayes.models.ilsvm.margins import build_dual
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Data, Settings
+from regbayes.margins.targets import zero_one_cost
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm.model import Rows
+from regbayes.models.ilsvm.problem import UNLABELED, Data, ILSVMProblem, Settings
 
-EXACT = Accuracy(gap=1e-10, max_epochs=20_000.0)
+EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
 
 
 def make_settings(X, **changes):
-    noise = init.default_noise_variance(X)
+    noise = warmup.default_noise_variance(X)
     values = {
         "n_components": 5,
         "alpha": 2.0,
         "C": 1.0,
         "squared": True,
         "one_vs_rest": False,
-        "temperature": init.graded_temperature(X, noise),
+        "temperature": warmup.soft_temperature(X, noise),
         "generative_weight": 0.1,
         "noise_variance": noise,
-        "prior_variance": noise * init.PRIOR_RATIO,
+        "prior_variance": noise * warmup.PRIOR_RATIO,
         "estimate_noise": False,
         "estimate_prior": False,
         "fit_intercept": True,
@@ -39,19 +38,22 @@ def make_settings(X, **changes):
     return Settings(**(values | changes))
 
 
-def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0):
+def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, n)
     X = rng.standard_normal((n, D)) + 2.0 * rng.standard_normal((n_classes, D))[labels]
     labels[:n_unlabeled] = UNLABELED
-    return Data(Rows.centred(X), labels, rng.uniform(0.5, 2.0, n), zero_one_cost(n_classes))
+    weights = rng.uniform(0.5, 2.0, n)
+    if row_weights is not None:
+        weights *= row_weights
+    return Data(Rows.centre(X, weights=row_weights), labels, weights, zero_one_cost(n_classes))
 
 
 def make_problem(seed, settings_changes=None, **data_changes):
     data = make_data(seed, **data_changes)
     settings = make_settings(data.X, **(settings_changes or {}))
-    return descent.Problem(data, settings, build_dual(data, settings) if settings.C > 0 else None)
+    return ILSVMProblem.of(data, settings)
 
 
 def start_of(problem, seed=0):
-    return init.initial_globals(problem.data.X, problem.settings, np.random.default_rng(seed))
+    return warmup.initial_params(problem.data.X, problem.settings, np.random.default_rng(seed))

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
 from regbayes import TruncationWarning
-from regbayes.models.ilsvm import startup
+from regbayes.models.ilsvm import warmup
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -31,10 +31,10 @@ both = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 def test_a_callback_sees_every_iteration_and_every_stage(make):
     watch = Watch()
     fitted = make().set_callbacks(watch).fit(X, y)
-    n_starting = watch.parents.count("start-up")
+    n_starting = watch.parents.count("warm-up")
     assert n_starting > 3
     assert watch.tasks == (
-        ["iteration"] * n_starting + ["start-up"] + ["iteration"] * fitted.n_iter_ + ["descent", "fit"]
+        ["iteration"] * n_starting + ["warm-up"] + ["iteration"] * fitted.n_iter_ + ["descent", "fit"]
     )
     assert watch.parents[-2:] == ["fit", None]
     assert watch.scores[-1] == fitted.score(X, y)
@@ -51,8 +51,8 @@ def test_the_paper_s_way_has_one_stage():
 def test_a_callback_can_stop_a_fit(make):
     watch = Watch()
     make().set_callbacks(watch).fit(X, y)
-    n_starting = watch.parents.count("start-up")
-    watch = Watch(stop_after=n_starting + 3)  # the end of the start-up is a task too
+    n_starting = watch.parents.count("warm-up")
+    watch = Watch(stop_after=n_starting + 3)  # the end of the warm-up is a task too
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # whoever asked to stop knows
         fitted = make().set_callbacks(watch).fit(X, y)
@@ -67,7 +67,7 @@ def test_a_callback_can_stop_a_start_up(make, n_tasks):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = make().set_callbacks(watch).fit(X, y)
-    assert watch.tasks == ["iteration"] * n_tasks + ["start-up", "fit"]
+    assert watch.tasks == ["iteration"] * n_tasks + ["warm-up", "fit"]
     assert fitted.n_iter_ == 0
     assert len(fitted.trace_) == 1
     assert watch.scores[n_tasks - 1] == pytest.approx(fitted.score(X, y), rel=1e-2)
@@ -83,7 +83,7 @@ class CtrlC(Watch):
 
 
 @both
-@pytest.mark.parametrize(("n_tasks", "when"), [(5, "during its start-up"), (400, "after .* iterations")])
+@pytest.mark.parametrize(("n_tasks", "when"), [(5, "during its warm-up"), (400, "after .* iterations")])
 def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(make, n_tasks, when):
     model = make(20, max_iter=1000, tol=0.0, temperature=0.02).set_callbacks(CtrlC(n_tasks))
     with pytest.warns(ConvergenceWarning, match=f"was interrupted {when}; the best state so far is kept") as warned:
@@ -98,7 +98,7 @@ def test_an_interrupted_transductive_fit_does_not_go_on():
     labels = np.where(np.arange(len(y)) % 3, y, -1)
     user = CtrlC(5)
     fitted = ilsvm(transductive=True, unlabeled=-1).set_callbacks(user).fit(X, labels)
-    assert user.tasks == ["iteration"] * 5 + ["start-up", "fit"]
+    assert user.tasks == ["iteration"] * 5 + ["warm-up", "fit"]
     assert fitted.n_iter_ == 0
 
 
@@ -106,9 +106,9 @@ def test_a_transductive_fit_counts_all_its_iterations():
     watch = Watch()
     labels = np.where(np.arange(len(y)) % 3, y, -1)
     fitted = ilsvm(transductive=True, unlabeled=-1, max_iter=4).set_callbacks(watch).fit(X, labels)
-    rounds = [task for task in watch.tasks if task not in ("iteration", "start-up", "fit")]
+    rounds = [task for task in watch.tasks if task not in ("iteration", "warm-up", "fit")]
     assert rounds == ["descent", *(f"guesses at weight {weight}" for weight in (0.01, 0.1, 0.3, 1))]
-    assert fitted.n_iter_ == watch.tasks.count("iteration") - watch.parents.count("start-up") > 4
+    assert fitted.n_iter_ == watch.tasks.count("iteration") - watch.parents.count("warm-up") > 4
     assert len(fitted.trace_) == fitted.n_iter_ + 5
 
 
@@ -132,7 +132,7 @@ def test_verbose_shows_a_bar_for_each_stage(make, capsys):
     fitted = make(verbose=1).fit(X, y)
     shown = capsys.readouterr().err
     name = type(fitted).__name__
-    assert re.search(rf"{name} start-up: [1-9]\d*it", shown)
+    assert re.search(rf"{name} warm-up: [1-9]\d*it", shown)
     assert re.search(rf"{name} descent: .* {fitted.n_iter_}/15 ", shown)
     make().fit(X, y)
     assert not capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_verbose_shows_a_bar_for_a_search(capsys):
 def test_every_round_of_a_transductive_fit_has_its_bar(capsys):
     ilsvm(verbose=1, transductive=True, unlabeled=-1, max_iter=4).fit(X, np.where(np.arange(len(y)) % 3, y, -1))
     shown = capsys.readouterr().err
-    for stage in ("start-up", "descent", "guesses at weight 0.01", "guesses at weight 1"):
+    for stage in ("warm-up", "descent", "guesses at weight 0.01", "guesses at weight 1"):
         assert f"ILSVMClassifier {stage}: " in shown
 
 
@@ -170,7 +170,7 @@ def test_the_folds_of_a_cross_validation_keep_quiet():
 
 @pytest.mark.parametrize("make", [partial(ilsvm, C=1e-3), ibp], ids=MAKERS.keys())
 def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make, monkeypatch):
-    monkeypatch.setattr(startup, "WEAK", 0.0)  # no feature is left out: the arrays stay as large as they can be
+    monkeypatch.setattr(warmup, "WEAK", 0.0)  # no feature is left out: the arrays stay as large as they can be
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((24_000, 50))
     labels = np.argmax(rows[:, :4], axis=1)
@@ -229,7 +229,7 @@ def test_a_second_fit_of_the_same_thing_changes_almost_nothing(make):
     left_out = np.all(fitted.components_ == 0.0, axis=1)
     watch = Watch()
     fitted.set_callbacks(watch).fit(X, y)
-    assert "start-up" not in watch.tasks
+    assert "warm-up" not in watch.tasks
     assert fitted.n_iter_ <= 6
     assert fitted.n_components_ == in_use
     np.testing.assert_array_equal(np.all(fitted.components_ == 0.0, axis=1), left_out)

@@ -32,14 +32,17 @@ every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.ke
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (ilsvm(4, max_iter=4), 62),
+        (ilsvm(4, max_iter=4), 68),
         (ilsvm_cv(Cs=(1.0,)), 62),
-        (ibp(4, max_iter=4), 47),
+        (ibp(4, max_iter=4), 53),
     ],
     ids=MAKERS.keys(),
 )
 def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    # A start is drawn from the rows, so a row that stands there twice is drawn with other numbers than one of weight
+    # two; test_ilsvm_model.py has both at the same parameters.
+    drawn = {"check_sample_weight_equivalence_on_dense_data": "starts are drawn from the rows"}
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=drawn)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -10,11 +11,10 @@ import pytest
 from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
 from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
-from regbayes.models.ilsvm import descent, fit, init, predict, startup
-from regbayes.models.ilsvm.inference import infer, infer_all
-from regbayes.models.ilsvm.margins import build_dual, solve_margins
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Data
+from regbayes.joint import descent
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import BinaryFeatures, Rows, infer_features
+from regbayes.models.ilsvm.problem import PATIENCE, UNLABELED, Data, build_head
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -27,21 +27,21 @@ def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
     assert result.trace.objective[-1] < result.trace.objective[0]
 
 
-def test_colder_settings_are_reached_from_a_graded_start():
+def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
-    cold = 0.05 * init.graded_temperature(data.X, init.default_noise_variance(data.X))
+    cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
-    start = init.initial_globals(data.X, settings, np.random.default_rng(0))
+    start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
     assert start.temperature > 15 * cold
     result = fit.fit(data, settings, start)
-    graded = fit.fit(data, replace(settings, temperature=start.temperature), start)
+    soft = fit.fit(data, replace(settings, temperature=start.temperature), start)
 
     def mean_doubt(state):
-        psi = state.embedding[:, np.any(state.globals.loadings != 0.0, axis=1)]
+        psi = state.embedding[:, np.any(state.params.loadings != 0.0, axis=1)]
         return np.mean(psi * (1 - psi))
 
-    assert result.state.globals.temperature == cold
-    assert mean_doubt(result.state) < 0.5 * mean_doubt(graded.state)
+    assert result.state.params.temperature == cold
+    assert mean_doubt(result.state) < 0.5 * mean_doubt(soft.state)
     assert result.trace.rises.count == 0
 
 
@@ -50,7 +50,7 @@ def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
     data = make_data(3)
     settings = make_settings(data.X)
     settings = replace(settings, temperature=factor * settings.temperature)
-    assert init.initial_globals(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
+    assert warmup.initial_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
 
 
 def test_without_margins_it_is_factor_analysis():
@@ -58,8 +58,8 @@ def test_without_margins_it_is_factor_analysis():
     start = start_of(problem)
     alone = fit.fit(problem.data, problem.settings, start)
     tiny = fit.fit(problem.data, replace(problem.settings, C=1e-10), start)
-    assert alone.state.classifier is None
-    assert tiny.state.globals.loadings == pytest.approx(alone.state.globals.loadings, rel=1e-4, abs=1e-6)
+    assert alone.state.head is None
+    assert tiny.state.params.loadings == pytest.approx(alone.state.params.loadings, rel=1e-4, abs=1e-6)
     for name in ("kl_sticks", "kl_features", "kl_loadings", "likelihood"):
         assert tiny.trace.terms[name][-1] == pytest.approx(alone.trace.terms[name][-1], rel=1e-6, abs=1e-6)
 
@@ -67,16 +67,16 @@ def test_without_margins_it_is_factor_analysis():
 def test_removed_features_change_nothing_but_their_own_columns():
     problem = make_problem(6, {"n_components": 25, "max_iter": 25}, n=120)
     state = fit.fit(problem.data, problem.settings, start_of(problem)).state
-    kept = np.any(state.globals.loadings != 0.0, axis=1)
+    kept = np.any(state.params.loadings != 0.0, axis=1)
     n_kept = int(kept.sum())
     assert 0 < n_kept < 25
     assert np.all(kept[:n_kept])
-    assert np.all(state.classifier.weights[:, n_kept:25] == 0.0)
+    assert np.all(state.head.weights[:, n_kept:25] == 0.0)
     assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
-    small = startup.without_empty(state.globals)
-    X = Rows.centred(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
-    assert predict.features(X, state.globals)[:, :n_kept] == pytest.approx(predict.features(X, small), abs=1e-12)
-    assert predict.features(problem.data.X, state.globals) == pytest.approx(state.embedding, abs=1e-12)
+    small = warmup.drop_empty(state.params)
+    X = Rows.centre(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
+    assert infer_features(X, state.params)[:, :n_kept] == pytest.approx(infer_features(X, small), abs=1e-12)
+    assert infer_features(problem.data.X, state.params) == pytest.approx(state.embedding, abs=1e-12)
 
 
 def test_alternation_lowers_the_objective_and_reports_its_rises():
@@ -94,12 +94,12 @@ def test_planted_features_are_found_and_no_others(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
     X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
-    X = Rows.centred(X, np.zeros(30))
+    X = Rows.centre(X, np.zeros(30))
     data = Data(X, np.full(400, UNLABELED), np.ones(400), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
     )
-    starts = [init.initial_globals(X, settings, np.random.default_rng(start)) for start in range(3)]
+    starts = [warmup.initial_params(X, settings, np.random.default_rng(start)) for start in range(3)]
     best = min((fit.fit(data, settings, start) for start in starts), key=lambda result: result.trace.objective[-1])
     psi = best.state.embedding
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
@@ -112,10 +112,10 @@ def test_scaling_the_inputs_changes_nothing():
     data = make_data(15)
     found = []
     for scale in (1.0, 1024.0):
-        scaled = replace(data, X=Rows.centred(scale * data.X.X))
+        scaled = replace(data, X=Rows.centre(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
-        state = fit.fit(scaled, settings, init.initial_globals(scaled.X, settings, np.random.default_rng(0))).state
-        found.append((state.embedding, state.globals.loadings / scale))
+        state = fit.fit(scaled, settings, warmup.initial_params(scaled.X, settings, np.random.default_rng(0))).state
+        found.append((state.embedding, state.params.loadings / scale))
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
     assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
 
@@ -125,35 +125,34 @@ def test_result_does_not_depend_on_the_number_of_threads():
     states = []
     for n_threads in (1, 3):
         settings = make_settings(data.X, max_iter=3, n_threads=n_threads)
-        start = init.initial_globals(data.X, settings, np.random.default_rng(0))
+        start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
         states.append(fit.fit(data, settings, start).state)
-    assert np.array_equal(states[0].globals.loadings, states[1].globals.loadings)
+    assert np.array_equal(states[0].params.loadings, states[1].params.loadings)
     assert np.array_equal(states[0].embedding, states[1].embedding)
-    assert np.array_equal(states[0].classifier.weights, states[1].classifier.weights)
+    assert np.array_equal(states[0].head.weights, states[1].head.weights)
 
 
-def test_rows_for_the_start_up_keep_labelled_ones():
+def test_rows_for_the_warm_up_keep_labelled_ones():
     rng = np.random.default_rng(0)
     labels = np.where(rng.random(20_000) < 0.05, rng.integers(0, 3, 20_000), UNLABELED)
-    rows = init.draw_early_rows(labels, rng)
-    assert len(rows) == init.EARLY_ROWS == len(np.unique(rows))
+    rows = warmup.draw_early_rows(labels, rng)
+    assert len(rows) == warmup.EARLY_ROWS == len(np.unique(rows))
     assert np.all(np.isin(np.flatnonzero(labels != UNLABELED), rows))
-    assert init.draw_early_rows(labels[:5000], rng) is None
+    assert warmup.draw_early_rows(labels[:5000], rng) is None
 
 
 def test_rows_without_labels_shape_the_features_but_have_no_margins():
     problem = make_problem(18, {"max_iter": 5}, n_unlabeled=20)
     data, start = problem.data, start_of(problem)
     state = fit.fit(data, problem.settings, start).state
-    labeled = data.rows(data.labeled)
+    labeled = data.take(data.labeled)
     alone = fit.fit(labeled, problem.settings, start).state
     assert state.multipliers.shape == (40, 3)
-    assert np.abs(state.globals.loadings - alone.globals.loadings).max() > 1e-3
-    psi, _ = infer_all(data.X, state.globals, 1)
-    at, _ = descent.evaluate(problem, state.globals, state.multipliers, EXACT)
-    dual = build_dual(labeled, problem.settings)
-    refit = solve_margins(labeled, psi[data.labeled], dual, problem.settings, None, EXACT)
-    assert at.margins.classifier.weights == pytest.approx(refit.classifier.weights, abs=1e-5)
+    assert np.abs(state.params.loadings - alone.params.loadings).max() > 1e-3
+    psi = infer_features(data.X, state.params)
+    at, _ = descent.evaluate(problem.joint, state.params, state.multipliers, EXACT)
+    refit = build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
+    assert at.head.head.weights == pytest.approx(refit.head.weights, abs=1e-5)
 
 
 def test_transductive_margins_separate_the_guessed_labels():
@@ -165,7 +164,7 @@ def test_transductive_margins_separate_the_guessed_labels():
     hidden = data.labels == UNLABELED
 
     def margins(state):
-        scores = np.sort(predict.decide(data.X.take(hidden), state.embedding[hidden], state.classifier), axis=1)
+        scores = np.sort(state.scores(data.X.take(hidden), state.embedding[hidden]), axis=1)
         return scores[:, -1] - scores[:, -2]
 
     assert np.mean(margins(state) >= 1.0) > np.mean(margins(plain) >= 1.0)
@@ -176,11 +175,11 @@ def test_transductive_margins_separate_the_guessed_labels():
 
 def test_features_that_are_added_come_from_the_seed(monkeypatch):
     problem = make_problem(20, {"temperature": 0.3, "n_components": 16, "max_iter": 3}, n=60)
-    start, draw = start_of(problem), startup.random_loadings
+    start, draw = start_of(problem), warmup.random_loadings
 
     def added(seed):
         found = []
-        monkeypatch.setattr(startup, "random_loadings", lambda *given: found.append(draw(*given)) or found[-1])
+        monkeypatch.setattr(warmup, "random_loadings", lambda *given: found.append(draw(*given)) or found[-1])
         fit.fit(problem.data, problem.settings, start, seed=seed)
         return found[0]
 
@@ -189,9 +188,9 @@ def test_features_that_are_added_come_from_the_seed(monkeypatch):
 
 
 class Interrupting:
-    """Inference of all rows that Ctrl-C meets at a given call."""
+    """Inference of a block of rows that Ctrl-C meets at a given call."""
 
-    def __init__(self, at_call=None, inference=infer_all):
+    def __init__(self, inference, at_call=None):
         self.at_call = at_call
         self.inference = inference
         self.n_calls = 0
@@ -209,39 +208,40 @@ def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, te
     problem = make_problem(20, {"temperature": temperature, "n_components": 8, "max_iter": 12}, n=80)
     data, start = problem.data, start_of(problem)
     rows = np.arange(0, 80, 2) if some_rows else None
+    infer = BinaryFeatures.infer
 
     def fit_with(inference):
-        monkeypatch.setattr(descent, "infer_all", inference)
+        monkeypatch.setattr(BinaryFeatures, "infer", partialmethod(inference))
         return fit.fit(data, problem.settings, start, early_rows=rows)
 
-    whole = Interrupting()
-    at_start = descent.start(problem, replace(start, temperature=temperature), None).at.objective
+    at_start = descent.start(problem.joint, replace(start, temperature=temperature), None).at.objective
+    whole = Interrupting(infer)
     undisturbed = fit_with(whole)
     n_iters = []
     for call in np.unique(np.linspace(2, whole.n_calls, 9).astype(int)):
-        result = fit_with(Interrupting(call))
+        result = fit_with(Interrupting(infer, call))
         assert result.status is Status.INTERRUPTED
         n_iters.append(result.n_iter)
-        assert result.state.globals.temperature == temperature
-        assert predict.features(data.X, result.state.globals) == pytest.approx(result.state.embedding, abs=1e-12)
+        assert result.state.params.temperature == temperature
+        assert infer_features(data.X, result.state.params) == pytest.approx(result.state.embedding, abs=1e-12)
         assert result.trace.iterations[-1] == result.n_iter
         assert call < 6 or result.trace.objective[-1] < at_start
     assert n_iters[0] == 0
     assert n_iters == sorted(n_iters)
     assert n_iters[-1] in (undisturbed.n_iter - 1, undisturbed.n_iter)
     with pytest.raises(KeyboardInterrupt):  # nothing was learned yet
-        fit_with(Interrupting(1))
+        fit_with(Interrupting(infer, 1))
 
 
 def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
-    monkeypatch.setattr(fit, "infer", Interrupting(1, infer))
+    monkeypatch.setattr(fit, "infer_features", Interrupting(infer_features, 1))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
-    assert np.array_equal(result.state.globals.loadings, undisturbed.state.globals.loadings)
-    scores = [predict.decide(problem.data.X, r.state.embedding, r.state.classifier) for r in (undisturbed, result)]
+    assert np.array_equal(result.state.params.loadings, undisturbed.state.params.loadings)
+    scores = [r.state.scores(problem.data.X, r.state.embedding) for r in (undisturbed, result)]
     assert np.mean(scores[0].argmax(axis=1) == scores[1].argmax(axis=1)) > 0.9
 
 
@@ -256,26 +256,26 @@ def stages_seen(stop_after=10**9):
     return callback, seen
 
 
-def test_a_stop_in_the_start_up_ends_the_fit():
+def test_a_stop_in_the_warm_up_ends_the_fit():
     problem = make_problem(22)
     callback, seen = stages_seen(3)
     result = fit.fit(problem.data, problem.settings, start_of(problem), callbacks=[callback])
-    assert seen == ["start-up"] * 3
+    assert seen == ["warm-up"] * 3
     assert (result.status, result.n_iter, len(result.trace)) == (Status.STOPPED, 0, 1)
-    assert result.state.classifier.weights.any()
+    assert result.state.head.weights.any()
 
 
 def test_a_callback_sees_the_fit_that_would_end_there():
     problem = make_problem(23, {"max_iter": 4, "temperature": 0.5})
     data, start = problem.data, start_of(problem)
     states = []
-    fit.fit(data, problem.settings, start, callbacks=[lambda progress: states.append(progress.state())])
+    fit.fit(data, problem.settings, start, callbacks=[lambda progress: states.append(progress.state)])
     for n in (2, 10, len(states)):
         callback, _ = stages_seen(n)
         ended = fit.fit(data, problem.settings, start, callbacks=[callback]).state
-        assert states[n - 1].globals.loadings == pytest.approx(ended.globals.loadings, abs=1e-12)
+        assert states[n - 1].params.loadings == pytest.approx(ended.params.loadings, abs=1e-12)
         assert states[n - 1].embedding == pytest.approx(ended.embedding, abs=1e-12)
-        assert states[n - 1].classifier.weights == pytest.approx(ended.classifier.weights, abs=0.05)
+        assert states[n - 1].head.weights == pytest.approx(ended.head.weights, abs=0.05)
 
 
 @pytest.mark.parametrize("margins", ["consistent", "posterior"])
@@ -286,37 +286,37 @@ def test_rounds_of_guesses_end_with_the_fit_and_their_trace_is_whole(margins):
     result = fit.fit_transductive(data, problem.settings, start, margins=margins, callbacks=[callback])
     main = {"consistent": "descent", "posterior": "alternation"}[margins]
     stages = [main, *(f"guesses at weight {weight:g}" for weight in fit.TRANSDUCTIVE_WEIGHTS)]
-    n_start_up = seen.count("start-up")
-    assert seen == ["start-up"] * n_start_up + [stage for stage in stages for _ in range(seen.count(stage))]
-    assert set(seen[n_start_up:]) == set(stages)
-    assert (n_start_up > 0) == (margins == "consistent")
-    assert result.n_iter == len(seen) - n_start_up
+    n_warm_up = seen.count("warm-up")
+    assert seen == ["warm-up"] * n_warm_up + [stage for stage in stages for _ in range(seen.count(stage))]
+    assert set(seen[n_warm_up:]) == set(stages)
+    assert (n_warm_up > 0) == (margins == "consistent")
+    assert result.n_iter == len(seen) - n_warm_up
     # Every round has a start of its own, which is where the last one ended.
     ends = np.cumsum([seen.count(stage) for stage in stages[:-1]])
     assert result.trace.iterations.tolist() == sorted([*range(result.n_iter + 1), *ends])
     assert np.all(np.diff(result.trace.elapsed) >= 0)
     assert margins == "posterior" or result.trace.rises.count == 0
 
-    in_second_round = n_start_up + seen.count(main) + 2
+    in_second_round = n_warm_up + seen.count(main) + 2
     callback, cut = stages_seen(in_second_round)
     stopped = fit.fit_transductive(data, problem.settings, start, margins=margins, callbacks=[callback])
     assert cut == seen[:in_second_round]
-    assert (stopped.status, stopped.n_iter) == (Status.STOPPED, in_second_round - n_start_up)
+    assert (stopped.status, stopped.n_iter) == (Status.STOPPED, in_second_round - n_warm_up)
     assert np.array_equal(stopped.trace.objective, result.trace.objective[: len(stopped.trace)])
 
 
 # --- fits that go on ------------------------------------------------------------------------------------------------
 
 
-def test_a_fit_that_goes_on_has_its_start_up_behind_it():
+def test_a_fit_that_goes_on_has_its_warm_up_behind_it():
     problem = make_problem(25, {"n_components": 20, "max_iter": 200, "tol": 1e-4}, n=120)
     first = fit.fit(problem.data, problem.settings, start_of(problem))
     assert first.status is Status.CONVERGED
     callback, seen = stages_seen()
     again = fit.fit(problem.data, problem.settings, first.state, callbacks=[callback])
     assert set(seen) == {"descent"}
-    assert again.n_iter <= 2 * descent.PATIENCE
-    kept = [np.any(result.state.globals.loadings != 0.0, axis=1) for result in (first, again)]
+    assert again.n_iter <= 2 * PATIENCE
+    kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
     assert 0 < kept[0].sum() < 20
     assert np.array_equal(*kept)
     slack = 1e-3 * problem.unit  # start, and the few steps that it takes to see that nothing is left to do
@@ -325,16 +325,16 @@ def test_a_fit_that_goes_on_has_its_start_up_behind_it():
     assert again.state.embedding == pytest.approx(first.state.embedding, abs=0.1)
 
 
-def test_a_fit_that_goes_on_at_less_heat_is_cooled_and_keeps_its_features():
+def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_features():
     problem = make_problem(26, {"n_components": 12}, n=120)
     first = fit.fit(problem.data, problem.settings, start_of(problem))
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
     callback, seen = stages_seen()
     again = fit.fit(problem.data, colder, first.state, callbacks=[callback])
-    n_coolings = int(np.ceil(np.log(0.2) / np.log(startup.COOLING)))
-    assert n_coolings <= seen.count("start-up") <= startup.COOLING_STEPS * n_coolings
-    assert again.state.globals.temperature == colder.temperature
-    kept = [np.any(result.state.globals.loadings != 0.0, axis=1) for result in (first, again)]
+    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))
+    assert n_coolings <= seen.count("warm-up") <= warmup.COOLING_STEPS * n_coolings
+    assert again.state.params.temperature == colder.temperature
+    kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
     assert np.array_equal(*kept)
 
 
@@ -347,10 +347,10 @@ def test_each_variance_is_estimated_or_fixed_by_itself(margins, estimated):
     problem = make_problem(27, {"max_iter": 30, "temperature": 1.0} | dict.fromkeys(estimated, True), n=120)
     settings = problem.settings
     result = fit.fit(problem.data, settings, start_of(problem), margins=margins)
-    g = result.state.globals
+    g = result.state.params
     assert (g.noise_variance != settings.noise_variance) == settings.estimate_noise
     assert (g.prior_variance != settings.prior_variance) == settings.estimate_prior
-    again = fit.fit(problem.data, replace(settings, max_iter=0), result.state, margins=margins).state.globals
+    again = fit.fit(problem.data, replace(settings, max_iter=0), result.state, margins=margins).state.params
     assert (again.noise_variance, again.prior_variance) == (g.noise_variance, g.prior_variance)
 
 
@@ -359,12 +359,12 @@ def test_more_rows_show_more_features_whatever_the_truncation():
     drawn = make_ibp_classification(400, 40, n_components=60, alpha=4.0, noise=0.3, random_state=0)
     found = {}
     for n_rows in (50, 400):
-        X = Rows.centred(drawn.data[:n_rows])
+        X = Rows.centre(drawn.data[:n_rows])
         data = Data(X, np.full(n_rows, UNLABELED), np.ones(n_rows), np.zeros((1, 1)))
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
             settings = make_settings(X, **changes, **ESTIMATED)
-            state = fit.fit(data, settings, init.initial_globals(X, settings, np.random.default_rng(0))).state
+            state = fit.fit(data, settings, warmup.initial_params(X, settings, np.random.default_rng(0))).state
             found[n_rows, K] = int(np.sum(np.ptp(state.embedding, axis=0) > 0.1))
     often = int(np.sum(drawn.features.mean(axis=0) >= 0.02))
     for K in (40, 80):

@@ -12,24 +12,33 @@ from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.svm import LinearSVC
 
-from ilsvm_model_tools import ESTIMATED, EXACT, make_problem, make_settings, start_of
-from regbayes.framework.large_margin import zero_one_cost
-from regbayes.models.ilsvm import alternation, descent, fit, init, predict
-from regbayes.models.ilsvm.inference import Stats, explain, local_step, sum_rows
-from regbayes.models.ilsvm.margins import build_dual, solve_margins
-from regbayes.models.ilsvm.objective import expected_residual, generative_terms
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Data
-from regbayes.models.ilsvm.updates import update_features, update_loadings, update_variances
+from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
+from regbayes.joint import alternation, descent
+from regbayes.margins.targets import zero_one_cost
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import (
+    BinaryFeatures,
+    Rows,
+    Stats,
+    bound_rows,
+    expected_residual,
+    update_loadings,
+    update_variances,
+)
+from regbayes.models.ilsvm.problem import UNLABELED, Data, ILSVMProblem, build_head
 from regbayes.priors.indian_buffet import stick_expectations
 
-SOME = Rows.centred(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
+SOME = Rows.centre(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
 
 
 def free_energy(g, psi, X, alpha=2.0):
     """``F_T`` of any features and globals, from the rows themselves."""
-    stats, cross = sum_rows(X, psi)
-    return sum(generative_terms(explain(stats, cross, g), g, alpha, g.temperature).values())
+    model = BinaryFeatures(alpha, g.temperature)
+    return sum(model.terms(g, model.summarize(X, psi).explain(g)).values())
+
+
+def summarize(X, psi):
+    return BinaryFeatures(2.0, 1.0).summarize(X, psi)
 
 
 # --- consistent margins ---------------------------------------------------------------------------------------------
@@ -44,13 +53,13 @@ def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fi
     changes["one_vs_rest"] = one_vs_rest
     problem = make_problem(1, changes, n_unlabeled=8)
     g = start_of(problem)
-    at, psi = descent.evaluate(problem, g, None, EXACT)
-    gradient = descent.gradient(problem, at, psi)
+    at, inferred = descent.evaluate(problem.joint, g, None, EXACT)
+    gradient = descent.gradient(problem.joint, at, inferred)
     direction = np.random.default_rng(2).standard_normal(gradient.shape)
 
     def value(step):
         moved = replace(g, loadings=g.loadings + step * direction)
-        return descent.evaluate(problem, moved, at.multipliers, EXACT)[0].objective
+        return descent.evaluate(problem.joint, moved, at.multipliers, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -63,8 +72,8 @@ def test_updates_of_the_loadings_beat_perturbations():
     problem = make_problem(7)
     X, g = problem.data.X, start_of(problem)
     psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
-    stats, cross = sum_rows(X, psi)
-    best = update_loadings(g, stats, cross)
+    stats = summarize(X, psi)
+    best = update_loadings(g, stats.rows, stats.cross)
     value = free_energy(best, psi, X)
     rng = np.random.default_rng(2)
     for size in (1e-3, 1e-1):
@@ -79,8 +88,7 @@ def test_updates_of_the_variances_beat_perturbations():
     problem = make_problem(8)
     X, g = problem.data.X, start_of(problem)
     psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
-    stats, cross = sum_rows(X, psi)
-    best = update_variances(g, explain(stats, cross, g), replace(problem.settings, **ESTIMATED))
+    best = update_variances(g, summarize(X, psi).explain(g), **ESTIMATED)
     value = free_energy(best, psi, X)
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
         assert free_energy(replace(best, noise_variance=factor * best.noise_variance), psi, X) > value
@@ -93,11 +101,11 @@ def test_update_of_a_feature_beats_perturbations():
     X, g = problem.data.X, start_of(problem)
     rng = np.random.default_rng(3)
     psi = rng.uniform(0.05, 0.95, (len(X), 5))
-    pull = rng.standard_normal(psi.shape)
-    swept = update_features(X, psi, pull, g)
+    added = rng.standard_normal(psi.shape)
+    swept = BinaryFeatures(2.0, 0.3).update_features(X, g, psi, -0.3 * added)
 
     def value(psi):
-        return free_energy(g, psi, X) / g.temperature - np.vdot(pull, psi)
+        return free_energy(g, psi, X) / g.temperature - np.vdot(added, psi)
 
     best = value(swept)
     for size in (1e-3, 0.1, 1.0):
@@ -110,10 +118,10 @@ def test_update_of_a_feature_beats_perturbations():
 
 def test_alternation_without_labels_never_rises():
     problem = make_problem(11, {"C": 0.0, "generative_weight": 1.0, "temperature": 1.0, **ESTIMATED})
-    state = alternation.start(problem, replace(start_of(problem), temperature=1.0), None)
+    state = alternation.start(problem.joint, replace(start_of(problem), temperature=1.0), None, EXACT)
     values = [state.at.objective]
     for _ in range(15):
-        state = alternation.step(problem, state).state
+        state = alternation.step(problem.joint, state, EXACT).state
         values.append(state.at.objective)
     assert np.all(np.diff(values) <= 1e-9 * np.abs(values[0]))
 
@@ -125,18 +133,18 @@ def known_features(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((80, 6)) < 0.4).astype(float)
     labels = np.argmax(Z @ rng.standard_normal((6, 3)) + 0.5 * rng.standard_normal((80, 3)), axis=1)
-    return Data(Rows.centred(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
+    return Data(Rows.centre(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_known_features_give_the_classifier_of_liblinear(C):
     data, Z = known_features(0)
     settings = make_settings(SOME, n_components=6, C=C, squared=False, fit_intercept=False)
-    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(
         C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
     ).fit(Z, data.labels)
-    assert found.classifier.weights == pytest.approx(oracle.coef_, abs=1e-5)
+    assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
@@ -144,15 +152,15 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
     data, Z = known_features(3)
     squared = loss == "squared_hinge"
     settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
-    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.labels)
-    assert found.classifier.weights == pytest.approx(oracle.coef_, abs=1e-5)
+    assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
 
 def test_known_features_with_squared_hinge_agree_with_cvxpy():
     data, Z = known_features(1)
     settings = make_settings(SOME, n_components=6, C=0.7)
-    found = solve_margins(data, Z, build_dual(data, settings), settings, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
     W = cp.Variable((3, 7))
     scores = centred @ W.T
@@ -161,7 +169,7 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
     problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(W) + 0.7 * cp.sum_squares(cp.pos(slack))))
     problem.solve(solver=cp.CLARABEL)
     assert sum(found.terms.values()) == pytest.approx(problem.value, rel=1e-6)
-    assert found.classifier.weights == pytest.approx(W.value, abs=1e-4)
+    assert found.head.weights == pytest.approx(W.value, abs=1e-4)
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -171,10 +179,10 @@ def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
     rows = np.concatenate([np.arange(80), np.arange(30)])
-    twice = data.rows(rows)
-    found = solve_margins(heavy, Z, build_dual(heavy, settings), settings, None, EXACT)
-    expected = solve_margins(twice, Z[rows], build_dual(twice, settings), settings, None, EXACT)
-    assert found.classifier.weights == pytest.approx(expected.classifier.weights, abs=1e-4)
+    twice = data.take(rows)
+    found = build_head(heavy, settings).solve(Z, None, EXACT)
+    expected = build_head(twice, settings).solve(Z[rows], None, EXACT)
+    assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -183,10 +191,10 @@ def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
     data, Z = known_features(4)
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     light = replace(data, weights=np.where(np.arange(80) < 30, 0.0, 1.0))
-    rest = data.rows(np.arange(30, 80))
-    found = solve_margins(light, Z, build_dual(light, settings), settings, None, EXACT)
-    expected = solve_margins(rest, Z[30:], build_dual(rest, settings), settings, None, EXACT)
-    assert found.classifier.weights == pytest.approx(expected.classifier.weights, abs=1e-4)
+    rest = data.take(np.arange(30, 80))
+    found = build_head(light, settings).solve(Z, None, EXACT)
+    expected = build_head(rest, settings).solve(Z[30:], None, EXACT)
+    assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 
 def test_expected_residual_agrees_with_enumeration():
@@ -194,13 +202,12 @@ def test_expected_residual_agrees_with_enumeration():
     problem = make_problem(12, {"n_components": 3}, n=4, D=2)
     X, g = problem.data.X, replace(start_of(problem), variances=rng.uniform(0.1, 1.0, 3))
     psi = rng.uniform(0.1, 0.9, (4, 3))
-    stats, cross = sum_rows(X, psi)
     total = 0.0
     for z in product([0.0, 1.0], repeat=3):
         z = np.array(z)
         probability = np.prod(np.where(z == 1.0, psi, 1.0 - psi), axis=1)
         total += probability @ (np.square(X.array() - z @ g.loadings).sum(axis=1) + 2 * z @ g.variances)
-    assert expected_residual(explain(stats, cross, g), g) == pytest.approx(total, rel=1e-12)
+    assert expected_residual(summarize(X, psi).explain(g), g) == pytest.approx(total, rel=1e-12)
 
 
 def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogonal_loadings():
@@ -218,7 +225,7 @@ def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogo
             residual = np.square(X.array() - z @ loadings).sum(axis=1) + 4 * z @ g.variances
             terms.append(log_prior - 0.5 * residual / g.noise_variance - 2.0 * np.log(2 * np.pi * g.noise_variance))
         exact = logsumexp(terms, axis=0)
-        bounds = predict.row_bounds(X, g)
+        bounds = bound_rows(X, g)
         assert np.all(bounds <= exact + 1e-10)
         assert not tight or bounds == pytest.approx(exact, abs=1e-8)
 
@@ -240,7 +247,7 @@ def test_free_energy_bounds_the_exact_evidence():
         covariance = noise * np.eye(3) + prior * Z @ Z.T
         terms.append(log_prior + sum(multivariate_normal(np.zeros(3), covariance).logpdf(column) for column in X.T))
     evidence = logsumexp(terms)
-    X = Rows.centred(X, np.zeros(2))
+    X = Rows.centre(X, np.zeros(2))
     data = Data(X, np.full(3, UNLABELED), np.ones(3), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=2, alpha=alpha, C=0.0, generative_weight=1.0, temperature=1.0, noise_variance=noise,
@@ -248,11 +255,57 @@ def test_free_energy_bounds_the_exact_evidence():
     )  # fmt: skip
     best = -np.inf
     for seed in range(8):
-        start = init.initial_globals(X, settings, np.random.default_rng(seed))
+        start = warmup.initial_params(X, settings, np.random.default_rng(seed))
         objective = fit.fit(data, settings, start, margins="posterior").trace.objective
         assert np.all(-objective <= evidence + 1e-9)
         best = max(best, -objective.min())
     assert best > evidence - 3.0
+
+
+# --- weights of rows --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 3])
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps, one_vs_rest, fit_intercept):
+    """Generative terms and their gradient to rounding; the head, which is solved to a gap, to that gap."""
+    changes = {"n_sweeps": n_sweeps, "one_vs_rest": one_vs_rest, "fit_intercept": fit_intercept, "input_scale": 0.2}
+    times = np.random.default_rng(0).integers(1, 4, 60)
+    heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
+    rows = np.repeat(np.arange(60), times)
+    repeated = Data(Rows.centre(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    settings = make_settings(repeated.X, **changes)
+    params = warmup.initial_params(repeated.X, settings, np.random.default_rng(1))
+    assert warmup.soft_temperature(heavy.X, 0.5) == pytest.approx(warmup.soft_temperature(repeated.X, 0.5), rel=1e-12)
+    for C, tol in ((0.0, 1e-12), (0.3, 1e-6)):
+        found = []
+        for data in (heavy, repeated):
+            problem = ILSVMProblem.of(data, replace(settings, C=C))
+            at, inferred = descent.evaluate(problem.joint, params, None, EXACT)
+            found.append((at, descent.gradient(problem.joint, at, inferred), problem.unit))
+        (at, gradient, unit), (there, expected, unit_there) = found
+        assert unit == pytest.approx(unit_there, rel=1e-12)
+        assert dict(at.terms) == pytest.approx(dict(there.terms), rel=tol)
+        assert gradient == pytest.approx(expected, abs=100 * tol * np.abs(expected).max())
+
+
+def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
+    """One-vs-rest: of classes that tie in one margin, copies of a row may each take another."""
+    times = np.random.default_rng(0).integers(1, 4, 60)
+    heavy = make_data(31, row_weights=times.astype(float))
+    rows = np.repeat(np.arange(60), times)
+    repeated = Data(Rows.centre(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    settings = make_settings(repeated.X, one_vs_rest=True, **ESTIMATED)
+    params = warmup.initial_params(repeated.X, settings, np.random.default_rng(1))
+    objectives = []
+    for data in (heavy, repeated):
+        joint = ILSVMProblem.of(data, settings).joint
+        state = alternation.start(joint, params, None, EXACT)
+        for _ in range(3):
+            state = alternation.step(joint, state, EXACT).state
+        objectives.append(state.at.objective)
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-6)
 
 
 # --- symmetries, sums, scales -----------------------------------------------------------------------------------------
@@ -264,21 +317,24 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     rng = np.random.default_rng(7)
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
-    other = Data(Rows.centred(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
-    moved = replace(problem, data=other, dual=build_dual(other, problem.settings))
-    at, psi = descent.evaluate(problem, g, None, EXACT)
-    there, moved_psi = descent.evaluate(moved, replace(g, loadings=g.loadings[:, columns]), None, EXACT)
+    other = Data(Rows.centre(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
+    moved = ILSVMProblem.of(other, problem.settings).joint
+    at, inferred = descent.evaluate(problem.joint, g, None, EXACT)
+    there, moved_inferred = descent.evaluate(moved, replace(g, loadings=g.loadings[:, columns]), None, EXACT)
+    psi, moved_psi = inferred[0].features, moved_inferred[0].features
     assert there.objective == pytest.approx(at.objective, rel=1e-9)
     assert moved_psi == pytest.approx(psi[rows], abs=1e-12)
-    assert there.margins.classifier.weights == pytest.approx(at.margins.classifier.weights[classes], abs=1e-5)
-    gradients = descent.gradient(problem, at, psi), descent.gradient(moved, there, moved_psi)
+    assert there.head.head.weights == pytest.approx(at.head.head.weights[classes], abs=1e-5)
+    gradients = descent.gradient(problem.joint, at, inferred), descent.gradient(moved, there, moved_inferred)
     assert gradients[1] == pytest.approx(gradients[0][:, columns], abs=1e-5 * np.abs(gradients[0]).max())
 
 
 def test_statistics_of_rows_add_up():
     problem = make_problem(16)
     X, g = problem.data.X, start_of(problem)
-    whole, first, second = (local_step(rows, g)[1] for rows in (X, X.take(slice(25)), X.take(slice(25, None))))
+    whole, first, second = (
+        BinaryFeatures(2.0, 1.0).infer(rows, g).stats for rows in (X, X.take(slice(25)), X.take(slice(25, None)))
+    )
     for name in Stats.__dataclass_fields__:
         assert getattr(first + second, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
 
@@ -287,7 +343,7 @@ def test_statistics_of_rows_add_up():
 def test_rows_are_centred_without_a_copy(offset):
     rng = np.random.default_rng(8)
     X = rng.standard_normal((5000, 6)) * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] + offset
-    rows, exact = Rows.centred(X), (X - X.mean(axis=0)).astype(np.longdouble)
+    rows, exact = Rows.centre(X), (X - X.mean(axis=0)).astype(np.longdouble)
     assert rows.X is X
     directions, weights = rng.standard_normal((3, 6)), rng.standard_normal((5000, 3))
     assert rows.project(directions) == pytest.approx((exact @ directions.T).astype(float), abs=1e-7)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats
+from regbayes.engine.executor import Threads
 from regbayes.estimators._common import in_use, n_threads, one_blas_thread
-from regbayes.models.ilsvm import predict
-from regbayes.models.ilsvm.init import PRIOR_RATIO, default_noise_variance
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import Globals, Settings, State
+from regbayes.models.ilsvm.model import Params, Rows, infer_features
+from regbayes.models.ilsvm.problem import Settings, State
+from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
-DEFAULT_TEMPERATURE = 0.2  # per input: graded features, the predictive end of the dial
-UNSUPERVISED_TEMPERATURE = 0.01  # per input: at more heat, features that no label holds together fade away
+DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
+UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
@@ -41,7 +42,7 @@ UNSUPERVISED = Supervision(
 def supervision_of(estimator: Any, n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
     temperature = DEFAULT_TEMPERATURE if estimator.temperature == "auto" else float(estimator.temperature)
-    # On/off features vary more than graded ones, and so do the scores: the same margins cost less weight.
+    # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
     C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if estimator.C == "auto" else float(estimator.C)
     one_vs_rest = estimator.multi_class == "ovr"
     if estimator.multi_class == "auto":
@@ -83,55 +84,66 @@ def settings_of(estimator: Any, X: Rows, supervision: Supervision = UNSUPERVISED
     )
 
 
-def centred(X: Floats) -> Rows:
+def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = Rows.centred(X)
+        rows = Rows.centre(X, weights=weights)
         mean_square = rows.mean_square
     if not np.isfinite(mean_square) or (mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != X)):
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
     return rows
 
 
+def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, Any, Floats | None]:
+    """Return the rows that count, their labels if there are any, and how often they count."""
+    if weights is None or np.all(weights > 0):
+        return X, y, weights
+    kept = weights > 0
+    return X[kept], None if y is None else y[kept], weights[kept]
+
+
 def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | None:
     """Return the fit that a warm start goes on from: the last one, if it is wanted and of the same size."""
     previous: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
-    if previous is None or previous.globals.loadings.shape != (settings.n_components, n_inputs):
+    if previous is None or previous.params.loadings.shape != (settings.n_components, n_inputs):
         return None
     return previous
 
 
-def label_free(X: Rows, g: Globals, n_jobs: int | None) -> Floats:
-    """Features of rows as prediction infers them."""
+def infer_by_blocks(function: Callable[[Rows, Params], Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
+    """Return a function of rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return predict.features(X, g, n_threads(n_jobs))
+        return np.concatenate(Threads(n_threads(n_jobs)).map(lambda rows: function(rows, params), X.blocks()))
+
+
+def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
+    """Return the features of rows as prediction infers them, shape (n, K)."""
+    return infer_by_blocks(infer_features, X, params, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
     return {
-        "components_": state.globals.loadings,
+        "components_": state.params.loadings,
         "embedding_": state.embedding,
-        "stick_weights_": stick_weights(state.globals.sticks),
+        "stick_weights_": stick_weights(state.params.sticks),
         "n_components_": int(in_use(state.embedding).sum()),
-        "noise_variance_": state.globals.noise_variance,
-        "prior_variance_": state.globals.prior_variance,
+        "noise_variance_": state.params.noise_variance,
+        "prior_variance_": state.params.prior_variance,
         "_state": state,
     }
 
 
 def classifier_attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes that describe the classifier; a binary one is the difference of its two answers."""
-    classifier = state.classifier
-    assert classifier is not None
-    K = len(classifier.centre)
-    weights = classifier.weights
-    latent = weights[:, :K]
-    intercept = (weights[:, -1] if classifier.fit_intercept else 0.0) - latent @ classifier.centre
+    """Fitted attributes that describe the classifier; a binary one is the difference of its two scores."""
+    head = state.head
+    assert head is not None
+    K, weights, latent = len(head.centre), head.weights, head.feature_weights
+    intercept = (weights[:, -1] if head.fit_intercept else 0.0) - latent @ head.centre
     attributes = {"coef_": latent, "intercept_": intercept}
-    if classifier.input_scale:
-        D = state.globals.loadings.shape[1]
-        attributes["coef_inputs_"] = classifier.input_scale * weights[:, K : K + D]
+    if state.input_scale:
+        D = state.params.loadings.shape[1]
+        attributes["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
     if len(weights) == 2:
         attributes = {name: values[1:] - values[:1] for name, values in attributes.items()}
     return attributes

@@ -139,7 +139,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     elif fit.status is Status.DIVERGED:
         message = f"{name}: the objective became NaN or infinite; the best state before that is kept. Check X's scale."
     elif fit.status is Status.INTERRUPTED:
-        when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its start-up"
+        when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
         message = f"{name} was interrupted {when}; the best state so far is kept."
         warnings.warn(message, InterruptedWarning, stacklevel=3)
         return

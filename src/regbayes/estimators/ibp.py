@@ -17,17 +17,25 @@ from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     POSITIVE,
     generator,
-    n_threads,
     one_blas_thread,
+    row_weights,
     set_fitted,
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import centred, earlier_fit, label_free, latent_attributes, settings_of
+from regbayes.estimators._latent import (
+    centre_rows,
+    drop_weightless,
+    earlier_fit,
+    infer_by_blocks,
+    infer_label_free,
+    latent_attributes,
+    settings_of,
+)
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.ilsvm import fit, init, predict
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, State
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import Params, Rows, bound_rows, reconstruct
+from regbayes.models.ilsvm.problem import UNLABELED, Data, State
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -58,11 +66,11 @@ class IBPFactorAnalysis(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=500
-        Steps at most, after a start-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
@@ -84,7 +92,7 @@ class IBPFactorAnalysis(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the start-up on.
+        Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
     n_features_in_, feature_names_in_
@@ -138,36 +146,42 @@ class IBPFactorAnalysis(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn the features of rows.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        rows = centred(X)
+        weights = row_weights(sample_weight, X)
+        kept, _, weights = drop_weightless(X, None, weights)
+        rows = centre_rows(kept, weights)
         settings = settings_of(self, rows)
-        labels = np.full(len(X), UNLABELED, dtype=np.int64)
-        data = Data(rows, labels, np.ones(len(X)), np.zeros((1, 1)))
+        labels = np.full(len(rows), UNLABELED, dtype=np.int64)
+        data = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
         self.mean_ = rows.mean
-        stages = fit.stages_of("consistent", transductive=False, max_iter=settings.max_iter)
-        reporter = FitReporter(self, stages, {"X": X}, lambda read: latent_attributes(read()), self.verbose)
+        stages = fit.list_stages("consistent", transductive=False, max_iter=settings.max_iter)
+        reporter = FitReporter(self, stages, {"X": X}, latent_attributes, self.verbose)
         with one_blas_thread(), reporter:
-            start: State | Globals | None = earlier_fit(self, settings, X.shape[1])
+            start: State | Params | None = earlier_fit(self, settings, X.shape[1])
             early_rows, seed = None, 0
             if start is None:
                 rng = generator(self.random_state)
-                start = init.initial_globals(rows, settings, rng)
-                early_rows = init.draw_early_rows(labels, rng)
-                seed = init.draw_seed(rng)
+                start = warmup.initial_params(rows, settings, rng)
+                early_rows = warmup.draw_early_rows(labels, rng)
+                seed = warmup.draw_seed(rng)
             result = fit.fit(data, settings, start, early_rows=early_rows, seed=seed, callbacks=[reporter])
             set_fitted(self, latent_attributes(result.state))
+            if len(rows) < len(X):
+                self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
         if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
@@ -179,10 +193,10 @@ class IBPFactorAnalysis(
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        g = self._state.globals
+        params = self._state.params
         if self.transform_temperature is not None:
-            g = replace(g, temperature=self.transform_temperature * X.shape[1])
-        return label_free(Rows.centred(X, self.mean_), g, self.n_jobs)
+            params = replace(params, temperature=self.transform_temperature * X.shape[1])
+        return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -190,14 +204,13 @@ class IBPFactorAnalysis(
         X = check_array(X, dtype=np.float64)
         if X.shape[1] != len(self.components_):
             raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return predict.reconstruct(X, self._state.globals) + self.mean_
+        return reconstruct(X, self._state.params) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        with one_blas_thread():
-            return predict.row_bounds(Rows.centred(X, self.mean_), self._state.globals, n_threads(self.n_jobs))
+        return infer_by_blocks(bound_rows, Rows.centre(X, self.mean_), self._state.params, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -29,23 +29,25 @@ from regbayes.estimators._common import (
     generator,
     labeled_rows,
     one_blas_thread,
+    row_weights,
     set_fitted,
     warn_if_truncated,
     warn_if_unused,
 )
 from regbayes.estimators._latent import (
-    centred,
+    centre_rows,
     classifier_attributes,
+    drop_weightless,
     earlier_fit,
-    label_free,
+    infer_label_free,
     latent_attributes,
     settings_of,
     supervision_of,
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.ilsvm import fit, init, predict
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import UNLABELED, Data, Globals, Settings, State
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import Params, Rows
+from regbayes.models.ilsvm.problem import UNLABELED, Data, Settings, State
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -108,11 +110,11 @@ class ILSVMClassifier(
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most, after a start-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
+        Steps at most, after a warm-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a start-up: features that were left out do not return.
+        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
         For the start.
@@ -140,7 +142,7 @@ class ILSVMClassifier(
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the start-up on. That of a transductive fit has
+        Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
         all its rounds, end to end.
     n_iter_ : int
         Iterations in it.
@@ -234,7 +236,7 @@ class ILSVMClassifier(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn features and classifier together.
 
         Parameters
@@ -242,21 +244,24 @@ class ILSVMClassifier(
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
             Labels; rows whose label is ``unlabeled`` have none.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in the features as in the margins: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        data = self._prepare(X, y)
-        share = len(data.labeled) / len(data.X)
+        weights = row_weights(sample_weight, X)
+        data = self._prepare(*drop_weightless(X, y, weights))
+        share = data.labeled_share
         settings = settings_of(self, data.X, supervision_of(self, len(self.classes_), share))
-        reporter = FitReporter(
-            self, self._stages(data), {"X": X, "y": y}, lambda read: _attributes(read()), self.verbose
-        )
+        reporter = FitReporter(self, self._stages(data), {"X": X, "y": y}, _attributes, self.verbose)
         with one_blas_thread(), reporter:
             result = self._run(data, settings, reporter)
             set_fitted(self, _attributes(result.state))
+            if len(data.X) < len(X):
+                self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
         warn_of_status(self, result)
         if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
@@ -267,26 +272,26 @@ class ILSVMClassifier(
 
     def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
         """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
-        start: State | Globals | None = earlier_fit(self, settings, data.X.n_inputs)
+        start: State | Params | None = earlier_fit(self, settings, data.X.n_inputs)
         early_rows, seed = None, 0
         if start is None:
             rng = generator(self.random_state)
             start = self._start(data.X, settings, rng)
-            early_rows = init.draw_early_rows(data.labels, rng)
-            seed = init.draw_seed(rng)
+            early_rows = warmup.draw_early_rows(data.labels, rng)
+            seed = warmup.draw_seed(rng)
         run = fit.fit_transductive if self.transductive else fit.fit
         return run(data, settings, start, margins=self.margins, early_rows=early_rows, seed=seed, callbacks=[reporter])
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
         """Return where a new fit starts."""
-        return init.initial_globals(X, settings, rng)
+        return warmup.initial_params(X, settings, rng)
 
     def _stages(self, data: Data) -> dict[str, int | None]:
         """Return the stages that the fit can have, and the most iterations of each."""
         guesses = self.transductive and bool(np.any(data.labels == UNLABELED))
-        return fit.stages_of(self.margins, guesses, int(self.max_iter))
+        return fit.list_stages(self.margins, guesses, int(self.max_iter))
 
-    def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
+    def _prepare(self, X: Floats, y: NDArray[Any], row_weights: Floats | None) -> Data:
         """Validate labels, weights and costs; remember classes and mean."""
         check_classification_targets(y)
         if self.margins == "posterior" and self.generative_weight == 0:
@@ -297,9 +302,10 @@ class ILSVMClassifier(
         self.classes_, codes = coded_classes(self, y[labeled])
         labels = np.full(len(y), UNLABELED, dtype=np.int64)
         labels[labeled] = codes
-        weights = np.ones(len(y))
-        weights[labeled] = weights_by_class(self.class_weight, self.classes_, codes)[codes]
-        rows = centred(X)
+        weights = np.ones(len(y)) if row_weights is None else row_weights.copy()
+        counted = None if row_weights is None else row_weights[labeled]
+        weights[labeled] *= weights_by_class(self.class_weight, self.classes_, codes, counted)[codes]
+        rows = centre_rows(X, row_weights)
         self.mean_ = rows.mean
         return Data(rows, labels, weights, cost_matrix(self.cost, len(self.classes_)))
 
@@ -310,7 +316,7 @@ class ILSVMClassifier(
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
         rows, psi = self._infer(X)
-        scores = predict.decide(rows, psi, self._state.classifier)
+        scores = self._state.scores(rows, psi)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -320,8 +326,8 @@ class ILSVMClassifier(
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         check_is_fitted(self, "components_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        rows = Rows.centred(X, self.mean_)
-        return rows, label_free(rows, self._state.globals, self.n_jobs)
+        rows = Rows.centre(X, self.mean_)
+        return rows, infer_label_free(rows, self._state.params, self.n_jobs)
 
     @property
     def _n_features_out(self) -> int:

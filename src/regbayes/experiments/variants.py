@@ -10,9 +10,9 @@ import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.data import Sample
-from regbayes.models.ilsvm.init import STICK_ROUNDS, initial_globals
-from regbayes.models.ilsvm.rows import Rows
-from regbayes.models.ilsvm.state import Globals, Settings
+from regbayes.models.ilsvm.model import Params, Rows
+from regbayes.models.ilsvm.problem import Settings
+from regbayes.models.ilsvm.warmup import STICK_ROUNDS, initial_params
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
 LABELS, RAGGED, MULTIWAY = "labels", "ragged", "multiway"
@@ -26,9 +26,9 @@ class DecayingStartILSVM(ILSVMClassifier):
     one half for all.
     """
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Globals:
-        even = initial_globals(X, settings, rng)
-        alpha, n = settings.alpha, float(len(X))
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
+        even = initial_params(X, settings, rng)
+        alpha, n = settings.alpha, X.total_weight
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)
         sticks = prior_sticks(alpha, settings.n_components)
         for _ in range(STICK_ROUNDS):

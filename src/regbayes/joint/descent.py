@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -103,13 +104,17 @@ def evaluate(
     terms = model.terms(params, stats)
     if problem.head is None or not np.isfinite(sum(terms.values())):
         return Evaluation(params, stats, None, terms), inferred
-    head = problem.head.solve(gather(inferred), warm_start, tolerance)
+    features = gather([part.features for part in inferred])
+    ends = np.cumsum([0, *(len(part.features) for part in inferred)])
+    # Parts of the one array, so that features are not held twice.
+    inferred = [replace(part, features=features[a:b]) for part, (a, b) in zip(inferred, pairwise(ends), strict=True)]
+    head = problem.head.solve(features, warm_start, tolerance)
     return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
 
 
-def gather(inferred: Inference[Stats]) -> Reals:
-    """Return the features of all rows in one array, shape (N, K)."""
-    return inferred[0].features if len(inferred) == 1 else np.concatenate([part.features for part in inferred])
+def gather(parts: Sequence[Reals]) -> Reals:
+    """Return the features of all rows in one array, shape (N, K): coordinate ascent needs them so."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def gradient(

@@ -29,6 +29,7 @@ MIN_PATIENCE = 4.0
 PATIENCE_PER_FEATURE = 8.0
 # With so many rows for each weight the factors of the tasks cost little, and a Newton step little more than a pass.
 MIN_ROWS_PER_WEIGHT = 10
+NEWTON_SHARE = 0.01  # of the gap that is asked for: a last step costs one pass and squares the error
 MAX_NEWTON_SIZE = 20_000_000  # numbers in the second derivatives of all tasks
 
 
@@ -94,15 +95,15 @@ def _is_far(problem: BoxAscent, form: BoxDual) -> bool:
 def _newton(
     features: Reals, form: BoxDual, layout: TaskLayout, start: Floats, tol: float, max_passes: float
 ) -> MarginSolution:
-    """Take Newton steps from given weights."""
+    """Take Newton steps from given weights; the look at the start is not counted, for ascent has had it."""
     block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
-    found = solve_boxes([block], prior, start, tol=tol, max_passes=max_passes)
+    found = solve_boxes([block], prior, start, tol=NEWTON_SHARE * tol, max_passes=max_passes + 1.0)
     return MarginSolution(
         dual=block.multipliers(found.weights),
         weights=found.weights,
         shared_weights=prior.shared(found.weights),
         primal=found.value,
         gap=found.gap,
-        n_epochs=float(found.n_passes),
+        n_epochs=float(found.n_passes - 1),
         status=found.status,
     )

@@ -12,29 +12,28 @@ from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
-from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.models.ilsvm import alternation, descent, startup
-from regbayes.models.ilsvm.descent import PATIENCE, Evaluation, Problem, Search
-from regbayes.models.ilsvm.inference import infer
-from regbayes.models.ilsvm.margins import build_dual, solve_margins
-from regbayes.models.ilsvm.predict import decide
-from regbayes.models.ilsvm.state import UNLABELED, Classifier, Data, Globals, Settings, State
+from regbayes.joint import alternation, descent
+from regbayes.margins.head import LinearHead
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.ilsvm.model import Params, Stats, infer_features
+from regbayes.models.ilsvm.problem import FINAL, PATIENCE, UNLABELED, Data, ILSVMProblem, Settings, State
+from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
-Callback = Callable[[Progress[Callable[[], State]]], bool | None]
+Callback = Callable[[Progress[State]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
+Evaluation = descent.Evaluation[Params, Stats]
 
-FINAL = Accuracy(gap=1e-4, max_epochs=300.0)  # of the large-margin step once the features stand
-AS_IT_IS = Accuracy(gap=1.0, max_epochs=0.0)
+AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
+ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
-START_UP = "start-up"  # the stages of a fit, as callbacks see them
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
 def fit(
     data: Data,
     settings: Settings,
-    start: Globals | State,
+    start: Params | State,
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
@@ -48,53 +47,62 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Globals or State
-        A new start, from `init.initial_globals`; or an earlier fit to go on from, which has its start-up behind it:
+    start : Params or State
+        A new start, from `warmup.initial_params`; or an earlier fit to go on from, which has its warm-up behind it:
         the features that it has are not judged again. Where its temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
-        training rows (the paper).
+        training rows (the paper, docs/math.md eq. (27)-(28)).
     early_rows : array of int, default=None
-        Rows that the start-up is content with, in order; all of them by default. `init.draw_early_rows` draws them.
+        Rows that the warm-up is content with, in order; all of them by default. `warmup.draw_early_rows` draws them.
     seed : int, default=0
-        For the features that the start-up adds to those of the start.
+        For the features that the warm-up adds to those of the start.
     callbacks : sequence of callable
-        Each sees the `Progress` of every iteration, those of the start-up too. Its ``stage`` says which they are, and
-        its ``state`` is a function that returns the `State` of a fit that ends there: rows are inferred for it.
+        Each sees the `Progress` of every iteration, those of the warm-up too. Its ``stage`` says which they are, and
+        its ``state`` is the `State` of a fit that ends there: rows are inferred for it when it is looked at.
     stage : str, default=None
-        Name of the iterations after the start-up: "descent" or "alternation", as the margins are, unless given.
+        Name of the iterations after the warm-up: "descent" or "alternation", as the margins are, unless given.
 
     Returns
     -------
     FitResult
-        Its trace begins after the start-up. With consistent margins the objective never rises in it. A fit that is
-        stopped or interrupted in the start-up ends there, with no iteration, and the trace has its end alone.
+        Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
+        stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
-    problem = _problem(data, settings)
+    problem = ILSVMProblem.of(data, settings)
+    view = partial(_view, problem)
     halted: Status | None = None
     step: Any
     state: Any
     if margins == "posterior":
-        step, state = alternation.step, _alternating(problem, start)
+        params = _resume(start.params, settings) if isinstance(start, State) else start
+        params = replace(params, temperature=settings.temperature)
+        state = alternation.start(problem.joint, params, _known_multipliers(problem, start), ROUND)
+        step = partial(alternation.step, problem.joint, tolerance=ROUND)
     else:
-        step = descent.step
-        state, halted = _started(problem, start, early_rows, seed, callbacks)
+        state, halted = _warm_up(problem, start, early_rows, seed, callbacks)
+        step = partial(descent.step, problem.joint)
     result: FitResult[Any] = run(
-        lambda at: step(problem, at),
+        step,
         state,
         max_iter=0 if halted else settings.max_iter,
         objective=lambda at: at.at.terms,
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
-        callbacks=_watching(callbacks, problem, stage or STAGES[margins]),
+        callbacks=callbacks,
+        view=view,
+        stage=stage or STAGES[margins],
     )
-    final, cut = _ended(problem, result.state.at)
+    try:
+        final, cut = _finish(problem, result.state.at, FINAL), None
+    except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
+        final, cut = _finish(problem, result.state.at, AS_IT_IS), Status.INTERRUPTED
     return replace(result, state=final, status=cut or halted or result.status)
 
 
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Globals | State,
+    start: Params | State,
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
@@ -104,22 +112,23 @@ def fit_transductive(
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
 
     Every round is a fit that goes on from the last one, with new guesses, which weigh a share of what labelled rows of
-    their class do. A stop or an interrupt ends the rounds. The
-    trace is that of all rounds, and iterations count on; the one at which a round ends and the next begins is there
-    twice, with the objectives of both.
+    their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
+    the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
     results = [fit(data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
-        if last.status in CUT_SHORT or last.state.classifier is None:
+        if last.status in CUT_SHORT or last.state.head is None:
             break
         labels, weights = data.labels.copy(), data.weights.copy()
-        scores = decide(data.X.take(guessed), last.state.embedding[guessed], last.state.classifier)
+        scores = last.state.scores(data.X.take(guessed), last.state.embedding[guessed])
         labels[guessed] = np.argmax(scores, axis=1)
         weights[guessed] = weight * by_class[labels[guessed]]
+        if data.X.weights is not None:
+            weights[guessed] *= data.X.weights[guessed]
         full = replace(data, labels=labels, weights=weights)
-        stage = guesses_at(weight)
+        stage = name_round(weight)
         results.append(fit(full, settings, last.state, margins=margins, callbacks=callbacks, stage=stage))
     *earlier, last = results
     n_before = sum(result.n_iter for result in earlier)
@@ -132,71 +141,58 @@ def fit_transductive(
 
 
 def _weights_by_class(data: Data) -> Floats:
-    """Return the mean weight of the labelled rows of each class, shape (answers,)."""
+    """Return the mean weight of the labelled rows of each class, beyond their own, shape (classes,)."""
     labels = data.labels[data.labeled]
-    counts = np.bincount(labels, minlength=len(data.cost))
+    counted = np.ones(len(labels)) if data.X.weights is None else data.X.weights[data.labeled]
+    counts = np.bincount(labels, counted, minlength=len(data.cost))
     sums = np.bincount(labels, data.weights[data.labeled], minlength=len(data.cost))
-    return np.asarray(sums / np.maximum(counts, 1))
+    return np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
 
 
-def stages_of(margins: MarginKind, transductive: bool, max_iter: int) -> dict[str, int | None]:
+def list_stages(margins: MarginKind, transductive: bool, max_iter: int) -> dict[str, int | None]:
     """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
-    rounds = [guesses_at(weight) for weight in TRANSDUCTIVE_WEIGHTS] if transductive else []
-    start_up: dict[str, int | None] = {START_UP: None} if margins == "consistent" else {}
-    return start_up | dict.fromkeys([STAGES[margins], *rounds], max_iter)
+    rounds = [name_round(weight) for weight in TRANSDUCTIVE_WEIGHTS] if transductive else []
+    warm_up: dict[str, int | None] = {WARM_UP: None} if margins == "consistent" else {}
+    return warm_up | dict.fromkeys([STAGES[margins], *rounds], max_iter)
 
 
-def guesses_at(weight: float) -> str:
+def name_round(weight: float) -> str:
     """Return the stage of a round with guessed labels."""
     return f"guesses at weight {weight:g}"
 
 
-def _problem(data: Data, settings: Settings) -> Problem:
-    supervised = settings.C > 0 and len(data.labeled) > 0
-    return Problem(data, settings, build_dual(data, settings) if supervised else None)
-
-
-def _alternating(problem: Problem, start: Globals | State) -> alternation.Round:
-    g = _resumed(start.globals, problem.settings) if isinstance(start, State) else start
-    multipliers = _known_multipliers(problem, start)
-    return alternation.start(problem, _at_temperature(g, problem.settings), multipliers)
-
-
-def _started(
-    problem: Problem, start: Globals | State, early_rows: Integers | None, seed: int, callbacks: Sequence[Callback]
-) -> tuple[Search, Status | None]:
-    """Run the start-up, on some of the rows if there are many, and evaluate where it ended on all of them.
+def _warm_up(
+    problem: ILSVMProblem,
+    start: Params | State,
+    early_rows: Integers | None,
+    seed: int,
+    callbacks: Sequence[Callback],
+) -> tuple[descent.Search[Params, Stats], Status | None]:
+    """Run the warm-up, on some of the rows if there are many, and evaluate where it ended on all of them.
 
     Return the status too if the fit shall not go on.
     """
-    settings, resumed = problem.settings, isinstance(start, State)
-    g = startup.without_empty(_resumed(start.globals, settings)) if isinstance(start, State) else start
+    settings, is_new = problem.settings, not isinstance(start, State)
+    params = drop_empty(_resume(start.params, settings)) if isinstance(start, State) else start
     multipliers = _known_multipliers(problem, start)
-    if settings.max_iter == 0 or (resumed and g.temperature == settings.temperature):
-        return descent.start(problem, _at_temperature(g, settings), multipliers), None
+    if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
+        return descent.start(problem.joint, replace(params, temperature=settings.temperature), multipliers), None
     # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
     fixed = replace(settings, estimate_noise=False, estimate_prior=False)
-    whole = replace(problem, settings=fixed)
-    some = whole if early_rows is None or resumed else _problem(problem.data.rows(early_rows), fixed)
-    plan = startup.Plan(some, whole, seed, is_new=not resumed)
-    result = run(
-        partial(startup.step, plan),
-        startup.begin(plan, g, multipliers),
-        max_iter=startup.most_steps(plan, g),
-        callbacks=_watching(callbacks, problem, START_UP),
-        keep="last",
-    )
-    found = result.state.search
-    if result.status is Status.CONVERGED:
-        return found, None
-    return descent.start(problem, _at_temperature(found.at.globals, settings), multipliers), result.status
+    part = problem.at_settings(fixed)
+    if early_rows is not None and is_new:
+        part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
+    share = part.data.X.total_weight / problem.data.X.total_weight
+    phases = WarmUp(part, share, seed, callbacks, partial(_view, problem))
+    search, status = phases.run(params, multipliers, is_new)
+    if status is not Status.CONVERGED:
+        there = replace(search.at.params, temperature=settings.temperature)
+        return descent.start(problem.joint, there, multipliers), status
+    whole = len(part.data.X) == len(problem.data.X)
+    return (search if whole else descent.start(problem.joint, search.at.params, None)), None
 
 
-def _at_temperature(g: Globals, settings: Settings) -> Globals:
-    return replace(g, temperature=settings.temperature)
-
-
-def _resumed(previous: Globals, settings: Settings) -> Globals:
+def _resume(previous: Params, settings: Settings) -> Params:
     """Return the parameters of an earlier fit as the start of one with other settings, cooled later where warmer."""
     return replace(
         previous,
@@ -207,56 +203,44 @@ def _resumed(previous: Globals, settings: Settings) -> Globals:
     )
 
 
-def _known_multipliers(problem: Problem, start: Globals | State | Evaluation) -> Floats | None:
-    """Return the multipliers that came with a start, unless they are those of other rows or answers."""
-    known = None if isinstance(start, Globals) else start.multipliers
+def _known_multipliers(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | None:
+    """Return the multipliers that came with a start, unless they are those of other rows or classes."""
+    known = None if isinstance(start, Params) else start.multipliers
     shape = (len(problem.data.labeled), len(problem.data.cost))
-    return known if problem.dual is not None and known is not None and known.shape == shape else None
+    return known if problem.head is not None and known is not None and known.shape == shape else None
 
 
-def _watching(callbacks: Sequence[Callback], problem: Problem, stage: str) -> list[Callable[[Progress[Any]], Any]]:
-    """Return the callbacks as the engine calls them."""
-
-    def watch(callback: Callback, progress: Progress[Any]) -> bool | None:
-        at = progress.state.search.at if stage == START_UP else progress.state.at
-        return callback(replace(progress, stage=stage, view=lambda: partial(_finished, problem, at, FINAL)))
-
-    return [partial(watch, callback) for callback in callbacks]
+def _view(problem: ILSVMProblem, state: Any) -> State:
+    """Return the fitted model that a step of either scheme would end with."""
+    return _finish(problem, state.at, FINAL)
 
 
-def _ended(problem: Problem, at: Evaluation) -> tuple[State, Status | None]:
-    """Return the fitted model; interrupted now, it has the classifier that is there, and a status that says so."""
-    try:
-        return _finished(problem, at, FINAL), None
-    except KeyboardInterrupt:
-        return _finished(problem, at, AS_IT_IS), Status.INTERRUPTED
-
-
-def _finished(problem: Problem, at: Evaluation, accuracy: Accuracy) -> State:
-    """Infer the training rows as prediction does, and solve the classifier there."""
+def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
+    """Infer the training rows as prediction does, and solve for the head there."""
     settings = problem.settings
-    g = _at_temperature(at.globals, settings)  # a callback may look during the start-up, when it is warmer
-    psi = infer(problem.data.X, g, settings.n_threads)
-    if problem.dual is None:
-        return _padded(State(g, psi, None, None), settings)
-    multipliers = _known_multipliers(problem, at)
-    margins = solve_margins(problem.data, psi, problem.dual, settings, multipliers, accuracy)
-    return _padded(State(g, psi, margins.classifier, margins.solution.dual), settings)
+    # A callback may look during the warm-up, when it is warmer.
+    params = replace(at.params, temperature=settings.temperature)
+    blocks = problem.data.X.blocks()
+    psi = np.concatenate(problem.executor.map(lambda rows: infer_features(rows, params), blocks))
+    if problem.head is None:
+        return _pad(State(params, psi, None, None, 0.0), settings)
+    fitted = problem.head.solve(psi, _known_multipliers(problem, at), tolerance)
+    return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
 
 
-def _padded(state: State, settings: Settings) -> State:
+def _pad(state: State, settings: Settings) -> State:
     """Give the features that were left out their places again, behind the others: no loadings, no weights."""
-    n_kept = len(state.globals.loadings)
+    n_kept = len(state.params.loadings)
     missing = settings.n_components - n_kept
     if missing == 0:
         return state
-    g = startup.pad(state.globals, settings.n_components, settings.alpha)
-    constant = expit(g.log_odds[n_kept:] - 0.5 * g.precision * g.loadings.shape[1] * g.variances[n_kept:])
+    params = pad(state.params, settings.n_components, settings.alpha)
+    constant = expit(params.constant_logits[n_kept:])
     embedding = np.hstack([state.embedding, np.broadcast_to(constant, (len(state.embedding), missing))])
-    classifier = state.classifier
-    if classifier is not None:
-        latent, rest = np.split(classifier.weights, [n_kept], axis=1)
+    head = state.head
+    if head is not None:
+        latent, rest = np.split(head.weights, [n_kept], axis=1)
         weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
-        centre = np.concatenate([classifier.centre, constant if classifier.fit_intercept else np.zeros(missing)])
-        classifier = Classifier(weights, centre, classifier.input_scale, classifier.fit_intercept)
-    return State(g, embedding, classifier, state.multipliers)
+        centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
+        head = LinearHead(weights, centre, head.fit_intercept)
+    return replace(state, params=params, embedding=embedding, head=head)

@@ -1,0 +1,71 @@
+"""The paper's alternation: margins on the posterior of the training rows, each block solved at the others.
+
+A round updates the features of all rows, tilted by the multipliers; then the parameters in closed form; then the head.
+With the multipliers held fixed while the features move, the blocks descend a Lagrangian and not J, which can rise; the
+trace records it, and the training loop keeps the best state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+from regbayes._types import Floats, Reals
+from regbayes.engine import StepResult
+from regbayes.joint.descent import Evaluation, JointProblem, evaluate, gather
+from regbayes.joint.model import Params, Stats
+from regbayes.margins.tolerance import Tolerance
+
+
+class AlternatingModel(Protocol):
+    """What a `JointModel` offers beside its own methods to be fitted by alternation."""
+
+    def update_features(self, rows: Any, params: Any, features: Any, gradient: Floats | None) -> Any:
+        """Return better features of a block of rows, given the gradient of the head's value by them."""
+
+    def summarize(self, rows: Any, features: Any) -> Any:
+        """Sum what the other blocks need to know of rows whose features are given; sums add up."""
+
+    def update_params(self, params: Any, summary: Any) -> tuple[Any, Any]:
+        """Return the parameters that fit the features best, and the statistics at these parameters."""
+
+
+@dataclass(frozen=True)
+class Round(Generic[Params, Stats]):
+    """The blocks after a round, with the objective there."""
+
+    at: Evaluation[Params, Stats]
+    features: list[Reals]  # of the training rows, block by block: their posterior
+
+
+def start(
+    problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Floats | None, tolerance: Tolerance
+) -> Round[Params, Stats]:
+    """Begin with the features that are inferred without labels."""
+    at, inferred = evaluate(problem, params, warm_start, tolerance)
+    return Round(at, [part.features for part in inferred])
+
+
+def step(
+    problem: JointProblem[Any, Params, Stats], state: Round[Params, Stats], tolerance: Tolerance
+) -> StepResult[Round[Params, Stats]]:
+    """Update features, parameters and head: one round."""
+    model: Any = problem.model  # an AlternatingModel as well
+    at, ends = state.at, [0]
+    for part in state.features:
+        ends.append(ends[-1] + len(part))
+
+    def update(block: int) -> Reals:
+        gradient = None if at.head is None else at.head.gradient(slice(ends[block], ends[block + 1]))
+        return model.update_features(problem.blocks[block], at.params, state.features[block], gradient)
+
+    every = range(len(problem.blocks))
+    features = problem.executor.map(update, every)
+    summary = problem.executor.map_reduce(lambda b: model.summarize(problem.blocks[b], features[b]), every)
+    params, stats = model.update_params(at.params, summary)
+    terms, head = dict(model.terms(params, stats)), None
+    if problem.head is not None:
+        head = problem.head.solve(gather(features), at.multipliers, tolerance)
+        terms |= head.terms
+    moved = Evaluation(params, stats, head, terms)
+    return StepResult(Round(moved, features), terms, {"gap": moved.gap})

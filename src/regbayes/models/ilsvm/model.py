@@ -1,0 +1,385 @@
+"""The generative part of iLSVM: binary features of rows under an Indian buffet prior, inferred without labels.
+
+Rows are ``x_n = W' z_n + noise`` with binary features z and Gaussian loadings W. Features are inferred by sweeps of
+mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so margins act
+on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's generative
+part is ``r F_T / T``, eq. (25), (29)-(30).
+
+Everything that is done with rows is a pure function of a block of them whose sums add up. A row of weight w counts
+w times in every sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import entr, expit
+
+from regbayes._registry import persistable
+from regbayes._types import Floats, Integers, Reals
+from regbayes.engine.executor import row_blocks
+from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
+
+FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
+VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Centred rows: what the model calls x, without a copy of the inputs, which are the largest array and the user's.
+
+    Products are taken with the rows as they are and corrected by the mean.
+    """
+
+    X: Floats  # (N, D), as they came
+    mean: Floats  # (D,)
+    squared_norms: Floats  # (N,): of the centred rows
+    weights: Floats | None = None  # (N,): how often each row counts; None: once
+
+    @classmethod
+    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
+        """Return rows less a mean: their own, unless it is given."""
+        if mean is None:
+            mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
+        norms = np.empty(len(X))
+        for rows in row_blocks(len(X)):
+            part = X[rows] - mean
+            norms[rows] = np.einsum("nd,nd->n", part, part)
+        return cls(X, mean, norms, weights)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def n_inputs(self) -> int:
+        """How many columns the rows have, D."""
+        return int(self.X.shape[1])
+
+    @property
+    def total_weight(self) -> float:
+        """What the rows count together, N."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
+
+    @property
+    def mean_square(self) -> float:
+        """Mean squared length of the rows."""
+        return self.sum_weighted(self.squared_norms) / self.total_weight
+
+    def blocks(self) -> list[Rows]:
+        """Return the rows in blocks of fixed size."""
+        return [self.take(rows) for rows in row_blocks(len(self))]
+
+    def take(self, rows: Integers | slice) -> Rows:
+        """Return some of the rows, less the same mean."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Rows(self.X[rows], self.mean, self.squared_norms[rows], weights)
+
+    def array(self) -> Floats:
+        """Return the centred rows themselves, shape (N, D)."""
+        return self.X - self.mean
+
+    def project(self, directions: Floats) -> Floats:
+        """Return the products of the rows with directions (K, D), shape (N, K)."""
+        products = self.X @ directions.T
+        products -= directions @ self.mean
+        return products
+
+    def combine(self, coefficients: Floats) -> Floats:
+        """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
+        sums = coefficients.T @ self.X
+        sums -= coefficients.sum(axis=0)[:, None] * self.mean
+        return sums
+
+    def weigh(self, values: Floats) -> Floats:
+        """Return values of the rows (N, K), each as often as its row counts."""
+        return values if self.weights is None else values * self.weights[:, None]
+
+    def sum_weighted(self, values: Floats) -> float:
+        """Return the sum of a number of each row (N,), as often as it counts."""
+        return float(values.sum()) if self.weights is None else float(self.weights @ values)
+
+
+@persistable(name="regbayes.ilsvm.Params")
+@dataclass(frozen=True)
+class Params:
+    """What inference of a row's features needs to know."""
+
+    loadings: Floats  # (K, D): Phi, the means of W
+    variances: Floats  # (K,): s, the variance of each entry of a row of W
+    sticks: Sticks
+    noise_variance: float  # sigma^2
+    prior_variance: float  # sigma_0^2
+    temperature: float  # T
+    n_sweeps: int  # S
+
+    @property
+    def precision(self) -> float:
+        """``c = 1 / (sigma^2 T)``."""
+        return 1.0 / (self.noise_variance * self.temperature)
+
+    @property
+    def coupling(self) -> Floats:
+        """``A = c Phi Phi'``, shape (K, K)."""
+        return self.precision * (self.loadings @ self.loadings.T)
+
+    @property
+    def log_odds(self) -> Floats:
+        """Prior log-odds of the features at this temperature, ``a``, shape (K,)."""
+        return stick_expectations(self.sticks).log_odds / self.temperature
+
+    @property
+    def constant_logits(self) -> Floats:
+        """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
+        squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
+        return self.log_odds - 0.5 * self.precision * (squares + self.loadings.shape[1] * self.variances)
+
+
+@dataclass(frozen=True)
+class Stats(RowSums):
+    """What the objective and the updates in closed form need to know of rows."""
+
+    n_rows: float
+    squared_norm: float  # sum of ||x_n||^2
+    counts: Floats  # (K,): sum of psi_n
+    gram: Floats  # (K, K): sum of psi_n psi_n'
+    explained: float  # sum of psi_n' Phi x_n, at the loadings in force
+    entropy: float  # sum of H(q(z_n))
+
+    @property
+    def second_moment(self) -> Floats:
+        """``sum_n E[z_n z_n']``, shape (K, K)."""
+        moment = self.gram.copy()
+        np.fill_diagonal(moment, self.counts)
+        return moment
+
+
+@dataclass(frozen=True)
+class PosteriorStats(RowSums):
+    """What a round of alternation needs to know of rows whose features are given."""
+
+    rows: Stats  # with nothing explained: that depends on the loadings
+    cross: Floats  # (K, D): sum of psi_n x_n'
+
+    def explain(self, params: Params) -> Stats:
+        """Return the statistics with what the loadings explain."""
+        return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings)))
+
+
+@dataclass(frozen=True)
+class Pulled(RowSums):
+    """What the gradient of the loadings needs to know of rows, docs/math.md eq. (33)-(34)."""
+
+    coupling: Floats  # (K, K)
+    theta: Floats  # (K,): summed gradient of theta
+    cross: Floats  # (K, D): sum of (gradient of theta_n - r psi_n) x_n'
+
+
+@dataclass(frozen=True)
+class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
+    """The model, with what stays the same through a descent. The position is that of the loadings."""
+
+    alpha: float  # concentration of the Indian buffet process
+    weight: float  # r, of the generative part
+    estimate_noise: bool = False  # whether sigma^2 is estimated
+    estimate_prior: bool = False  # the same for sigma_0^2
+
+    def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
+        """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        theta = base_logits(rows, params)
+        psi = sweep(theta, params, params.n_sweeps)
+        weighed = rows.weigh(psi)
+        counts = weighed.sum(axis=0)
+        # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
+        explained = (float(np.vdot(weighed, theta)) - float(counts @ params.constant_logits)) / params.precision
+        return Inferred(psi, _sum_rows(rows, psi, weighed, counts, explained))
+
+    def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
+        psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
+        gradient = np.zeros(psi.shape) if gradient is None else gradient
+        start = expit(params.log_odds)[None, :]
+        theta = None if params.n_sweeps == 1 else base_logits(rows, params)
+        before = start if theta is None else sweep(theta, params, params.n_sweeps - 1)
+        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
+        # theta less the couplings, and it is zero once the sweeps have converged.
+        gradient += self.weight * rows.weigh((psi - before) @ np.tril(coupling, -1))
+        sums = reverse_features(gradient, psi, theta, coupling, start, params.n_sweeps, gradient)
+        gradient -= self.weight * rows.weigh(psi)
+        return Pulled(sums.coupling, sums.theta_sum, rows.combine(gradient))
+
+    def terms(self, params: Params, stats: Stats) -> dict[str, float]:
+        """``r F_T / T`` term by term."""
+        T, D = params.temperature, params.loadings.shape[1]
+        log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
+        likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
+        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        return {
+            "likelihood": self.weight * float(likelihood) / T,
+            "kl_features": self.weight * (features / T - stats.entropy),
+            "kl_loadings": self.weight * float(kl_of_each_loading(params).sum()) / T,
+            "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
+        }
+
+    def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
+        """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
+        r, loadings = self.weight, params.loadings
+        couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
+        through = pulled.cross - pulled.theta[:, None] * loadings + couplings @ loadings
+        return params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+
+    def position(self, params: Params) -> Floats:
+        """Return the loadings."""
+        return params.loadings
+
+    def move(self, params: Params, position: Reals) -> Params:
+        """Return the parameters with other loadings."""
+        return replace(params, loadings=position.astype(np.float64, copy=False))
+
+    def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
+        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features."""
+        factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
+        return lambda q: cho_solve(factor, q)
+
+    def first_length(self, params: Params) -> float:
+        """Move the loadings by a share of their length."""
+        return FIRST_MOVE * float(np.linalg.norm(params.loadings))
+
+    def update_blocks(self, params: Params, stats: Stats) -> Params:
+        """Sticks and variances in closed form at the current features."""
+        params = update_prior_blocks(params, stats, self.alpha)
+        return update_variances(params, stats, self.estimate_noise, self.estimate_prior)
+
+    # The paper's alternation (`regbayes.joint.alternation`) has these blocks.
+
+    def update_features(self, rows: Rows, params: Params, psi: Floats, gradient: Floats | None) -> Floats:
+        """One sweep over the features of rows from where they are, docs/math.md eq. (27).
+
+        ``gradient`` is that of the head's value by the features; over minus r it adds to their logits.
+        """
+        logits = base_logits(rows, params)
+        if gradient is not None:
+            gradient = gradient if rows.weights is None else gradient / rows.weights[:, None]
+            logits += gradient / -self.weight
+        swept = np.empty_like(psi)
+        sweep_features(logits, params.coupling, psi, 1, swept)
+        return swept
+
+    def summarize(self, rows: Rows, psi: Floats) -> PosteriorStats:
+        """Sum what the other blocks need to know of rows whose features are given."""
+        weighed = rows.weigh(psi)
+        return PosteriorStats(_sum_rows(rows, psi, weighed, weighed.sum(axis=0), 0.0), rows.combine(weighed))
+
+    def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
+        """Loadings, sticks and variances, each in closed form at given features."""
+        params = update_loadings(params, stats.rows, stats.cross)
+        params = update_prior_blocks(params, stats.rows, self.alpha)
+        explained = stats.explain(params)
+        return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
+
+
+def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
+    squared_norm = rows.sum_weighted(rows.squared_norms)
+    return Stats(rows.total_weight, squared_norm, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows))
+
+
+def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:
+    """Summed entropy of independent binary features, each row as often as it counts."""
+    rest = 1.0 - psi
+    tiny = np.finfo(np.float64).tiny  # 0 log 0 = 0
+    on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
+    return -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
+
+
+def base_logits(rows: Rows, params: Params) -> Floats:
+    """Return theta, the part of the logits that does not depend on other features, docs/math.md eq. (31)."""
+    theta = rows.project(params.precision * params.loadings)
+    theta += params.constant_logits
+    return theta
+
+
+def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
+    """Return psi after some sweeps from the prior."""
+    psi = np.empty_like(theta)
+    sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], n_sweeps, psi)
+    return psi
+
+
+def infer_features(rows: Rows, params: Params) -> Floats:
+    """Return psi of rows, shape (n, K): what prediction needs."""
+    return sweep(base_logits(rows, params), params, params.n_sweeps)
+
+
+def expected_residual(stats: Stats, params: Params) -> float:
+    """``sum_n E||x_n - W z_n||^2``, docs/math.md eq. (25)."""
+    products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
+    spread = float(params.loadings.shape[1] * (stats.counts @ params.variances))
+    return stats.squared_norm - 2.0 * stats.explained + products + spread
+
+
+def kl_of_each_loading(params: Params) -> Floats:
+    """``KL(q(W_k) || p(W_k))``, shape (K,)."""
+    ratio = params.variances / params.prior_variance
+    squares = np.einsum("kd,kd->k", params.loadings, params.loadings) / params.prior_variance
+    return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
+
+
+def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
+    """Sticks (one majorise-minimise step) and loading variances, docs/math.md eq. (23) and (28)."""
+    sticks = update_sticks(params.sticks, stats.counts, stats.n_rows, alpha)
+    return replace(params, sticks=sticks, variances=loading_variances(params, stats))
+
+
+def loading_variances(params: Params, stats: Stats) -> Floats:
+    """``s_k``, docs/math.md eq. (28)."""
+    return 1.0 / (1.0 / params.prior_variance + stats.counts / params.noise_variance)
+
+
+def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
+    """Means and variances of the loadings at fixed features: one linear system, docs/math.md eq. (28).
+
+    ``cross`` is the sum of ``psi_n x_n'``, shape (K, D).
+    """
+    system = stats.second_moment / params.noise_variance
+    system[np.diag_indices_from(system)] += 1.0 / params.prior_variance
+    loadings = cho_solve(cho_factor(system), cross / params.noise_variance)
+    return replace(params, loadings=loadings, variances=loading_variances(params, stats))
+
+
+def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimate_prior: bool) -> Params:
+    """Noise and prior variance by empirical Bayes, those of them that are to be estimated, with a floor."""
+    K, D = params.loadings.shape
+    floor = VARIANCE_FLOOR * stats.squared_norm / (stats.n_rows * D)
+    noise, prior = params.noise_variance, params.prior_variance
+    if estimate_noise:
+        noise = max(expected_residual(stats, params) / (stats.n_rows * D), floor)
+    if estimate_prior:
+        squares = float(np.vdot(params.loadings, params.loadings)) + D * float(np.sum(params.variances))
+        prior = max(squares / (K * D), floor)
+    return replace(params, noise_variance=noise, prior_variance=prior)
+
+
+def reconstruct(psi: Floats, params: Params) -> Floats:
+    """Return the expected rows given their features, shape (n, D)."""
+    return psi @ params.loadings
+
+
+def bound_rows(rows: Rows, params: Params) -> Floats:
+    """Lower bound on each row's log-density at fixed global parameters, shape (n,).
+
+    The bound is the ordinary one, at temperature one, for the features that tempered inference found.
+    """
+    psi = infer_features(rows, params)
+    expected = stick_expectations(params.sticks)
+    squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
+    # E||x - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+    spread = psi * (1.0 - psi) @ squares + rows.n_inputs * (psi @ params.variances)
+    residual = np.square(rows.array() - reconstruct(psi, params)).sum(axis=1) + spread
+    log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
+    entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
+    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
+    return entropies + log_prior - 0.5 * residual / params.noise_variance - normaliser
