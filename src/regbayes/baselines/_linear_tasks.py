@@ -7,7 +7,7 @@ do the rest, with the inputs and the words about bad input of the package's own 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
@@ -48,7 +48,8 @@ class TaskProblem:
     """What a baseline learns from."""
 
     X: Floats  # (N, d): standardised
-    cells: Cells  # targets: standardised numbers, or -1 and 1
+    row_weights: Floats  # (N,): how often each row counts, positive
+    observations: Cells  # targets: standardised numbers, or -1 and 1; the weights of rows are in theirs
     outputs: Outputs
     data: dict[str, Any]  # what the user gave, for callbacks
 
@@ -57,17 +58,17 @@ class TaskProblem:
         """Number of outputs."""
         return len(self.outputs.tasks)
 
-    def balanced(self) -> TaskProblem:
-        """The same with weights by which outputs count alike, however many targets they have: 1 on average."""
-        counts = np.bincount(self.cells.outputs, minlength=self.n_outputs)
-        share = len(self.cells) / (self.n_outputs * np.maximum(counts, 1))
-        weights = self.cells.weights * share[self.cells.outputs]
-        return replace(self, cells=replace(self.cells, weights=weights))
+    def balance(self) -> TaskProblem:
+        """Return the same with weights by which outputs count alike, however many targets they have: 1 on average."""
+        seen = self.observations
+        counts = np.bincount(seen.outputs, self.row_weights[seen.rows], minlength=self.n_outputs)
+        share = counts.sum() / (self.n_outputs * np.where(counts > 0, counts, 1.0))
+        return replace(self, observations=replace(seen, weights=seen.weights * share[seen.outputs]))
 
     def linear(self, loss: Loss, constant: float) -> LinearTasks:
-        """The problem of linear scores; a constant above 0 is the column that carries the intercepts."""
+        """Return the problem of linear scores; a constant above 0 is the column that carries the intercepts."""
         X = np.column_stack([self.X, np.full(len(self.X), constant)]) if constant else self.X
-        return LinearTasks(X, self.cells, self.n_outputs, loss)
+        return LinearTasks(X, self.observations, self.n_outputs, loss, self.row_weights)
 
 
 class TaskModel(Saveable, CallbackSupportMixin):
@@ -118,7 +119,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
         data = {"X": X, "y": y} if task is None else {"X": X, "y": y, "metadata": {"task": task}}
         with one_blas_thread():
-            self._learn(TaskProblem(centred, cells, outputs, data))
+            self._learn(TaskProblem(centred, np.ones(len(centred)), cells, outputs, data))
         return self
 
     def _run(
@@ -126,9 +127,11 @@ class TaskModel(Saveable, CallbackSupportMixin):
         problem: TaskProblem,
         fit: Callable[[Sequence[Any]], FitResult[Any]],
         attributes: Callable[[Any], dict[str, Any]],
+        stages: int | Mapping[str, int | None] | None = None,
     ) -> None:
         """Run an iterative fit: callbacks, progress bar, fitted attributes, trace, warnings."""
-        with FitReporter(self, int(self.max_iter), problem.data, attributes, self.verbose) as reporter:
+        most = int(self.max_iter) if stages is None else stages
+        with FitReporter(self, most, problem.data, attributes, self.verbose) as reporter:
             result = fit([reporter])
             for name, value in attributes(result.state).items():
                 setattr(self, name, value)
@@ -266,7 +269,7 @@ class LinearScores:
     intercept_: Floats
 
     def _scores(self, X: Floats) -> Floats:
-        return np.asarray(X @ self.coef_.T + self.intercept_)
+        return X @ self.coef_.T + self.intercept_
 
 
 def linear_attributes(weights: Floats, constant: float) -> dict[str, Any]:

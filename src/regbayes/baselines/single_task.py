@@ -79,9 +79,11 @@ class SingleTaskRegressor(LinearScores, TaskRegressor):
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
             fitted = []
-            for here in problem.linear("squared", 0.0).slices():
+            for here in problem.linear("squared", 0.0).slices:
                 model = Ridge(self.alpha, fit_intercept=self.fit_intercept)
-                fitted.append(model.fit(problem.X[problem.cells.rows[here]], problem.cells.targets[here]))
+                seen = problem.observations
+                rows = problem.X[seen.rows[here]]
+                fitted.append(model.fit(rows, seen.targets[here], sample_weight=seen.weights[here]))
             self.coef_ = np.stack([model.coef_ for model in fitted])
             self.intercept_ = np.array([float(model.intercept_) for model in fitted])
 
@@ -154,15 +156,15 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
 
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
-            machines = [self._machine(problem, here) for here in problem.linear("squared_hinge", 0.0).slices()]
+            machines = [self._machine(problem, here) for here in problem.linear("squared_hinge", 0.0).slices]
             self.coef_ = np.stack([weights for weights, _ in machines])
             self.intercept_ = np.array([intercept for _, intercept in machines])
 
     def _machine(self, problem: TaskProblem, here: slice) -> tuple[Floats, float]:
         """Return the weights and the intercept of one output."""
-        signs, rows = problem.cells.targets[here], problem.X[problem.cells.rows[here]]
+        signs, rows = problem.observations.targets[here], problem.X[problem.observations.rows[here]]
         if len(np.unique(signs)) < 2:  # one answer throughout (or weights of 0): that answer, whatever the inputs
             return np.zeros(rows.shape[1]), float(signs[:1].sum())
         model = LinearSVC(C=self.C, fit_intercept=self.fit_intercept, random_state=0, max_iter=LIBLINEAR_STEPS)
-        model.fit(rows, signs, sample_weight=problem.cells.weights[here])
+        model.fit(rows, signs, sample_weight=problem.observations.weights[here])
         return model.coef_[0], float(np.squeeze(model.intercept_))
