@@ -16,12 +16,13 @@ the loss itself, at 1 a margin for each class. What the smoothing adds to the ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Array, Floats, Integers, Reals
 from regbayes.engine.executor import Executor, Serial
@@ -368,17 +369,23 @@ class _Problem:
         mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
         if not mixing:
             return -self.prior.solve(curvature, at.gradient)
-        factors = [cho_factor(block + np.eye(len(block))) for block in curvature]
+        factors, shape = [cho_factor(block + np.eye(len(block))) for block in curvature], at.gradient.shape
 
-        def precondition(v: Floats) -> Floats:
-            return np.stack([cho_solve(factor, row) for factor, row in zip(factors, v, strict=True)])
+        def precondition(flat: Floats) -> Floats:
+            rows = zip(factors, flat.reshape(shape), strict=True)
+            return np.concatenate([cho_solve(factor, row) for factor, row in rows])
 
-        def product(v: Floats) -> Floats:
+        def multiply(flat: Floats) -> Floats:
             self.n_passes += 1
+            v = flat.reshape(shape)
             bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
-            return self.prior.precision(v) + bent
+            return (self.prior.precision(v) + bent).ravel()
 
-        return _conjugate_gradients(product, -at.gradient, precondition)
+        size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()
+        # The closer the solution is, the more closely the system is solved.
+        share = min(0.3, float(np.sqrt(right @ precondition(right))))
+        found, _ = cg(LinearOperator(size, multiply), right, rtol=share, M=LinearOperator(size, precondition))
+        return found.reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -424,24 +431,3 @@ def _line_search(problem: _Problem, at: _Point) -> _Point | None:
             return moved if moved.gap < at.gap or moved.objective < at.objective else None
         length *= 0.5
     return None
-
-
-def _conjugate_gradients(
-    product: Callable[[Floats], Floats], right: Floats, precondition: Callable[[Floats], Floats]
-) -> Floats:
-    """Solve a symmetric system roughly: the closer to the solution the problem is, the less roughly."""
-    x, residual = np.zeros_like(right), right
-    scaled = precondition(residual)
-    direction, inner = scaled, float(np.vdot(residual, scaled))
-    first = inner
-    share = min(0.1, float(np.sqrt(first)))
-    for _ in range(10 * right.size):
-        if inner <= share**2 * first:
-            break
-        along = product(direction)
-        step = inner / float(np.vdot(direction, along))
-        x, residual = x + step * direction, residual - step * along
-        scaled = precondition(residual)
-        before, inner = inner, float(np.vdot(residual, scaled))
-        direction = scaled + (inner / before) * direction
-    return x
