@@ -20,16 +20,13 @@ from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.margins.head import FittedHead, LinearHead, MarginHead
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
+from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance
 from regbayes.models.harmonium.model import MeanField, Params, Rows, State, Sums, log_normaliser, start_params
 from regbayes.models.harmonium.units import Visible, spectrum
 
 FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head once the weights stand
 PATIENCE = 3  # small changes in a row that count as settled
 
-TOLERANCE = ToleranceSchedule(
-    first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-7, 1e-3), epoch_range=(5.0, 40.0)
-)
 MAX_TRIALS = 12
 FLAT = 1e-10  # gradient per row, relative to the statistics, at which nothing is left to do
 
@@ -158,7 +155,7 @@ def pose_problem(
     """Return the problem of mean field."""
     unit = worth_of_a_row(data, settings)
     model = MeanField(settings.generative_weight, unit)
-    options = DescentOptions(TOLERANCE, max_trials=MAX_TRIALS, flat=FLAT * unit * largest_eigenvalue)
+    options = DescentOptions(max_trials=MAX_TRIALS, flat=FLAT * unit * largest_eigenvalue)
     return JointProblem(model, rows.blocks(), make_head(data, settings), options)
 
 
@@ -206,7 +203,7 @@ class Sampler:
         terms = {"likelihood": self.settings.generative_weight * float(self.rows.weights @ costs)}
         if self.head is None:
             return Watched(params, None, terms)
-        head = self.head.solve(self.rows.statistics @ params.weights, warm_start, TOLERANCE.first)
+        head = self.head.solve(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
         return Watched(params, head, terms | head.terms)
 
     def step(self, sweep: Sweep) -> StepResult[Sweep]:
