@@ -7,8 +7,7 @@ import numpy as np
 from regbayes.margins.targets import zero_one_cost
 from regbayes.margins.tolerance import Tolerance
 from regbayes.models.ilsvm import warmup
-from regbayes.models.ilsvm.model import Rows
-from regbayes.models.ilsvm.problem import UNLABELED, Data, ILSVMProblem, Settings
+from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Rows, Settings
 
 EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 ESTIMATED = {"estimate_noise": True, "estimate_prior": True}

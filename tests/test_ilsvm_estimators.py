@@ -33,7 +33,7 @@ every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.ke
     ("estimator", "expected"),
     [
         (ilsvm(4, max_iter=4), 68),
-        (ilsvm_cv(Cs=(1.0,)), 62),
+        (ilsvm_cv(Cs=(1.0,)), 68),
         (ibp(4, max_iter=4), 53),
     ],
     ids=MAKERS.keys(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import BinaryFeatures, Rows, infer_features
-from regbayes.models.ilsvm.problem import PATIENCE, UNLABELED, Data, build_head
+from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Data, Rows, build_head, infer_features
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -195,11 +193,11 @@ class Interrupting:
         self.inference = inference
         self.n_calls = 0
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **named):
         self.n_calls += 1
         if self.n_calls == self.at_call:
             raise KeyboardInterrupt
-        return self.inference(*arguments)
+        return self.inference(*arguments, **named)
 
 
 @pytest.mark.parametrize("some_rows", [False, True])
@@ -211,7 +209,10 @@ def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, te
     infer = BinaryFeatures.infer
 
     def fit_with(inference):
-        monkeypatch.setattr(BinaryFeatures, "infer", partialmethod(inference))
+        def infer_rows(model, rows, params):
+            return inference(model, rows, params)
+
+        monkeypatch.setattr(BinaryFeatures, "infer", infer_rows)
         return fit.fit(data, problem.settings, start, early_rows=rows)
 
     at_start = descent.start(problem.joint, replace(start, temperature=temperature), None).at.objective

@@ -17,15 +17,18 @@ from regbayes.joint import alternation, descent
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import (
+    UNLABELED,
     BinaryFeatures,
+    Data,
+    ILSVMProblem,
     Rows,
     Stats,
     bound_rows,
+    build_head,
     expected_residual,
     update_loadings,
     update_variances,
 )
-from regbayes.models.ilsvm.problem import UNLABELED, Data, ILSVMProblem, build_head
 from regbayes.priors.indian_buffet import stick_expectations
 
 SOME = Rows.centre(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter

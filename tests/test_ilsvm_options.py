@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv, overlapping
+from reference_tools import fits_its_rows
 from regbayes import ILSVMClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -263,7 +264,7 @@ def test_margins_on_the_posterior_do_not_collapse(temperature):
     fitted = ilsvm(margins="posterior", temperature=temperature).fit(X, y)
     assert fitted.n_components_ >= 4
     assert 0.2 < fitted.embedding_.mean() < 0.8
-    assert fitted.score(X, y) > 0.9
+    assert fits_its_rows(fitted.predict(X), y)
 
 
 def test_more_sweeps_approach_a_fixed_point():

@@ -303,7 +303,7 @@ def test_many_rows_are_taken_in_blocks_and_each_is_seen_by_itself():
     at_hand = problem()
     at = evaluate(at_hand, Q, None)
     q, multipliers = update_responsibilities(DATA, at_hand.settings, at.params, at.margins, at_hand.head, Q)
-    times = 3 * len(row_blocks(1)) + 10_000 // 80
+    times = 130
     many = labelled(np.tile(X, (times, 1)), np.tile(Y, times))
     assert len(row_blocks(len(many.X))) > 1
     margins = replace(at.margins, multipliers=np.tile(at.margins.multipliers, (times, 1)))

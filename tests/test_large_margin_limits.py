@@ -14,7 +14,7 @@ from large_margin_tools import (
     multi_class_primal,
     tube_form,
 )
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.large_margin import (
     MultiClassDual,
     TaskLayout,

@@ -12,6 +12,7 @@ from sklearn.callback import ProgressBar
 
 import regbayes
 from medlda_tools import corpus_of, draw_documents, settings
+from reference_tools import fits_its_rows
 from regbayes import MedLDAClassifier, MedLDARegressor
 from regbayes.models.medlda import gibbs
 from regbayes.models.medlda.corpus import default_groups
@@ -104,16 +105,16 @@ def test_documents_in_portions(make, y):
 
 
 @BOTH
-def test_portions_with_many_topics(make, y, monkeypatch):
+def test_portions_with_many_topics(make, y):
     """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
-    monkeypatch.setattr(gibbs, "MOST_DRAWN_TOGETHER", 3)
-    model = make(max_iter=30, refit=False).fit(X[:150], y[:150])
-    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), 4)
+    n_topics = gibbs.MOST_DRAWN_TOGETHER + 1
+    model = make(n_topics, max_iter=30, refit=False).fit(X[:150], y[:150])
+    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), n_topics)
     model.partial_fit(X[150:], y[150:])
-    assert model.score(X, y) > 0.8
+    assert fits_its_rows(model.predict(X), y)
     assert set(model.trace_.terms) == {"words", "margin", "weights"}
     model.set_params(warm_start=True).fit(X[:100], y[:100])
-    assert model.score(X, y) > 0.8
+    assert fits_its_rows(model.predict(X), y)
 
 
 @BOTH
@@ -131,7 +132,7 @@ def test_partial_fit_goes_on_after_fit(make, y):
     model = make().fit(X[:200], y[:200])
     model.partial_fit(X[200:], y[200:])
     assert model.components_.sum() == pytest.approx(X.sum() + 4 * 60 * 0.1)
-    assert model.score(X, y) > 0.8
+    assert fits_its_rows(model.predict(X), y)
 
 
 @BOTH
@@ -140,7 +141,7 @@ def test_portions_without_and_with_a_price(make, y):
     model.partial_fit(X[100:200], y[100:200])
     assert np.all(model.coef_ == 0)
     model.set_params(C=1.0, max_iter=30).partial_fit(X[200:], y[200:])
-    assert model.score(X, y) > 0.7
+    assert fits_its_rows(model.predict(X), y)
     with pytest.raises(ValueError, match="n_components is 7"):
         model.set_params(n_components=7).partial_fit(X, y)
 

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_estimator_tools import Watch
 from multitask_tools import classifier, classifier_cv, data_for, holes, labels, regressor
+from reference_tools import fits_its_rows
 from regbayes import MultiLabelThresholdCV, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -61,25 +62,29 @@ def test_progress_is_shown(capsys):
 def test_features_that_factor_analysis_switches_off_come_back_and_are_warned_of_where_they_cannot():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 10))
-    X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]  # white: nothing to find without the targets
+    # White: without the targets there is nothing to find, in whatever directions a factor analysis starts to look.
+    X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]
     Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
     given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
     with pytest.warns(ConvergenceWarning, match="no feature tells the inputs apart"):
         alone = regressor(margins="decoupled", **given).fit(X, Y)
     assert np.all(alone.components_ < 0.5)
-    assert regressor(**given).fit(X, Y).score(X, Y) > 0.5
+    joint = regressor(**given).fit(X, Y)
+    assert np.any(joint.components_ > 0.5)
+    assert joint.score(X, Y) > alone.score(X, Y)
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make, monkeypatch):
+def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
     X, Y = data_for(make)
     model = make(max_iter=300, warm_start=True).fit(X, Y)
     assert model.n_iter_ < 300
     answer = model.predict if make is regressor else model.decision_function
     before, components = answer(X), model.components_
-    monkeypatch.setattr("regbayes.models.mt_ilsvm.fit.factor_analysis", None)  # no second start-up
-    model.fit(X, Y)
+    watch = Watch()
+    model.set_callbacks(watch).fit(X, Y)
     assert model.n_iter_ == 2  # two small changes are needed to tell
+    assert watch.tasks == ["iteration", "iteration", "descent", "fit"]  # no second start-up
     np.testing.assert_allclose(model.components_, components, atol=2e-2)
     np.testing.assert_allclose(answer(X), before, atol=2e-2 * np.abs(before).max())
 
@@ -117,7 +122,7 @@ def test_a_callback_can_stop_a_fit_in_every_stage(n_tasks):
         fitted = classifier(**given).set_callbacks(watch).fit(X, Y)
     assert fitted.n_iter_ == (2 if in_descent else 0)
     assert len(fitted.trace_) == fitted.n_iter_ + 1
-    assert fitted.score(X, Y) > 0.6  # it has weights
+    assert fits_its_rows(fitted.predict(X), Y)  # it has weights
 
 
 class CtrlC(Watch):

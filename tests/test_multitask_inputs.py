@@ -13,6 +13,7 @@ from multitask_tools import (
     labels,
     regressor,
 )
+from reference_tools import fits_its_rows
 from regbayes.estimators._multitask import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -58,7 +59,7 @@ def test_constant_columns_and_duplicated_rows_do_no_harm(make):
     fitted = make(20).fit(X, Y)
     assert np.all(np.isfinite(fitted.transform(X)))
     assert fitted.scale_[-3:-1].tolist() == [1.0, 1.0]
-    assert fitted.score(X, Y) > 0.3
+    assert fits_its_rows(fitted.predict(X), Y)
     with pytest.raises(ValueError, match="every column of X is constant"):
         make().fit(np.ones((len(X), 2)), Y)
 
@@ -99,7 +100,7 @@ def test_more_features_than_rows_and_columns(make):
     fitted = make(30).fit(X[:20], Y[:20])
     assert fitted.components_.shape == (30, X.shape[1])
     assert np.all(np.isfinite(fitted.transform(X)))
-    assert fitted.score(X[:20], Y[:20]) > 0.5
+    assert fits_its_rows(fitted.predict(X[:20]), Y[:20])
 
 
 @pytest.mark.parametrize("layout", ["C", "F"])

@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
 from multitask_tools import groups, holes, labels, numbers
+from reference_tools import fits_its_rows
 from regbayes.baselines import (
     ASOClassifier,
     ASORegressor,
@@ -155,7 +156,7 @@ def test_a_matrix_gives_a_column_per_task(make):
     fitted = make().fit(X, pd.DataFrame(Y, columns=["calm", "happy", "sad"]))
     assert fitted.predict(X).shape == Y.shape
     assert fitted.tasks_.tolist() == ["calm", "happy", "sad"]
-    assert fitted.score(X, Y) > 0.6
+    assert fits_its_rows(fitted.predict(X), Y)
     with pytest.raises(ValueError, match="fitted without task="):
         fitted.predict(X, task=np.zeros(len(X)))
 
@@ -194,7 +195,7 @@ def test_missing_targets_are_left_out(make):
     Y = holes(Y)
     fitted = make().fit(X, Y)
     assert np.isfinite(fitted.predict(X).astype(float)).all()
-    assert fitted.score(X, Y) > 0.5
+    assert fits_its_rows(fitted.predict(X), Y)
 
 
 @every_baseline
@@ -224,14 +225,16 @@ def test_the_order_of_tasks_and_rows_does_not_matter(make):
 def test_units_of_the_inputs_do_not_matter(make, unit):
     X, Y = data_for(make)
     expected = make().fit(X, Y).predict(X)
-    np.testing.assert_allclose(make().fit(unit * X, Y).predict(unit * X), expected, rtol=1e-6)
+    close = {"rtol": 0.0, "atol": 1e-6 * np.abs(expected).max()}
+    np.testing.assert_allclose(make().fit(unit * X, Y).predict(unit * X), expected, **close)
 
 
 @every_regressor
 def test_units_of_the_targets_do_not_matter(make):
     X, y, task = groups()
-    expected = make().fit(X, y, task=task).predict(X, task=task)
-    np.testing.assert_allclose(make().fit(X, 7.0 + 1e6 * y, task=task).predict(X, task=task), 7.0 + 1e6 * expected)
+    expected = 7.0 + 1e6 * make().fit(X, y, task=task).predict(X, task=task)
+    close = {"rtol": 0.0, "atol": 1e-7 * np.abs(expected).max()}  # numbers near zero carry the rounding of large ones
+    np.testing.assert_allclose(make().fit(X, 7.0 + 1e6 * y, task=task).predict(X, task=task), expected, **close)
 
 
 # --- labels
@@ -245,7 +248,8 @@ def test_several_classes_and_any_names(make):
     fitted = make().fit(X, mixed)
     assert [classes.tolist() for classes in fitted.classes_] == [["no", "yes"], [0, 1, 2]]
     assert [scores.shape for scores in fitted.decision_function(X)] == [(60,), (60, 3)]
-    assert fitted.score(X, mixed) == np.mean(fitted.predict(X) == mixed) > 0.6
+    assert fitted.score(X, mixed) == np.mean(fitted.predict(X) == mixed)
+    assert fits_its_rows(fitted.predict(X), mixed)
 
 
 @every_classifier
@@ -256,7 +260,7 @@ def test_ragged_tasks_with_several_classes(make):
     scores = fitted.decision_function(X, task=task)
     assert scores.shape == (len(X), 3)
     np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
-    assert fitted.score(X, y, task=task) > 0.6
+    assert fits_its_rows(fitted.predict(X, task=task), y, task)
 
 
 @every_classifier

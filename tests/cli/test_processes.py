@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -93,15 +93,14 @@ LISTENING = (
 def test_ctrl_c_keeps_the_best_model_so_far(folder):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 40))
-    np.savez(folder / "long.npz", X=X, y=(X[:, :3].sum(axis=1) > 0).astype(int))
-    settings = [option for i in range(200) for option in ("--C", str(0.01 * 1.02**i))]
+    y = (X[:, :3].sum(axis=1) > 0).astype(int)
+    np.savez(folder / "long.npz", X=X, y=y)
+    settings = [option for i in range(2000) for option in ("--C", str(0.01 * 1.002**i))]
     command = [sys.executable, "-c", LISTENING, "fit", "long.npz", "--output", "long.model", "--json", *settings]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        for line in process.stderr:
-            if line.startswith("cross-validation"):
-                break
-        time.sleep(4)  # some of the thousand fits
+        # Where there is no terminal a line every 15 seconds says how many of the ten thousand fits are done.
+        assert any(re.match(r"[1-9]\d* of 10000 fits", line) for line in process.stderr)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
@@ -109,11 +108,11 @@ def test_ctrl_c_keeps_the_best_model_so_far(folder):
     assert process.returncode == 130, err
     found = json.loads(out)
     assert found["interrupted"]
-    assert 0 < len(found["cross_validation"]["candidates"]) <= 200
+    assert 0 < len(found["cross_validation"]["candidates"]) <= 2000
     assert "interrupted after" in err
     assert "Traceback" not in err
     judged = run_here("evaluate", folder / "long.model", folder / "long.npz", "--json")
-    assert judged.json["scores"]["accuracy"] > 0.6
+    assert judged.json["scores"]["accuracy"] > max(np.mean(y), np.mean(1 - y))  # of a constant answer
 
 
 def test_demo_ends_with_a_table_a_page_and_what_to_do_next(tmp_path):

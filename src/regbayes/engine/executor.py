@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from regbayes.kernels.chunks import chunk_bounds
+from regbayes.kernels.chunks import CHUNK_ROWS
 
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
 
@@ -49,11 +49,16 @@ class Serial:
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
-        return [function(block) for block in blocks]
+        return list(map(function, blocks))
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        return _add_up(map(function, blocks))
+        if not blocks:
+            raise ValueError("there are no blocks, so there is nothing to sum")
+        total = function(blocks[0])
+        for block in blocks[1:]:
+            total = total + function(block)
+        return total
 
 
 @dataclass(frozen=True)
@@ -103,9 +108,14 @@ class Threads:
             pool.shutdown(cancel_futures=True)
 
 
+def make_executor(n_threads: int) -> Executor:
+    """Return who takes the blocks: the caller's thread, or several."""
+    return Serial() if n_threads == 1 else Threads(n_threads)
+
+
 def row_blocks(n_rows: int) -> list[slice]:
     """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
-    return [slice(first, last) for first, last in chunk_bounds(n_rows)]
+    return [slice(first, min(first + CHUNK_ROWS, n_rows)) for first in range(0, n_rows, CHUNK_ROWS)]
 
 
 def _add_up(results: Iterable[Sum]) -> Sum:

@@ -1,20 +1,369 @@
-"""``run``: the only training loop of the package."""
+"""``run``: the only training loop of the package, and what goes in and out of it.
+
+From top to bottom: how a fit ends (`Status`), what a step returns, what callbacks see, the trace, when to stop, the
+loop itself.
+"""
 
 from __future__ import annotations
 
+import enum
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
-from regbayes.engine.result import FitResult, Progress, Status, StepResult
-from regbayes.engine.trace import Record, Trace
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
 
 State = TypeVar("State")
 Terms = Mapping[str, float]
+
+
+@persistable(name="regbayes.engine.Status", aliases=["regbayes.Status"])
+class Status(enum.StrEnum):
+    """How a fit or a solve ended; every part of the package says it with these words.
+
+    A training loop converges, a convex problem has an optimum: solvers with a certificate that their caller sees say
+    ``optimal``, ``boundary`` or ``infeasible`` where a loop says ``converged``. The other words mean the same for both.
+    """
+
+    CONVERGED = "converged"
+    """The stopping rule, or the step itself, found nothing left to do."""
+    OPTIMAL = "optimal"
+    """The certificate is within the tolerance: no better solution exists."""
+    BOUNDARY = "boundary"
+    """Optimal, but only in the limit of infinite multipliers; the limit is what is returned."""
+    INFEASIBLE = "infeasible"
+    """No solution meets the constraints."""
+    STALLED = "stalled"
+    """No step improves any more (a failed line search, say) and the tolerance is not reached: more would not help."""
+    STOPPED = "stopped"
+    """A callback asked to stop."""
+    ITERATION_LIMIT = "iteration_limit"
+    """The iterations ran out first."""
+    INTERRUPTED = "interrupted"
+    """The user interrupted (Ctrl-C)."""
+    DIVERGED = "diverged"
+    """The objective became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class StepResult(Generic[State]):
+    """What one step did.
+
+    Parameters
+    ----------
+    state : State
+        The new state. The step must not write into the arrays of the state it was given: the loop may still hold it
+        as the best one.
+    terms : mapping of str to float, optional
+        The named terms of the objective *at the new state*. Their sum is the objective. None asks the loop to call
+        its ``objective`` instead.
+    diagnostics : mapping of str to float
+        Further numbers worth a trace (a duality gap, a step length). They are no part of the objective.
+    status : Status, optional
+        Set by a step that knows that the fit is over, usually ``CONVERGED`` or ``STALLED``.
+    """
+
+    state: State
+    terms: Mapping[str, float] | None = None
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    status: Status | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Generic[State]):
+    """What a callback sees after an iteration. Reading is all that it can do with it.
+
+    Parameters
+    ----------
+    iteration : int
+        Iterations completed, so 1 after the first.
+    max_iter : int
+        The iteration limit.
+    objective : float
+        The objective after this iteration.
+    terms, diagnostics : mapping of str to float
+        What the step reported, read-only.
+    elapsed : float
+        Seconds since the loop began.
+    view : callable
+        Returns ``state``.
+    stage : str
+        Which part of the fit this is an iteration of, where a fit has several; as :func:`run` was told.
+    """
+
+    iteration: int
+    max_iter: int
+    objective: float
+    terms: Mapping[str, float]
+    diagnostics: Mapping[str, float]
+    elapsed: float
+    view: Callable[[], State] = field(repr=False)
+    stage: str = ""
+
+    @cached_property
+    def state(self) -> State:
+        """The state after this iteration, which need not be the best one, as the loop's ``view`` shows it.
+
+        It is made when it is first looked at, and only once: most callbacks look at the numbers alone.
+        """
+        return self.view()
+
+
+@dataclass(frozen=True)
+class Record:
+    """The numbers of one iteration."""
+
+    iteration: int
+    objective: float
+    terms: Mapping[str, float]
+    diagnostics: Mapping[str, float]
+    elapsed: float
+
+
+@dataclass(frozen=True, eq=False)
+class Rises:
+    """The iterations at which the objective went up, and by how much.
+
+    An exact method has none, apart from rounding. A method that alternates approximations may have some; how many and
+    how large says how far to trust it.
+    """
+
+    iterations: Integers  # (rises,)
+    sizes: Floats  # (rises,), all positive
+
+    @property
+    def count(self) -> int:
+        """How many rises there were."""
+        return int(self.sizes.size)
+
+    @property
+    def largest(self) -> float:
+        """The largest rise; 0 if there was none."""
+        return float(self.sizes.max(initial=0.0))
+
+    @property
+    def total(self) -> float:
+        """The sum of all rises."""
+        return float(self.sizes.sum())
+
+
+@persistable(name="regbayes.engine.Trace")
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The course of a fit. The arrays are read-only and have one entry per recorded iteration.
+
+    The start is recorded as iteration 0 when its objective was known; the first entry is iteration 1 otherwise. Where
+    the objective itself changed between two runs, the iteration in between has two entries: one for each objective.
+    """
+
+    iterations: Integers  # (records,)
+    objective: Floats  # (records,): the sum of the terms
+    terms: Mapping[str, Floats]  # name -> (records,)
+    diagnostics: Mapping[str, Floats]  # name -> (records,); NaN where a step did not report it
+    elapsed: Floats  # (records,): seconds since the loop began
+
+    def __len__(self) -> int:
+        return int(self.iterations.size)
+
+    @property
+    def rises(self) -> Rises:
+        """The rises between consecutive finite objectives, however small.
+
+        Two entries of one iteration are the same state seen by two objectives, and no rise.
+        """
+        with np.errstate(invalid="ignore"):  # inf - inf at an infeasible start
+            change = np.diff(self.objective)
+        up = np.flatnonzero(np.isfinite(change) & (change > 0) & (np.diff(self.iterations) > 0))
+        return Rises(iterations=self.iterations[up + 1], sizes=change[up])
+
+    @classmethod
+    def from_records(cls, records: Sequence[Record]) -> Trace:
+        """Lay the records of a fit out as arrays, one per name."""
+        terms: dict[str, list[float]] = {}
+        diagnostics: dict[str, list[float]] = {}
+        numbers = []
+        for n_before, record in enumerate(records):
+            numbers.append((record.iteration, record.objective, record.elapsed))
+            for name, value in record.terms.items():
+                terms.setdefault(name, []).append(value)
+            # Not every step reports every diagnostic; they are in the order in which they first appeared.
+            for name in dict.fromkeys([*diagnostics, *record.diagnostics]):
+                before = diagnostics.setdefault(name, [math.nan] * n_before)
+                before.append(record.diagnostics.get(name, math.nan))
+        columns = np.array(numbers, dtype=np.float64).reshape(-1, 3).T
+        return cls(
+            iterations=_freeze(columns[0].astype(np.int64)),
+            objective=_freeze(columns[1].copy()),
+            terms=dict(zip(terms, map(_freeze, terms.values()), strict=True)),
+            diagnostics=dict(zip(diagnostics, map(_freeze, diagnostics.values()), strict=True)),
+            elapsed=_freeze(columns[2].copy()),
+        )
+
+    @classmethod
+    def joined(cls, traces: Sequence[Trace]) -> Trace:
+        """Lay traces of runs that followed each other end to end: iterations and seconds count on."""
+        iterations, elapsed, before, began = [], [], 0, 0.0
+        for trace in traces:
+            iterations.append(before + trace.iterations)
+            elapsed.append(began + trace.elapsed)
+            if len(trace):
+                before, began = int(iterations[-1][-1]), float(elapsed[-1][-1])
+        names = dict.fromkeys(name for trace in traces for name in trace.diagnostics)
+        return cls(
+            iterations=_freeze(np.concatenate(iterations)),
+            objective=_freeze(np.concatenate([trace.objective for trace in traces])),
+            terms={name: _freeze(np.concatenate([t.terms[name] for t in traces])) for name in traces[0].terms},
+            diagnostics={
+                name: _freeze(np.concatenate([t.diagnostics.get(name, np.full(len(t), np.nan)) for t in traces]))
+                for name in names
+            },
+            elapsed=_freeze(np.concatenate(elapsed)),
+        )
+
+
+def _freeze(values: Any) -> NDArray[Any]:
+    array = np.asarray(values)
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[State]):
+    """A fit: the state that was kept, the trace, and how the fit ended.
+
+    Parameters
+    ----------
+    state : State
+        The state kept: the one with the lowest objective, or the last, as the loop was asked.
+    trace : Trace
+        The objective's terms, iteration by iteration.
+    status : Status
+        Why the loop ended.
+    n_iter : int
+        Iterations completed.
+    kept_iteration : int
+        The iteration that ``state`` comes from; 0 is the start.
+    """
+
+    state: State
+    trace: Trace
+    status: Status
+    n_iter: int
+    kept_iteration: int
+
+
+@dataclass(frozen=True)
+class RelativeChange:
+    """Converged once the last ``patience`` changes of the objective were all small.
+
+    A change from ``f`` to ``f'`` is small when ``|f' - f| <= tol * max(|f|, |f'|, 1)``. Objectives here are measured in
+    nats, so the floor of one nat keeps the rule sensible when an objective passes through zero.
+
+    Parameters
+    ----------
+    tol : float
+        Largest relative change that counts as small; 0 asks for no change at all.
+    patience : int, default=1
+        How many small changes in a row it takes. More than one protects against a single slow iteration.
+    """
+
+    tol: float
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        _check("tol", self.tol, "patience", self.patience)
+
+    def __call__(self, objectives: Sequence[float]) -> Status | None:
+        """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
+        # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
+        recent = _recent_changes(objectives, self.patience)
+        small = [math.isfinite(a) and abs(b - a) <= self.tol * max(abs(a), abs(b), 1.0) for a, b in recent]
+        return Status.CONVERGED if small and all(small) else None
+
+
+@dataclass(frozen=True)
+class AbsoluteChange:
+    """Converged once the last ``patience`` changes of the objective were all within a limit.
+
+    For objectives that contain constants of any size, those of a Gaussian likelihood for instance: what is small beside
+    them says nothing.
+
+    Parameters
+    ----------
+    limit : float
+        Largest change that counts as small, in units of the objective; 0 asks for no change at all.
+    patience : int, default=1
+        How many small changes in a row it takes.
+    """
+
+    limit: float
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        _check("limit", self.limit, "patience", self.patience)
+
+    def __call__(self, objectives: Sequence[float]) -> Status | None:
+        """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
+        small = [abs(b - a) <= self.limit for a, b in _recent_changes(objectives, self.patience)]
+        return Status.CONVERGED if small and all(small) else None
+
+
+@dataclass(frozen=True)
+class DiminishingReturns:
+    """Converged once the last ``window`` iterations together lowered the objective by a small share of all so far.
+
+    For objectives that fall quickly at first and hardly at all for a long time afterwards, whatever constants they
+    contain. A start that is next to the end has no quick part: less than ``least`` of the objective is no gain at all.
+
+    Parameters
+    ----------
+    tol : float
+        Largest share that counts as small; 0 leaves the end to the iteration limit.
+    window : int, default=5
+        Iterations that are judged together.
+    least : float, default=1e-6
+        Largest relative gain of the window that is none.
+    """
+
+    tol: float
+    window: int = 5
+    least: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _check("tol", self.tol, "window", self.window)
+
+    def __call__(self, objectives: Sequence[float]) -> Status | None:
+        """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
+        if self.tol == 0 or len(objectives) <= self.window:
+            return None
+        first, before, now = objectives[0], objectives[-1 - self.window], objectives[-1]
+        if not math.isfinite(before):
+            return None
+        small = max(self.tol * (first - now), self.least * abs(now)) if math.isfinite(first) else self.least * abs(now)
+        return Status.CONVERGED if before - now <= small else None
+
+
+def _recent_changes(objectives: Sequence[float], count: int) -> list[tuple[float, float]]:
+    """Return the last changes as pairs of objectives, before and after; none as long as there are fewer."""
+    return list(pairwise(objectives[-count - 1 :])) if len(objectives) > count else []
+
+
+def _check(tolerance: str, small: float, span: str, count: int) -> None:
+    if not small >= 0:
+        raise ValueError(f"{tolerance} must be a number >= 0, got {small!r}")
+    if count < 1:
+        raise ValueError(f"{span} must be at least 1, got {count!r}")
+
+
 Callback = Callable[[Progress[Any]], bool | None]
 
 
@@ -72,76 +421,46 @@ def run(  # noqa: PLR0913 - options, all by name
     if keep not in ("best", "last"):
         raise ValueError(f"keep must be 'best' or 'last', got {keep!r}")
     log = _Log(state, keep)
+    status = Status.ITERATION_LIMIT
     try:
-        status = _iterate(log, step, max_iter, objective, stop, _Audience(callbacks, view, stage, max_iter))
+        if objective is not None:
+            start = log.add(0, state, objective(state), {})
+            # An infeasible start is worth +inf and may still be repaired; nothing good follows NaN or -inf.
+            if math.isnan(start.objective) or start.objective == -math.inf:
+                return log.result(Status.DIVERGED)
+        for iteration in range(1, max_iter + 1):
+            result = step(state)
+            state, terms = result.state, result.terms
+            if terms is None:
+                if objective is None:
+                    raise ValueError("the step reported no terms and run() was given no objective to compute them")
+                terms = objective(state)
+            record = log.add(iteration, state, terms, result.diagnostics)
+            progress = Progress(
+                iteration=iteration,
+                max_iter=max_iter,
+                objective=record.objective,
+                terms=record.terms,
+                diagnostics=record.diagnostics,
+                elapsed=record.elapsed,
+                view=partial(view or _show, state),
+                stage=stage,
+            )
+            asked = False
+            for callback in callbacks:  # each hears of every iteration, also when another has asked to stop
+                asked |= callback(progress) is True
+            ended = result.status if math.isfinite(record.objective) else Status.DIVERGED
+            if ended is None and stop is not None:
+                ended = stop(log.objectives)
+            if ended is not None or asked:
+                status = ended or Status.STOPPED
+                break
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     return log.result(status)
 
 
-def _iterate(
-    log: _Log[State],
-    step: Callable[[State], StepResult[State]],
-    max_iter: int,
-    objective: Callable[[State], Terms] | None,
-    stop: Callable[[Sequence[float]], Status | None] | None,
-    audience: _Audience[State],
-) -> Status:
-    state = log.kept[1]
-    if objective is not None:
-        start = log.add(0, state, objective(state), {})
-        # An infeasible start is worth +inf and may still be repaired; nothing good follows NaN or -inf.
-        if math.isnan(start.objective) or start.objective == -math.inf:
-            return Status.DIVERGED
-    for iteration in range(1, max_iter + 1):
-        result = step(state)
-        state = result.state
-        terms = result.terms
-        if terms is None:
-            if objective is None:
-                raise ValueError("the step reported no terms and run() was given no objective to compute them")
-            terms = objective(state)
-        record = log.add(iteration, state, terms, result.diagnostics)
-        asked_to_stop = audience.tell(record, state)
-        if not math.isfinite(record.objective):
-            return Status.DIVERGED
-        if result.status is not None:
-            return result.status
-        verdict = None if stop is None else stop(log.objectives)
-        if verdict is not None:
-            return verdict
-        if asked_to_stop:
-            return Status.STOPPED
-    return Status.ITERATION_LIMIT
-
-
-@dataclass(frozen=True)
-class _Audience(Generic[State]):
-    """The callbacks, and how they see an iteration."""
-
-    callbacks: Sequence[Callback]
-    view: Callable[[State], Any] | None
-    stage: str
-    max_iter: int
-
-    def tell(self, record: Record, state: State) -> bool:
-        """Show an iteration to every callback; return whether one asked to stop."""
-        progress = Progress(
-            iteration=record.iteration,
-            max_iter=self.max_iter,
-            objective=record.objective,
-            terms=record.terms,
-            diagnostics=record.diagnostics,
-            elapsed=record.elapsed,
-            view=partial(self.view or _as_it_is, state),
-            stage=self.stage,
-        )
-        # Every callback hears of every iteration, also when another one has already asked to stop.
-        asked = [callback(progress) is True for callback in self.callbacks]
-        return any(asked)
-
-
-def _as_it_is(state: State) -> State:
+def _show(state: State) -> State:
     return state
 
 
@@ -163,12 +482,13 @@ class _Log(Generic[State]):
                 f"the objective's terms changed: iteration {iteration} has {sorted(terms)}, "
                 f"earlier ones had {sorted(self.records[0].terms)}"
             )
-        values = {name: float(value) for name, value in terms.items()}
+        values = dict(zip(terms, map(float, terms.values()), strict=True))
+        extra = dict(zip(diagnostics, map(float, diagnostics.values()), strict=True))
         record = Record(
             iteration=iteration,
             objective=sum(values.values()),
             terms=MappingProxyType(values),
-            diagnostics=MappingProxyType({name: float(value) for name, value in diagnostics.items()}),
+            diagnostics=MappingProxyType(extra),
             elapsed=time.perf_counter() - self.began,
         )
         self.records.append(record)

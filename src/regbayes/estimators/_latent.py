@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats
-from regbayes.engine.executor import Threads
+from regbayes.engine import make_executor
 from regbayes.estimators._common import in_use, n_threads, one_blas_thread
-from regbayes.models.ilsvm.model import Params, Rows, infer_features
-from regbayes.models.ilsvm.problem import Settings, State
+from regbayes.models.ilsvm.model import Params, Rows, Settings, State, infer_features
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -110,10 +110,10 @@ def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | No
     return previous
 
 
-def infer_by_blocks(function: Callable[[Rows, Params], Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
-    """Return a function of rows, as prediction sees them without labels, block by block."""
+def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
+    """Return ``function(rows, params=params)`` of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return np.concatenate(Threads(n_threads(n_jobs)).map(lambda rows: function(rows, params), X.blocks()))
+        return np.concatenate(make_executor(n_threads(n_jobs)).map(partial(function, params=params), X.blocks()))
 
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:

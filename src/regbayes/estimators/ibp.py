@@ -34,8 +34,7 @@ from regbayes.estimators._latent import (
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import Params, Rows, bound_rows, reconstruct
-from regbayes.models.ilsvm.problem import UNLABELED, Data, State
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, State, bound_rows, reconstruct
 
 
 @persistable(skip=("_skl_callbacks",))

@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
-from regbayes.engine import FitResult
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
@@ -46,8 +45,7 @@ from regbayes.estimators._latent import (
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import Params, Rows
-from regbayes.models.ilsvm.problem import UNLABELED, Data, Settings, State
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -258,7 +256,17 @@ class ILSVMClassifier(
         settings = settings_of(self, data.X, supervision_of(self, len(self.classes_), share))
         reporter = FitReporter(self, self._stages(data), {"X": X, "y": y}, _attributes, self.verbose)
         with one_blas_thread(), reporter:
-            result = self._run(data, settings, reporter)
+            start: State | Params | None = earlier_fit(self, settings, data.X.n_inputs)
+            early_rows, seed = None, 0
+            if start is None:
+                rng = generator(self.random_state)
+                start = self._start(data.X, settings, rng)
+                early_rows = warmup.draw_early_rows(data.labels, rng)
+                seed = warmup.draw_seed(rng)
+            run = fit.fit_transductive if self.transductive else fit.fit
+            result = run(
+                data, settings, start, margins=self.margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
+            )
             set_fitted(self, _attributes(result.state))
             if len(data.X) < len(X):
                 self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
@@ -269,18 +277,6 @@ class ILSVMClassifier(
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self, self.n_components_)
         return self
-
-    def _run(self, data: Data, settings: Settings, reporter: FitReporter) -> FitResult[State]:
-        """Fit the model from the last solution, if that is wanted and possible, or from a new start."""
-        start: State | Params | None = earlier_fit(self, settings, data.X.n_inputs)
-        early_rows, seed = None, 0
-        if start is None:
-            rng = generator(self.random_state)
-            start = self._start(data.X, settings, rng)
-            early_rows = warmup.draw_early_rows(data.labels, rng)
-            seed = warmup.draw_seed(rng)
-        run = fit.fit_transductive if self.transductive else fit.fit
-        return run(data, settings, start, margins=self.margins, early_rows=early_rows, seed=seed, callbacks=[reporter])
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
         """Return where a new fit starts."""

@@ -22,7 +22,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, check_listed, labeled_rows
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, check_listed, labeled_rows, row_weights
 from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
 from regbayes.estimators.ilsvm import ILSVMClassifier
 
@@ -172,13 +172,15 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Try every combination on every fold, and refit the best.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in the fits and in their scores.
 
         Returns
         -------
@@ -195,7 +197,9 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
             self.n_components, random_state=seed, **{name: getattr(self, name) for name in FORWARDED}
         )
         paths = candidate_paths({name: (listed, getattr(self, listed)) for name, listed in GRID.items()})
-        samples, folds = Samples(X, y), list(self._folds(X, y))
+        weights = row_weights(sample_weight, X)
+        samples = Samples(X, y, {} if weights is None else {"sample_weight": weights})
+        folds = list(self._folds(X, y))
         scorer = check_scoring(base, self.scoring)
         scores = score_paths(self, base, samples, folds, paths, scorer, backwards=True)
         candidates = [candidate for path in paths for candidate in path]

@@ -10,8 +10,7 @@ import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.data import Sample
-from regbayes.models.ilsvm.model import Params, Rows
-from regbayes.models.ilsvm.problem import Settings
+from regbayes.models.ilsvm.model import Params, Rows, Settings
 from regbayes.models.ilsvm.warmup import STICK_ROUNDS, initial_params
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
@@ -108,7 +108,7 @@ def solve_box(
     seed : int
         For the order in which rows are visited.
     """
-    problem = BoxAscent.of(features, form, layout, warm_start)
+    problem = BoxAscent(features, form, layout, warm_start)
     return problem.solution(ascend(problem, tol, max_epochs, seed))
 
 
@@ -139,16 +139,14 @@ def solve_simplex(
     tol, max_epochs, seed
         As in `solve_box`.
     """
-    problem = SimplexAscent.of(features, form, labels, warm_start)
+    problem = SimplexAscent(features, form, labels, warm_start)
     return problem.solution(ascend(problem, tol, max_epochs, seed))
 
 
 class Ascent(Protocol):
     """A dual problem with its multipliers, as the passes see it."""
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
+    n_rows: int
 
     def visit(self, order: Indices, restart: bool) -> Progress:
         """Step through rows in the given order; with ``restart``, those set aside too."""
@@ -206,7 +204,9 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
         target = tol * abs(0.5 * problem.squared_norm() + progress.loss)
         level = SHRINK_FACTOR * max(progress.gap, target)
         for short_pass in range(MAX_SHORT_PASSES + 1):
-            status = _state_of(progress, n_visits >= limit)
+            status = Status.ITERATION_LIMIT if n_visits >= limit else None
+            if np.isinf(progress.violation) or np.isnan(progress.gap):
+                status = Status.DIVERGED
             is_last = short_pass == MAX_SHORT_PASSES or progress.gap <= level
             if status is not None or (progress.gap <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
                 primal, gap = problem.certificate()
@@ -232,53 +232,36 @@ def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
     return np.concatenate([rng.permutation(blocks).ravel(), rng.permutation(rows[n_even:])])
 
 
-def _state_of(progress: Progress, out_of_visits: bool) -> Status | None:
-    """Return how the ascent must end now, if it must."""
-    if np.isinf(progress.violation) or np.isnan(progress.gap):
-        return Status.DIVERGED
-    return Status.ITERATION_LIMIT if out_of_visits else None
-
-
 class SimplexAscent:
-    """Passes over rows that each hold a simplex of multipliers."""
+    """Passes over rows that each hold a simplex of multipliers, from feasible ones; arguments as in `solve_simplex`."""
 
-    def __init__(self, rows: SimplexRows, omega: Floats) -> None:
-        n_rows, n_classes = omega.shape
-        classes = np.tile(np.arange(n_classes, dtype=np.int16), (n_rows, 1))
-        in_play = np.full(n_rows, n_classes, dtype=np.int16)
-        self.rows = rows
-        self.state = SimplexState(omega, simplex_weights(rows, omega), classes, in_play)
-        self.has_hard_rows = bool(np.any(np.isinf(rows.total) & (rows.ridge == 0.0)))
-
-    @classmethod
-    def of(cls, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None) -> SimplexAscent:
-        """Return the problem at feasible multipliers."""
+    def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
-        n_classes = form.n_classes
-        if not len(features) == len(form) == labels.size:
-            raise ValueError(f"features has {len(features)} rows, form {len(form)} and labels {labels.size}")
+        n_rows, n_classes = labels.size, int(form.linear.shape[1])
+        if not len(features) == len(form.row) == n_rows:
+            raise ValueError(f"features has {len(features)} rows, form {len(form.row)} and labels {n_rows}")
         if not 1 <= n_classes <= np.iinfo(np.int16).max:
             raise ValueError(f"there must be between 1 and {np.iinfo(np.int16).max} classes; got {n_classes}")
-        if labels.size and not (labels.min() >= 0 and labels.max() < n_classes):
+        if n_rows and not (labels.min() >= 0 and labels.max() < n_classes):
             raise ValueError(f"labels must lie in 0 .. {n_classes - 1}, the columns of the form")
         if np.any(form.linear[form.row, labels] != 0.0):
             raise ValueError("the cost of the true class must be zero")
-        rows = SimplexRows(
+        self.rows = SimplexRows(
             features=features,
-            norms=_squared_norms(features),
+            norms=read_only(np.einsum("ij,ij->i", features, features, dtype=np.float64)),
             labels=read_only(labels),
             cost=read_only(np.ascontiguousarray(0.0 - form.linear)),
             cost_row=read_only(np.ascontiguousarray(form.row, dtype=np.int64)),
-            total=_as_column("total", form.total, labels.size),
-            ridge=_as_column("ridge", form.ridge, labels.size),
+            total=_as_column("total", form.total, n_rows),
+            ridge=_as_column("ridge", form.ridge, n_rows),
             penalty=0.0,
         )
-        return cls(rows, _feasible_simplexes(form, labels, warm_start))
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return int(self.rows.labels.size)
+        omega = _feasible_simplexes(form, labels, warm_start)
+        classes = np.tile(np.arange(n_classes, dtype=np.int16), (n_rows, 1))
+        in_play = np.full(n_rows, n_classes, dtype=np.int16)
+        self.n_rows = n_rows
+        self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
+        self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
 
     def visit(self, order: Indices, restart: bool) -> Progress:
         """Step through rows in the given order."""
@@ -307,26 +290,20 @@ class SimplexAscent:
 
 
 class BoxAscent:
-    """Passes over rows with one multiplier each."""
+    """Passes over rows with one multiplier each, from feasible ones; arguments as in `solve_box`."""
 
-    def __init__(self, rows: BoxRows, dual: Floats) -> None:
-        self.rows = rows
-        self.replace_dual(dual)
-        unbounded = np.isinf(rows.lower) | np.isinf(rows.upper)
-        self.has_hard_rows = bool(np.any(unbounded & (rows.ridge == 0.0)))
-
-    @classmethod
-    def of(cls, features: Reals, form: BoxDual, layout: TaskLayout | None, warm_start: Floats | None) -> BoxAscent:
-        """Return the problem at feasible multipliers."""
-        features, n = _as_rows(features), len(form)
+    def __init__(
+        self, features: Reals, form: BoxDual, layout: TaskLayout | None = None, warm_start: Floats | None = None
+    ) -> None:
+        features, n = _as_rows(features), len(form.linear)
         if layout is None:
             layout = TaskLayout(np.arange(n), np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64))
             if len(features) != n:
                 raise ValueError(f"features has {len(features)} rows and form has {n} multipliers")
         group = _as_indices("group", layout.group, len(layout.group), None)
-        rows = BoxRows(
+        self.rows = BoxRows(
             features=features,
-            norms=_squared_norms(features),
+            norms=read_only(np.einsum("ij,ij->i", features, features, dtype=np.float64)),
             feature_row=_as_indices("feature_row", layout.feature_row, n, len(features)),
             task=_as_indices("task", layout.task, n, group.size),
             group=group,
@@ -338,13 +315,11 @@ class BoxAscent:
             sharing=layout.sharing**2,
             penalty=0.0,
         )
+        self.n_rows = n
+        unbounded = np.isinf(form.lower) | np.isinf(form.upper)
+        self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
         start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
-        return cls(rows, np.clip(start, rows.lower, rows.upper))
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return int(self.rows.task.size)
+        self.replace_dual(np.clip(start, form.lower, form.upper))
 
     def visit(self, order: Indices, restart: bool) -> Progress:
         """Step through rows in the given order."""
@@ -398,7 +373,7 @@ def sum_by_group(weights: Floats, group: Indices) -> Floats:
 
 def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats | None) -> Floats:
     """Return multipliers that meet the constraints: the warm start, scaled, or all weight on the true class."""
-    at_truth = np.zeros((labels.size, form.n_classes))
+    at_truth = np.zeros((labels.size, form.linear.shape[1]))
     is_fixed = np.isfinite(form.total)
     at_truth[is_fixed, labels[is_fixed]] = form.total[is_fixed]
     if warm_start is None:
@@ -423,10 +398,6 @@ def _as_rows(features: Reals) -> Reals:
         raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
     precision = np.float32 if features.dtype == np.float32 else np.float64
     return read_only(np.ascontiguousarray(features, dtype=precision))
-
-
-def _squared_norms(features: Reals) -> Floats:
-    return read_only(np.asarray(np.einsum("ij,ij->i", features, features, dtype=np.float64)))
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Floats:

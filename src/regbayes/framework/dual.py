@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regbayes._types import Flags, Floats
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.composite import (
     Piece,
     Stack,

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from regbayes._types import Indices
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.kernels.types import Progress
 
 # Passes over the rows in play end when their gap has fallen by this factor, or after so many.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.margin_problems import BoxAscent, SimplexAscent, solve_box_dual

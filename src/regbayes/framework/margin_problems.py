@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from regbayes._types import Floats, Indices
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.dual_ascent import Outcome, ascend
 from regbayes.framework.primal_newton import SmoothPrimal
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_scores, box_weights

@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E
 from regbayes.framework.diagnostics import reliable_threshold

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -97,17 +97,20 @@ def evaluate(
 ) -> tuple[Evaluation[Params, Stats], Inference[Stats]]:
     """Compute J: inference, statistics, terms, head. Return it with what inference found, block by block."""
     model = problem.model
-    inferred = problem.executor.map(lambda rows: model.infer(rows, params), problem.blocks)
+    inferred = problem.executor.map(partial(model.infer, params=params), problem.blocks)
     stats = inferred[0].stats
     for part in inferred[1:]:
         stats = stats + part.stats
     terms = model.terms(params, stats)
     if problem.head is None or not np.isfinite(sum(terms.values())):
         return Evaluation(params, stats, None, terms), inferred
-    features = gather([part.features for part in inferred])
-    ends = np.cumsum([0, *(len(part.features) for part in inferred)])
-    # Parts of the one array, so that features are not held twice.
-    inferred = [replace(part, features=features[a:b]) for part, (a, b) in zip(inferred, pairwise(ends), strict=True)]
+    features = inferred[0].features
+    if len(inferred) > 1:
+        features = gather([part.features for part in inferred])
+        first = 0
+        for index, part in enumerate(inferred):  # parts of the one array, so that features are not held twice
+            last = first + len(part.features)
+            inferred[index], first = replace(part, features=features[first:last]), last
     head = problem.head.solve(features, warm_start, tolerance)
     return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
 
@@ -121,14 +124,17 @@ def gradient(
     problem: JointProblem[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
 ) -> Reals:
     """Return the gradient of J with respect to the model's position, at what an evaluation found."""
-    ends = np.cumsum([0, *(len(part.features) for part in inferred)])
+    parts, first = [], 0
+    for rows, part in zip(problem.blocks, inferred, strict=True):
+        parts.append((rows, part, slice(first, first + len(part.features))))
+        first += len(part.features)
 
-    def pull_back(index: int) -> Any:
-        rows = slice(int(ends[index]), int(ends[index + 1]))
-        by_features = None if at.head is None else at.head.gradient(rows)
-        return problem.model.pull_back(problem.blocks[index], at.params, inferred[index], by_features)
+    def pull_back(block: tuple[Block, Inferred[Stats], slice]) -> Any:
+        rows, part, place = block
+        by_features = None if at.head is None else at.head.gradient(place)
+        return problem.model.pull_back(rows, at.params, part, by_features)
 
-    pulled = problem.executor.map_reduce(pull_back, range(len(inferred)))
+    pulled = problem.executor.map_reduce(pull_back, parts)
     return problem.model.gradient(at.params, at.stats, pulled)
 
 
@@ -143,68 +149,59 @@ def start(
 def step(
     problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
 ) -> StepResult[Search[Params, Stats]]:
-    """Take one L-BFGS step and, now and then, update the blocks that have closed forms."""
-    search, found = _descend(problem, search)
-    if found is None:
-        return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
+    """Take one L-BFGS step and, now and then, update the blocks that have closed forms.
+
+    Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
+    """
     options, model = problem.options, problem.model
-    change = model.position(found.at.params) - model.position(search.at.params)
-    moves = quasi_newton.remember(search.moves, change, found.gradient - search.gradient, options.memory)
-    gained = search.at.objective - found.at.objective
-    after = Search(found.at, found.gradient, _next_tolerance(problem, search, found.at), moves, search.n_steps + 1)
-    due = options.blocks_every > 0 and after.n_steps % options.blocks_every == 0
-    if due or gained <= options.blocks_below:
-        after = _update_blocks(problem, after)
-    return StepResult(after, after.at.terms, {"step": found.length, "gap": after.at.gap})
-
-
-@dataclass(frozen=True)
-class _Found(Generic[Params, Stats]):
-    """The end of a step that lowers J enough."""
-
-    at: Evaluation[Params, Stats]
-    gradient: Reals
-    length: float
-
-
-@dataclass(frozen=True)
-class _Trial(Generic[Params, Stats]):
-    """J at the end of a step, with the features, in case the gradient is wanted."""
-
-    at: Evaluation[Params, Stats]
-    inferred: Inference[Stats]
-
-    @property
-    def objective(self) -> float:
-        return self.at.objective
-
-
-def _next_tolerance(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats], moved: Evaluation[Params, Stats]
-) -> Tolerance:
-    """Return how accurately the head is solved next, for gaps not to hide what is gained."""
-    if moved.head is None:
-        return search.tolerance
-    gained = search.at.objective - moved.objective
-    return problem.options.tolerance.after(search.tolerance, gained, moved.head.value, moved.head.gap)
-
-
-def _descend(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
-) -> tuple[Search[Params, Stats], _Found[Params, Stats] | None]:
-    """Find a step that lowers J; where there is none, try once more without memory, then with a smaller gap."""
-    while float(np.linalg.norm(search.gradient)) > problem.options.flat:
+    while float(np.linalg.norm(search.gradient)) > options.flat:
         found = _line_search(problem, search)
         if found is not None:
-            return search, found
+            break
         tighter = None if search.at.head is None else search.tolerance.tighten()
         if search.moves:
             search = replace(search, moves=())
         elif tighter is not None:
             search = _tighten(problem, search, tighter)
         else:
-            break
-    return search, None
+            return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
+    else:
+        return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
+    at, inferred, length = found
+    slope = gradient(problem, at, inferred)
+    del inferred, found  # the largest arrays there are
+    change = model.position(at.params) - model.position(search.at.params)
+    moves = quasi_newton.remember(search.moves, change, slope - search.gradient, options.memory)
+    gained = search.at.objective - at.objective
+    tolerance = search.tolerance
+    if at.head is not None:  # gaps shall not hide what is gained
+        tolerance = options.tolerance.after(tolerance, gained, at.head.value, at.head.gap)
+    after = Search(at, slope, tolerance, moves, search.n_steps + 1)
+    due = options.blocks_every > 0 and after.n_steps % options.blocks_every == 0
+    if due or gained <= options.blocks_below:
+        after = _update_blocks(problem, after)
+    return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
+
+
+def _line_search(
+    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
+) -> tuple[Evaluation[Params, Stats], Inference[Stats], float] | None:
+    """Backtrack along the L-BFGS direction until J falls enough; None where it does not."""
+    model, at = problem.model, search.at
+    position = model.position(at.params)
+    direction = quasi_newton.direction(
+        search.gradient, search.moves, model.first_length(at.params), model.precondition(at.params, at.stats)
+    )
+    slope, length = float(np.vdot(search.gradient, direction)), 1.0
+    for _ in range(problem.options.max_trials if slope < 0 else 0):
+        params = model.move(at.params, position + position.dtype.type(length) * direction)
+        moved, inferred = evaluate(problem, params, at.multipliers, search.tolerance)
+        rise = moved.objective - at.objective
+        if rise <= quasi_newton.ARMIJO * length * slope:
+            return moved, inferred, length
+        del moved, inferred  # the next trial needs the room
+        length = quasi_newton.shorten(length, rise, slope)
+    return None
 
 
 def _tighten(
@@ -216,28 +213,6 @@ def _tighten(
     # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
     # belongs to the better multipliers is worth having all the same.
     return tighter if at.objective > search.at.objective else replace(tighter, at=at)
-
-
-def _line_search(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
-) -> _Found[Params, Stats] | None:
-    """Backtrack along the L-BFGS direction until J falls enough."""
-    model, at = problem.model, search.at
-    position = model.position(at.params)
-    direction = quasi_newton.direction(
-        search.gradient, search.moves, model.first_length(at.params), model.precondition(at.params, at.stats)
-    )
-
-    def trial(length: float) -> _Trial[Params, Stats]:
-        params = model.move(at.params, position + position.dtype.type(length) * direction)
-        return _Trial(*evaluate(problem, params, at.multipliers, search.tolerance))
-
-    slope = quasi_newton.dot(search.gradient, direction)
-    found = quasi_newton.backtrack(trial, at.objective, slope, problem.options.max_trials)
-    if found is None:
-        return None
-    moved, length = found
-    return _Found(moved.at, gradient(problem, moved.at, moved.inferred), length)
 
 
 def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]) -> Search[Params, Stats]:

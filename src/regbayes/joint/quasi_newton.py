@@ -102,11 +102,18 @@ def backtrack(
         if rise <= ARMIJO * length * slope:
             return moved, length
         del moved  # the next trial needs the room
-        # The minimum of the parabola through what is known; kept between a tenth and a half of the last length.
-        curve = rise - slope * length
-        best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
-        length = min(max(best, 0.1 * length), 0.5 * length)
+        length = shorten(length, rise, slope)
     return None
+
+
+def shorten(length: float, rise: float, slope: float) -> float:
+    """Return the next length to try after one that ended in a rise, or in too small a fall.
+
+    It is the minimum of the parabola through what is known, kept between a tenth and a half of the last length.
+    """
+    curve = rise - slope * length
+    best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
+    return min(max(best, 0.1 * length), 0.5 * length)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,27 @@ def _loss_and_gap(
 
 
 @compiled
-def _visit_rows(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
+def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+    """Visit rows once, minimising the box dual exactly over each multiplier.
+
+    What is minimised over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
+    ``sum_i linear_i u_i + absolute_i |u_i| + ridge_i u_i^2 / 2``, where ``weights_t`` sums ``u_i x_i`` over the rows of
+    task t, ``x_i = features[feature_row_i]``, and ``common_g`` sums the weights of the tasks of group g.
+
+    Parameters
+    ----------
+    rows : BoxRows
+    order : (v,)
+        The rows to visit.
+    restart : bool
+        Visit rows that were set aside too.
+    state : BoxState
+        Written. A row is set aside when both directions away from its multiplier lose.
+
+    Returns
+    -------
+    Progress
+    """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
     dual, weights, common, active = state
@@ -233,11 +253,15 @@ def _visit_rows(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -
         if sharing != 0.0:
             for k in range(features.shape[1]):
                 common[group[t], k] += change * features[f, k]
-    return violation, gap, loss
+    return Progress(violation, gap, loss)
 
 
 @compiled
-def _check_rows(rows: BoxRows, state: BoxState) -> tuple[float, float]:
+def box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
+    """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
+
+    The primal objective is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus the loss.
+    """
     features, _norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
     dual, weights, common, _active = state
     loss, gap = 0.0, 0.0
@@ -247,7 +271,7 @@ def _check_rows(rows: BoxRows, state: BoxState) -> tuple[float, float]:
         row_loss, row_gap = _loss_and_gap(linear, absolutes[i], ridges[i], lowers[i], uppers[i], penalty, dual[i])
         loss += row_loss
         gap += row_gap
-    return loss, gap
+    return MarginCheck(loss, gap)
 
 
 @compiled
@@ -266,38 +290,6 @@ def _sum_weights(features: Reals, feature_row: Indices, task: Indices, dual: Flo
         if u != 0.0:
             for k in range(features.shape[1]):
                 weights[t, k] += u * features[f, k]
-
-
-def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
-    """Visit rows once, minimising the box dual exactly over each multiplier.
-
-    What is minimised over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
-    ``sum_i linear_i u_i + absolute_i |u_i| + ridge_i u_i^2 / 2``, where ``weights_t`` sums ``u_i x_i`` over the rows of
-    task t, ``x_i = features[feature_row_i]``, and ``common_g`` sums the weights of the tasks of group g.
-
-    Parameters
-    ----------
-    rows : BoxRows
-    order : (v,)
-        The rows to visit.
-    restart : bool
-        Visit rows that were set aside too.
-    state : BoxState
-        Written. A row is set aside when both directions away from its multiplier lose.
-
-    Returns
-    -------
-    Progress
-    """
-    return Progress(*_visit_rows(rows, order, restart, state))
-
-
-def box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
-    """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
-
-    The primal objective is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus the loss.
-    """
-    return MarginCheck(*_check_rows(rows, state))
 
 
 def box_weights(rows: BoxRows, dual: Floats) -> Floats:

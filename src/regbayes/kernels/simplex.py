@@ -410,7 +410,27 @@ def _move_row(
 
 
 @compiled
-def _visit_rows(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> tuple[float, float, float]:
+def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+    """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
+
+    The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
+    ``weights = sum_n sum_c omega_nc (e_label(n) - e_c) features_n'`` and ``omega >= 0``.
+
+    Parameters
+    ----------
+    rows : SimplexRows
+    order : (v,)
+        The rows to visit.
+    restart : bool
+        Consider all answers of the visited rows, not only those still in play.
+    state : SimplexState
+        Written. Answers leave play when they carry no weight and lag behind all that do; a row with nothing left to
+        exchange has none in play.
+
+    Returns
+    -------
+    Progress
+    """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, labels, cost, cost_row, totals, ridges, penalty = rows
     omega, weights, answers, n_answers = state
@@ -448,11 +468,15 @@ def _visit_rows(rows: SimplexRows, order: Indices, restart: bool, state: Simplex
             _move_row(features, label, is_fixed, i, omega, weights, answers, m, values)
         else:
             violation = np.inf
-    return violation, gap, loss
+    return Progress(violation, gap, loss)
 
 
 @compiled
-def _check_rows(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
+def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+    """Return the loss and the duality gap at the state's multipliers and weights.
+
+    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
+    """
     features, _norms, labels, cost, cost_row, totals, ridges, penalty = rows
     omega, weights, answers, _n_answers = state
     gradient = np.empty(weights.shape[0])
@@ -467,7 +491,7 @@ def _check_rows(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
             row_loss, row_gap = _row_loss(totals[i], ridges[i], penalty, top, mass, true_score)
             loss += row_loss
             gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
-    return loss, gap
+    return MarginCheck(loss, gap)
 
 
 @compiled
@@ -485,38 +509,6 @@ def _sum_weights(features: Reals, labels: Indices, omega: Floats, weights: Float
         if mass != 0.0:
             for k in range(n_features):
                 weights[label, k] += mass * features[i, k]
-
-
-def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
-    """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
-
-    The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
-    ``weights = sum_n sum_c omega_nc (e_label(n) - e_c) features_n'`` and ``omega >= 0``.
-
-    Parameters
-    ----------
-    rows : SimplexRows
-    order : (v,)
-        The rows to visit.
-    restart : bool
-        Consider all answers of the visited rows, not only those still in play.
-    state : SimplexState
-        Written. Answers leave play when they carry no weight and lag behind all that do; a row with nothing left to
-        exchange has none in play.
-
-    Returns
-    -------
-    Progress
-    """
-    return Progress(*_visit_rows(rows, order, restart, state))
-
-
-def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
-    """Return the loss and the duality gap at the state's multipliers and weights.
-
-    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
-    """
-    return MarginCheck(*_check_rows(rows, state))
 
 
 def simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:

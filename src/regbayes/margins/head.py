@@ -10,15 +10,15 @@ first: it should not have to make up for features that are far from zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine.result import Status
-from regbayes.framework.coordinate_ascent import MarginSolution, solve_simplex
+from regbayes.engine import Status
+from regbayes.framework.coordinate_ascent import SimplexAscent, ascend
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.margins.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Targets, layout_of
@@ -57,39 +57,46 @@ class MarginHead:
     rows: Integers | None = None
     row_weights: Floats | None = None
 
-    @cached_property
-    def form(self) -> BoxDual | SimplexDual:
-        """The conjugate of the loss: of differences to the true class's score, or of minus the scores."""
+    form: BoxDual | SimplexDual = field(init=False)
+    """Conjugate of the loss: of differences to the true class's score, or of minus the scores."""
+
+    def __post_init__(self) -> None:
+        # Built here and not when it is first needed: a descent solves for the head a thousand times.
         form = self.targets.loss(self.squared).dual_form(len(self.targets) * self.targets.n_outputs)
         assert form is not None
-        return form.reflect() if isinstance(form, BoxDual) else form
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation of the weights: columns are multiplied by it, so that weights are standard normal."""
-        return float(np.sqrt(self.weight_variance))
-
-    def centre(self, features: Reals) -> Floats:
-        """Return what is taken off the features of the rows with targets, shape (K,)."""
-        if not (self.fit_intercept and self.centred and len(features)):
-            return np.zeros(features.shape[1])
-        if self.row_weights is None:
-            return features.mean(axis=0, dtype=np.float64)
-        return self.row_weights @ features / self.row_weights.sum()
+        object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
 
     def solve(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
-        """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve."""
-        n_rows = len(features)
+        """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve.
+
+        Columns are multiplied by the standard deviation of the weights a priori, so that weights are standard normal.
+        """
+        form, targets, n_rows = self.form, self.targets, len(features)
         if self.rows is not None:
             features = features[self.rows]
-        centre = self.centre(features)
+        centre, scale = np.zeros(features.shape[1]), float(np.sqrt(self.weight_variance))
+        if self.fit_intercept and self.centred and len(features):
+            weights = self.row_weights
+            centre = features.mean(axis=0, dtype=np.float64) if weights is None else weights @ features / weights.sum()
         seen = design(features, centre, self.inputs, self.fit_intercept)
-        if self.scale != 1.0:
-            seen *= self.scale
-        found, phi = self._solve(seen, warm_start, tolerance)
+        if scale != 1.0:
+            seen *= scale
+        if isinstance(form, SimplexDual):
+            assert isinstance(targets, Classes)
+            start = None if warm_start is None else simplex_multipliers(warm_start, targets.labels, form)
+            problem = SimplexAscent(seen, form, targets.labels, start)
+            found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
+            phi = score_multipliers(found.dual, targets.labels)
+        else:
+            shape = len(targets), targets.n_outputs
+            start = None if warm_start is None else warm_start.ravel()
+            found = solve_tasks(
+                seen, form, layout_of(*shape), warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
+            )
+            phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
         return FittedHead(
-            head=LinearHead(self.scale * found.weights, centre, self.fit_intercept),
+            head=LinearHead(scale * found.weights, centre, self.fit_intercept),
             multipliers=phi,
             kl_weights=penalty,
             margin=found.primal - penalty,
@@ -98,19 +105,6 @@ class MarginHead:
             problem=self,
             n_rows=n_rows,
         )
-
-    def _solve(self, seen: Floats, warm_start: Floats | None, tolerance: Tolerance) -> tuple[MarginSolution, Floats]:
-        tol, max_epochs = tolerance.gap, tolerance.max_epochs
-        if isinstance(self.form, SimplexDual):
-            assert isinstance(self.targets, Classes)
-            labels = self.targets.labels
-            start = None if warm_start is None else simplex_multipliers(warm_start, labels, self.form)
-            found = solve_simplex(seen, self.form, labels, warm_start=start, tol=tol, max_epochs=max_epochs)
-            return found, score_multipliers(found.dual, labels)
-        shape = len(self.targets), self.targets.n_outputs
-        start = None if warm_start is None else warm_start.ravel()
-        found = solve_tasks(seen, self.form, layout_of(*shape), warm_start=start, tol=tol, max_epochs=max_epochs)
-        return found, found.dual.reshape(shape)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each row at given scores (n, outputs), shape (n,)."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.engine.result import Status
+from regbayes.engine import Status
 from regbayes.framework.coordinate_ascent import (
     DEFAULT_MAX_EPOCHS,
     DEFAULT_TOL,
@@ -54,7 +54,7 @@ def solve_tasks(
         Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
         the features have changed.
     """
-    problem = BoxAscent.of(features, form, layout, warm_start)
+    problem = BoxAscent(features, form, layout, warm_start)
     n_tasks, n_features = problem.state.weights.shape
     if warm_weights is not None and warm_weights.shape != (n_tasks, n_features):
         raise ValueError(f"warm_weights must have shape {(n_tasks, n_features)}; got {warm_weights.shape}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +16,18 @@ from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, 
 from regbayes.joint import alternation, descent
 from regbayes.margins.head import LinearHead
 from regbayes.margins.tolerance import Tolerance
-from regbayes.models.ilsvm.model import Params, Stats, infer_features
-from regbayes.models.ilsvm.problem import FINAL, PATIENCE, UNLABELED, Data, ILSVMProblem, Settings, State
+from regbayes.models.ilsvm.model import (
+    FINAL,
+    PATIENCE,
+    UNLABELED,
+    Data,
+    ILSVMProblem,
+    Params,
+    Settings,
+    State,
+    Stats,
+    infer_features,
+)
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -70,26 +81,38 @@ def fit(
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings)
-    view = partial(_view, problem)
+    multipliers = _known_multipliers(problem, start)
+    is_new = isinstance(start, Params)
+    params = start if isinstance(start, Params) else _resume(start.params, settings)
+    there = replace(params, temperature=settings.temperature)
     halted: Status | None = None
     step: Any
     state: Any
     if margins == "posterior":
-        params = _resume(start.params, settings) if isinstance(start, State) else start
-        params = replace(params, temperature=settings.temperature)
-        state = alternation.start(problem.joint, params, _known_multipliers(problem, start), ROUND)
         step = partial(alternation.step, problem.joint, tolerance=ROUND)
+        state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
-        state, halted = _warm_up(problem, start, early_rows, seed, callbacks)
         step = partial(descent.step, problem.joint)
+        if not is_new:
+            params, there = drop_empty(params), drop_empty(there)
+        if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
+            state = descent.start(problem.joint, there, multipliers)
+        else:
+            phases = WarmUp.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
+            state, status = phases.run(params, multipliers, is_new)
+            if status is not Status.CONVERGED:
+                halted, there = status, replace(state.at.params, temperature=settings.temperature)
+                state = descent.start(problem.joint, there, multipliers)
+            elif phases.share < 1.0:  # what some of the rows found, evaluated on all of them
+                state = descent.start(problem.joint, state.at.params, None)
     result: FitResult[Any] = run(
         step,
         state,
         max_iter=0 if halted else settings.max_iter,
-        objective=lambda at: at.at.terms,
+        objective=attrgetter("at.terms"),
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         callbacks=callbacks,
-        view=view,
+        view=partial(_view, problem),
         stage=stage or STAGES[margins],
     )
     try:
@@ -161,37 +184,6 @@ def name_round(weight: float) -> str:
     return f"guesses at weight {weight:g}"
 
 
-def _warm_up(
-    problem: ILSVMProblem,
-    start: Params | State,
-    early_rows: Integers | None,
-    seed: int,
-    callbacks: Sequence[Callback],
-) -> tuple[descent.Search[Params, Stats], Status | None]:
-    """Run the warm-up, on some of the rows if there are many, and evaluate where it ended on all of them.
-
-    Return the status too if the fit shall not go on.
-    """
-    settings, is_new = problem.settings, not isinstance(start, State)
-    params = drop_empty(_resume(start.params, settings)) if isinstance(start, State) else start
-    multipliers = _known_multipliers(problem, start)
-    if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
-        return descent.start(problem.joint, replace(params, temperature=settings.temperature), multipliers), None
-    # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
-    fixed = replace(settings, estimate_noise=False, estimate_prior=False)
-    part = problem.at_settings(fixed)
-    if early_rows is not None and is_new:
-        part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
-    share = part.data.X.total_weight / problem.data.X.total_weight
-    phases = WarmUp(part, share, seed, callbacks, partial(_view, problem))
-    search, status = phases.run(params, multipliers, is_new)
-    if status is not Status.CONVERGED:
-        there = replace(search.at.params, temperature=settings.temperature)
-        return descent.start(problem.joint, there, multipliers), status
-    whole = len(part.data.X) == len(problem.data.X)
-    return (search if whole else descent.start(problem.joint, search.at.params, None)), None
-
-
 def _resume(previous: Params, settings: Settings) -> Params:
     """Return the parameters of an earlier fit as the start of one with other settings, cooled later where warmer."""
     return replace(
@@ -221,7 +213,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    psi = np.concatenate(problem.executor.map(lambda rows: infer_features(rows, params), blocks))
+    psi = np.concatenate(problem.executor.map(partial(infer_features, params=params), blocks))
     if problem.head is None:
         return _pad(State(params, psi, None, None, 0.0), settings)
     fitted = problem.head.solve(psi, _known_multipliers(problem, at), tolerance)

@@ -1,18 +1,20 @@
-"""The generative part of iLSVM: binary features of rows under an Indian buffet prior, inferred without labels.
+"""iLSVM: binary features of rows under an Indian buffet prior, learned under a margin head.
 
 Rows are ``x_n = W' z_n + noise`` with binary features z and Gaussian loadings W. Features are inferred by sweeps of
 mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so margins act
 on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's generative
 part is ``r F_T / T``, eq. (25), (29)-(30).
 
-Everything that is done with rows is a pure function of a block of them whose sums add up. A row of weight w counts
-w times in every sum.
+From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
+and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
+block of them whose sums add up. A row of weight w counts w times in every sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -20,11 +22,24 @@ from scipy.special import entr, expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import Executor, make_executor, row_blocks
+from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.targets import Classes
+from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
 
+UNLABELED = -1  # the label of rows that shape the features but have no margin
+
+MAX_TRIALS = 8
+BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
+PATIENCE = 3  # small changes in a row that count as settled
+SCHEDULE = ToleranceSchedule(
+    first=Tolerance(gap=1e-2, max_epochs=3.0), gap_share=0.3, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0)
+)
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0)  # of the head once the features stand
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
 
@@ -63,7 +78,7 @@ class Rows:
     @property
     def total_weight(self) -> float:
         """What the rows count together, N."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
+        return float(len(self.X)) if self.weights is None else float(self.weights.sum())
 
     @property
     def mean_square(self) -> float:
@@ -117,22 +132,22 @@ class Params:
     temperature: float  # T
     n_sweeps: int  # S
 
-    @property
+    @cached_property
     def precision(self) -> float:
         """``c = 1 / (sigma^2 T)``."""
         return 1.0 / (self.noise_variance * self.temperature)
 
-    @property
+    @cached_property
     def coupling(self) -> Floats:
         """``A = c Phi Phi'``, shape (K, K)."""
         return self.precision * (self.loadings @ self.loadings.T)
 
-    @property
+    @cached_property
     def log_odds(self) -> Floats:
         """Prior log-odds of the features at this temperature, ``a``, shape (K,)."""
         return stick_expectations(self.sticks).log_odds / self.temperature
 
-    @property
+    @cached_property
     def constant_logits(self) -> Floats:
         """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
@@ -190,12 +205,14 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        start, constant = expit(params.log_odds)[None, :], params.constant_logits
         theta = base_logits(rows, params)
-        psi = sweep(theta, params, params.n_sweeps)
+        psi = np.empty_like(theta)
+        sweep_features(theta, params.coupling, start, params.n_sweeps, psi)
         weighed = rows.weigh(psi)
         counts = weighed.sum(axis=0)
         # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
-        explained = (float(np.vdot(weighed, theta)) - float(counts @ params.constant_logits)) / params.precision
+        explained = (float(np.vdot(weighed, theta)) - float(counts @ constant)) / params.precision
         return Inferred(psi, _sum_rows(rows, psi, weighed, counts, explained))
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
@@ -383,3 +400,134 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
     entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
     return entropies + log_prior - 0.5 * residual / params.noise_variance - normaliser
+
+
+@persistable(name="regbayes.ilsvm.Settings")
+@dataclass(frozen=True)
+class Settings:
+    """How to fit. Everything is a number: rules that depend on the data are in `warmup.py`."""
+
+    n_components: int  # K, the truncation
+    alpha: float  # concentration of the Indian buffet process
+    C: float  # of a margin violation; 0 leaves the unsupervised model
+    squared: bool  # squared hinge, or hinge
+    one_vs_rest: bool  # a margin for each class, or for the best wrong class of a row
+    temperature: float  # T: what multiplies the features' entropy
+    generative_weight: float  # r
+    noise_variance: float  # sigma^2
+    prior_variance: float  # sigma_0^2
+    estimate_noise: bool  # whether sigma^2 is only where the estimate starts
+    estimate_prior: bool  # the same for sigma_0^2
+    fit_intercept: bool
+    input_scale: float  # factor on the inputs beside the latent features; 0 leaves them out
+    n_sweeps: int  # S, of label-free inference
+    max_iter: int
+    tol: float
+    n_threads: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows and what is known of them."""
+
+    X: Rows  # (N, D), centred
+    labels: Integers  # (N,): 0 .. classes - 1, or UNLABELED
+    weights: Floats  # (N,): factor on C for each row, which is the row's own weight times what its class has
+    cost: Floats  # (classes, classes): cost[true, predicted]
+
+    @property
+    def labeled(self) -> Integers:
+        """Rows that have a label, shape (n_labeled,)."""
+        return np.flatnonzero(self.labels != UNLABELED)
+
+    @property
+    def labeled_share(self) -> float:
+        """Share of the rows that have a label, each as often as it counts."""
+        if self.X.weights is None:
+            return len(self.labeled) / len(self.X)
+        return float(self.X.weights[self.labeled].sum()) / self.X.total_weight
+
+    def take(self, rows: Integers) -> Data:
+        """Return some of the rows."""
+        return Data(self.X.take(rows), self.labels[rows], self.weights[rows], self.cost)
+
+
+@dataclass(frozen=True)
+class ILSVMProblem:
+    """Data and settings, and the descent problem that they make."""
+
+    data: Data
+    settings: Settings
+    head: MarginHead | None  # None for the unsupervised model
+
+    @classmethod
+    def of(cls, data: Data, settings: Settings) -> ILSVMProblem:
+        """Put the problem together."""
+        supervised = settings.C > 0 and len(data.labeled) > 0
+        return cls(data, settings, build_head(data, settings) if supervised else None)
+
+    def at_settings(self, settings: Settings) -> ILSVMProblem:
+        """Return the problem with settings that leave the head as it is."""
+        return replace(self, settings=settings)
+
+    @property
+    def unit(self) -> float:
+        """What one unit of every labelled row's loss is worth in J, or one nat of every row if that is more."""
+        settings, data = self.settings, self.data
+        nat = settings.generative_weight / settings.temperature * data.X.total_weight
+        return max(nat, settings.C * float(data.weights[data.labeled].sum()))
+
+    @property
+    def executor(self) -> Executor:
+        """Who takes the blocks of rows."""
+        return make_executor(self.settings.n_threads)
+
+    @cached_property
+    def joint(self) -> JointProblem[Rows, Params, Stats]:
+        """The descent problem."""
+        settings = self.settings
+        estimated = settings.estimate_noise or settings.estimate_prior
+        options = DescentOptions(
+            SCHEDULE,
+            max_trials=MAX_TRIALS,
+            blocks_every=BLOCKS_EVERY,
+            # A fit whose variances are estimated is not over before they have been.
+            blocks_below=settings.tol * self.unit if estimated else -np.inf,
+        )
+        model = BinaryFeatures(
+            settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
+        )
+        return JointProblem(model, self.data.X.blocks(), self.head, options, self.executor)
+
+
+def build_head(data: Data, settings: Settings) -> MarginHead:
+    """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+    labeled = data.labeled
+    everything = len(labeled) == len(data.X)
+    rows = data.X if everything else data.X.take(labeled)
+    classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
+    return MarginHead(
+        classes.one_vs_rest() if settings.one_vs_rest else classes,
+        settings.squared,
+        settings.fit_intercept,
+        inputs=settings.input_scale * rows.array() if settings.input_scale else None,
+        rows=None if everything else labeled,
+        row_weights=rows.weights,
+    )
+
+
+@persistable(name="regbayes.ilsvm.State")
+@dataclass(frozen=True)
+class State:
+    """A fitted model."""
+
+    params: Params
+    embedding: Floats  # (N, K): psi of the training rows
+    head: LinearHead | None  # None for the unsupervised model
+    multipliers: Floats | None  # (n_labeled, classes): phi
+    input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
+
+    def scores(self, rows: Rows, psi: Floats) -> Floats:
+        """Return the score of each class for rows whose features are given, shape (n, classes)."""
+        assert self.head is not None
+        return self.head.scores(psi, self.input_scale * rows.array() if self.input_scale else None)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,17 @@ import numpy as np
 from regbayes._types import Floats, Indices, Integers
 from regbayes.engine import AbsoluteChange, Progress, Status, run
 from regbayes.joint import descent
-from regbayes.models.ilsvm.model import Params, Rows, Stats, infer_features, kl_of_each_loading
-from regbayes.models.ilsvm.problem import PATIENCE, UNLABELED, ILSVMProblem, Settings
+from regbayes.models.ilsvm.model import (
+    PATIENCE,
+    UNLABELED,
+    ILSVMProblem,
+    Params,
+    Rows,
+    Settings,
+    Stats,
+    infer_features,
+    kl_of_each_loading,
+)
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 Search = descent.Search[Params, Stats]
@@ -154,13 +164,42 @@ class WarmUp:
     view: Callable[[Search], Any]
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
+    @classmethod
+    def of(
+        cls,
+        problem: ILSVMProblem,
+        early_rows: Integers | None,
+        seed: int,
+        callbacks: Sequence[Callable[[Progress[Any]], bool | None]],
+        view: Callable[[Search], Any],
+    ) -> WarmUp:
+        """Return the warm-up of a fit, on some of its rows where these are given."""
+        # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
+        fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
+        if early_rows is None:
+            return cls(problem.at_settings(fixed), 1.0, seed, callbacks, view)
+        part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
+        return cls(part, part.data.X.total_weight / problem.data.X.total_weight, seed, callbacks, view)
+
     def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
         """
+        wanted = self.problem.settings.temperature
+        temperature = max(start.temperature, wanted)
+        n_steps, tol = FIRST_STEPS, TOL
+        if not is_new:  # an earlier fit at a higher temperature, which has had its first steps
+            temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
         try:
-            return self._phases(start, multipliers, is_new), Status.CONVERGED
+            while True:
+                problem = self._at(temperature)
+                search = descent.start(problem.joint, replace(start, temperature=temperature), multipliers)
+                search = self.latest = self._run_phase(problem, search, n_steps, tol)
+                if temperature == wanted:
+                    return (self._prune_and_grow(search) if is_new else search), Status.CONVERGED
+                start, multipliers = search.at.params, search.at.multipliers
+                temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
         except _CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
@@ -168,55 +207,34 @@ class WarmUp:
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
 
-    def _phases(self, start: Params, multipliers: Floats | None, is_new: bool) -> Search:
-        wanted = self.problem.settings.temperature
-        temperature = max(start.temperature, wanted)
-        if is_new:
-            search = self._descend_at(temperature, start, multipliers, FIRST_STEPS, TOL)
-        else:  # an earlier fit at a higher temperature, which has had its first steps
-            temperature = max(COOLING * temperature, wanted)
-            search = self._descend_at(temperature, start, multipliers, COOLING_STEPS, COOLING_TOL)
-        while temperature > wanted:
-            temperature = max(COOLING * temperature, wanted)
-            search = self._descend_at(temperature, search.at.params, search.at.multipliers, COOLING_STEPS, COOLING_TOL)
-        return self._prune_and_grow(search) if is_new else search
-
-    def _descend_at(
-        self, temperature: float, params: Params, multipliers: Floats | None, n_steps: int, tol: float
-    ) -> Search:
-        """Descend at a temperature that may not be the final one.
+    def _at(self, temperature: float) -> ILSVMProblem:
+        """Return the problem at a temperature that may not be the final one.
 
         The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
         """
         settings = self.problem.settings
         weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-        here = self.problem.at_settings(replace(settings, temperature=temperature, generative_weight=weight))
-        search = descent.start(here.joint, replace(params, temperature=temperature), multipliers)
-        return self._descend(here, search, n_steps, tol)
+        return self.problem.at_settings(replace(settings, temperature=temperature, generative_weight=weight))
 
-    def _descend(
-        self, problem: ILSVMProblem, search: Search, n_steps: int, tol: float = TOL, keep: Search | None = None
+    def _run_phase(
+        self, problem: ILSVMProblem, search: Search, n_steps: int, tol: float, keep: Search | None = None
     ) -> Search:
         """Take some steps of descent on one objective, fewer if they gain little, and no more than a fit may have.
 
         A model on trial is given up where the fit is cut short: the one to ``keep`` is kept.
         """
-        if keep is None:
-            self.latest = search
         result = run(
             partial(descent.step, problem.joint),
             search,
             max_iter=min(n_steps, problem.settings.max_iter),
-            objective=lambda at: at.at.terms,
+            objective=attrgetter("at.terms"),
             stop=AbsoluteChange(tol * problem.unit, PATIENCE),
             callbacks=self.callbacks,
             view=self.view if keep is None else lambda _: self.view(keep),
             stage=WARM_UP,
         )
         if result.status in (Status.STOPPED, Status.INTERRUPTED):
-            raise _CutShortError(result.state if keep is None else keep, result.status)
-        if keep is None:
-            self.latest = result.state
+            raise _CutShortError(keep or result.state, result.status)
         return result.state
 
     def _prune_and_grow(self, search: Search) -> Search:
@@ -240,8 +258,8 @@ class WarmUp:
                 return search
             before = search
             larger = self._add_features(search, room, np.random.default_rng([self.seed, n_growths]))
-            grown = descent.start(self.problem.joint, larger, search.at.multipliers)
-            search = self._descend(self.problem, grown, GROWTH_STEPS)
+            search = descent.start(self.problem.joint, larger, search.at.multipliers)
+            search = self.latest = self._run_phase(self.problem, search, GROWTH_STEPS, TOL)
         return search
 
     def _prune(self, search: Search) -> Search:
@@ -261,9 +279,10 @@ class WarmUp:
             if n_removed <= 0:
                 return search
             trial, limit = self._remove_features(search, weak[:n_removed])
-            trial = self._descend(self.problem, trial, TRIAL_STEPS, keep=search)
+            trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
             if trial.at.objective <= limit:
-                search, n_removed = trial, 2 * n_removed
+                self.latest = search = trial
+                n_removed *= 2
             else:
                 n_removed //= 2
 
