@@ -43,8 +43,8 @@ def test_a_single_task_is_a_linear_svm_on_its_labels():
     rows = StandardScaler().fit_transform(X)
     for t in range(3):
         seen = ~np.isnan(Y[:, t])
-        machine = LinearSVC(C=0.1, random_state=0, max_iter=10_000).fit(rows[seen], Y[seen, t])
-        np.testing.assert_allclose(fitted.decision_function(X)[:, t], machine.decision_function(rows), atol=1e-4)
+        machine = LinearSVC(C=0.1, tol=1e-10, max_iter=100_000, random_state=0).fit(rows[seen], Y[seen, t])
+        np.testing.assert_allclose(fitted.decision_function(X)[:, t], machine.decision_function(rows), atol=1e-6)
 
 
 # --- task relationship learning

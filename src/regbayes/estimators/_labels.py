@@ -90,10 +90,17 @@ def _check_two(n_classes: int) -> None:
 
 
 def labelled_cells(
-    targets: Targets, labels: Labels, class_weight: Any = None, cost: ArrayLike | None = None
+    targets: Targets,
+    labels: Labels,
+    class_weight: Any = None,
+    cost: ArrayLike | None = None,
+    sample_weight: Floats | None = None,
 ) -> tuple[Cells, Outputs]:
-    """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes."""
-    weights = class_weights(class_weight, targets, labels)
+    """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes.
+
+    Weights of rows are heard where classes are balanced; they are not in the cells.
+    """
+    weights = class_weights(class_weight, targets, labels, sample_weight)
     costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
     cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
@@ -103,13 +110,18 @@ def labelled_cells(
     return cells, outputs
 
 
-def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats | None:
+def class_weights(
+    class_weight: Any, targets: Targets, labels: Labels, sample_weight: Floats | None = None
+) -> Floats | None:
     """Return the factor on C of each observed label.
 
     Parameters
     ----------
     class_weight : dict, list of dict, "balanced" or None
         A factor by class, for all tasks or for each; "balanced" gives the classes of a task equal weight in sum.
+    targets, labels
+    sample_weight : (N,), optional
+        How often each row counts.
     """
     if class_weight is None:
         return None
@@ -117,10 +129,12 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
     first = np.concatenate([[0], np.cumsum(widths)])[:-1]
     place = first[targets.tasks] + labels.codes
     if isinstance(class_weight, str):
-        counts = np.bincount(place, minlength=int(widths.sum()))
+        counted = None if sample_weight is None else sample_weight[targets.rows]
+        counts = np.bincount(place, counted, minlength=int(widths.sum()))
+        in_task = np.bincount(targets.tasks, counted, minlength=n_tasks)
         seen = np.add.reduceat((counts > 0).astype(float), first)
-        factors = np.repeat(targets.counts / np.maximum(seen, 1.0), widths) / np.maximum(counts, 1)
-        return np.asarray(factors[place])
+        factors = np.repeat(in_task / np.maximum(seen, 1.0), widths) / np.where(counts > 0, counts, 1.0)
+        return factors[place]
     per_task = [class_weight] * n_tasks if isinstance(class_weight, Mapping) else list(class_weight)
     if len(per_task) != n_tasks:
         raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
+from regbayes.engine.executor import row_blocks
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -25,7 +26,6 @@ from regbayes.estimators._common import (
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._tasks import Layout, Targets, check_no_empty_task
-from regbayes.kernels.chunks import chunk_bounds
 from regbayes.models.mt_ilsvm.cells import Cells, Outputs
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
 from regbayes.models.mt_ilsvm.predict import seen_features
@@ -49,7 +49,9 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tuple[Floats, Floats, Floats]:
+def standardized(
+    X: Floats, scaled: bool, order: Integers | None = None, sample_weight: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
@@ -59,8 +61,8 @@ def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tupl
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
     fixed = highest / unit == lowest / unit
-    small_mean = _mean_of_rows(lambda rows: rows / unit, X)
-    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X))
+    small_mean = _mean_of_rows(lambda rows: rows / unit, X, sample_weight)
+    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X, sample_weight))
     mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
@@ -77,10 +79,12 @@ def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tupl
     return centred, mean, scale
 
 
-def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats) -> Floats:
-    """Return the mean over rows of a function of them, chunk by chunk."""
-    sums = [function(X[first:last]).sum(axis=0) for first, last in chunk_bounds(len(X))]
-    return np.asarray(np.sum(sums, axis=0) / len(X))
+def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats, sample_weight: Floats | None) -> Floats:
+    """Return the mean over rows of a function of them, block by block."""
+    if sample_weight is None:
+        return np.sum([function(X[rows]).sum(axis=0) for rows in row_blocks(len(X))], axis=0) / len(X)
+    sums = [sample_weight[rows] @ function(X[rows]) for rows in row_blocks(len(X))]
+    return np.sum(sums, axis=0) / sample_weight.sum()
 
 
 def sharing_of(estimator: Any, layout: Layout) -> float:
