@@ -34,18 +34,23 @@ both_ways = pytest.mark.parametrize("learning", LEARNING)
 # --- scikit-learn's own checks
 
 
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"  # to seven digits
+DRAWS = {EQUIVALENCE: "repeated rows see other draws, and batches of other rows"}
+GAP = {EQUIVALENCE: "heads are solved to a gap, by visits of rows one by one, from which the descent takes its steps"}
+
+
 @pytest.mark.parametrize(
-    ("estimator", "expected"),
+    ("estimator", "expected", "not_met"),
     [
-        (efh(max_iter=4), 47),
-        (efh(max_iter=4, learning="contrastive_divergence"), 47),
-        (mmh(max_iter=4), 62),
-        (mmh(max_iter=4, learning="contrastive_divergence"), 62),
+        (efh(max_iter=4), 54, {}),
+        (efh(max_iter=4, learning="contrastive_divergence"), 53, DRAWS),
+        (mmh(max_iter=4), 68, GAP),
+        (mmh(max_iter=4, learning="contrastive_divergence"), 68, DRAWS),
     ],
-    ids=lambda value: None if isinstance(value, int) else f"{type(value).__name__} {value.learning}",
+    ids=lambda value: f"{type(value).__name__} {value.learning}" if hasattr(value, "learning") else "",
 )
-def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
+def test_all_of_scikit_learns_checks_pass(estimator, expected, not_met):
+    results = check_estimator(estimator, expected_failed_checks=not_met, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed

@@ -25,12 +25,13 @@ X, y, CLUSTER = planted(150, n_classes=3)
 
 
 def test_all_of_scikit_learns_checks_pass():
-    results = check_estimator(isvm(max_iter=3), on_skip=None, on_fail=None)
+    not_met = {"check_sample_weight_equivalence_on_dense_data": "the start draws rows, which repeated rows change"}
+    results = check_estimator(isvm(max_iter=3), expected_failed_checks=not_met, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
     assert skipped <= {"check_array_api_input"}  # runs where SCIPY_ARRAY_API is set
-    assert Counter(result["status"] for result in results)["passed"] == 62 - len(skipped)
+    assert Counter(result["status"] for result in results)["passed"] == 68 - len(skipped)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])

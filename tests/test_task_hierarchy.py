@@ -9,18 +9,18 @@ from scipy.stats import multivariate_normal
 
 from multitask_tools import groups
 from regbayes.baselines import BMTLRegressor
+from regbayes.margins.targets import observe_numbers
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import HierarchySettings, TaskPrior
 from regbayes.models.linear_tasks.problem import LinearTasks
-from regbayes.models.mt_ilsvm.cells import regression_cells
 
 
 def small_problem(n_tasks: int = 4, n_columns: int = 3):
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), [5, 2, 7, 3])
     X = np.column_stack([rng.standard_normal((len(task), n_columns - 1)), np.ones(len(task))])
-    cells, _ = regression_cells(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
-    return LinearTasks(X, cells, n_tasks, "squared")
+    cells, _ = observe_numbers(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
+    return LinearTasks(X, cells, n_tasks, "squared", np.ones(len(task)))
 
 
 def some_prior(n_clusters: int, n_weights: int, hidden=None) -> TaskPrior:
@@ -39,8 +39,8 @@ def test_evidence_and_posterior_are_those_of_the_joint_gaussian(n_clusters, n_hi
     prior = some_prior(n_clusters, 3, hidden)
     found = hierarchy.infer(hierarchy.moments(problem, hidden), prior)
     H = hierarchy.hidden_features(problem.X, hidden)
-    for t, here in enumerate(problem.slices()):
-        h, y = H[problem.cells.rows[here]], problem.cells.targets[here]
+    for t, here in enumerate(problem.slices):
+        h, y = H[problem.observations.rows[here]], problem.observations.targets[here]
         joint = np.empty(n_clusters)
         for c in range(n_clusters):
             S, m = prior.covariances[c], prior.means[c]

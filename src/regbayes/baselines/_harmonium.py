@@ -13,8 +13,9 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._types import Floats, Indices
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
-from regbayes.models.harmonium import init, predict
-from regbayes.models.harmonium.state import Settings, State
+from regbayes.models.harmonium import units
+from regbayes.models.harmonium.learning import Settings
+from regbayes.models.harmonium.model import State
 from regbayes.models.harmonium.units import BernoulliUnits, GaussianUnits, PoissonUnits, Units, Visible
 
 KINDS = ("gaussian", "bernoulli", "poisson")
@@ -97,22 +98,27 @@ def _column_name(column: int, names: Sequence[str] | None) -> str:
     return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
 
 
-def make_visible(views: Sequence[View], X: Floats, noise_variance: float | str, n_components: int) -> Visible:
+def make_visible(
+    views: Sequence[View], X: Floats, weights: Floats, noise_variance: float | str, n_components: int
+) -> Visible:
     """Set up the units of each view from the training rows."""
-    units: list[Units] = []
+    found: list[Units] = []
     for view in views:
         x = X[:, view.columns]
         if view.kind == "gaussian":
             _check_size(x)
-            units.append(init.gaussian_units(x, _noise(x, noise_variance, n_components)))
+            found.append(units.make_gaussian(x, weights, _noise(x, weights, noise_variance, n_components)))
         else:
-            units.append(init.bernoulli_units(x) if view.kind == "bernoulli" else init.poisson_units(x))
-    return Visible(tuple(view.columns for view in views), tuple(units))
+            make = units.make_bernoulli if view.kind == "bernoulli" else units.make_poisson
+            found.append(make(x, weights))
+    return Visible(tuple(view.columns for view in views), tuple(found))
 
 
-def _noise(x: Floats, noise_variance: float | str, n_components: int) -> float:
-    if isinstance(noise_variance, str):
-        return init.half_variance(x) if noise_variance == "half" else init.residual_variance(x, n_components)
+def _noise(x: Floats, weights: Floats, noise_variance: float | str, n_components: int) -> float:
+    if noise_variance == "half":
+        return units.half_variance(x, weights)
+    if noise_variance == "residual":
+        return units.residual_variance(x, weights, n_components)
     return float(noise_variance)
 
 
@@ -153,7 +159,6 @@ def settings_of(estimator: Any, *, C: float = 0.0) -> Settings:
         weight = MARGIN_SHARE * C if C > 0 else 1.0  # without margins the weight of the likelihood does not matter
     return Settings(
         n_components=int(estimator.n_components),
-        C=C,
         squared=getattr(estimator, "loss", "squared_hinge") == "squared_hinge",
         generative_weight=float(weight),
         fit_intercept=bool(getattr(estimator, "fit_intercept", False)),
@@ -169,7 +174,7 @@ def settings_of(estimator: Any, *, C: float = 0.0) -> Settings:
 def previous_state(estimator: Any, visible: Visible) -> State | None:
     """The last fit, where the next may go on from it: the same views, and as many hidden units."""
     state: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
-    if state is None or state.globals.weights.shape != (visible.n_columns, estimator.n_components):
+    if state is None or state.params.weights.shape != (visible.n_columns, estimator.n_components):
         return None
     alike = len(state.visible.units) == len(visible.units) and all(
         type(old) is type(new) and np.array_equal(before, after)
@@ -190,29 +195,27 @@ def valid_rows(estimator: Any, X: Any) -> Floats:
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the units."""
     return {
-        "components_": state.globals.weights.T,
+        "components_": state.params.weights.T,
         "embedding_": state.embedding,
-        "mean_": state.visible.gathered("mean"),
-        "scale_": state.visible.gathered("scale"),
+        "mean_": state.visible.collect("mean"),
+        "scale_": state.visible.collect("scale"),
         "_state": state,
     }
 
 
 def classifier_attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes that describe the classifier; a binary one is the difference of its two answers."""
-    classifier = state.classifier
-    assert classifier is not None
-    K = state.globals.weights.shape[1]
-    weights = classifier.weights
-    intercept = weights[:, K] if classifier.fit_intercept else np.zeros(len(weights))
-    attributes = {"coef_": weights[:, :K], "intercept_": intercept}
-    if len(weights) == 2:
+    """Fitted attributes that describe the classifier; a binary one is the difference of its two classes."""
+    head = state.head
+    assert head is not None
+    intercept = head.weights[:, -1] if head.fit_intercept else np.zeros(len(head.weights))
+    attributes = {"coef_": head.feature_weights, "intercept_": intercept}
+    if len(intercept) == 2:
         attributes = {name: values[1:] - values[:1] for name, values in attributes.items()}
     return attributes
 
 
 def scores(hidden: Floats, state: State) -> Floats:
     """Scores of the classes, or the difference of two."""
-    assert state.classifier is not None
-    decided = predict.decide(hidden, state.classifier)
-    return decided[:, 1] - decided[:, 0] if decided.shape[1] == 2 else decided
+    assert state.head is not None
+    found = state.head.scores(hidden)
+    return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found

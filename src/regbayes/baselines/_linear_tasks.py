@@ -7,7 +7,7 @@ do the rest, with the inputs and the words about bad input of the package's own 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
@@ -23,13 +23,13 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats
 from regbayes.engine import FitResult
 from regbayes.estimators._common import NOT_NEGATIVE, one_blas_thread
-from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
+from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import check_task_given, standardized
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.estimators._tasks import Targets, check_no_empty_task, known_codes, read_targets
+from regbayes.estimators._tasks import Targets, check_no_empty_task, known_codes, read_targets, take_weighted_rows
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
+from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.linear_tasks.problem import LinearTasks, Loss
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs, regression_cells
 
 TASK_CONSTRAINTS: dict[str, list[Any]] = {"scale_inputs": ["boolean"]}
 ITERATION_CONSTRAINTS: dict[str, list[Any]] = {
@@ -48,7 +48,8 @@ class TaskProblem:
     """What a baseline learns from."""
 
     X: Floats  # (N, d): standardised
-    cells: Cells  # targets: standardised numbers, or -1 and 1
+    row_weights: Floats  # (N,): how often each row counts, positive
+    observations: Observations  # targets: standardised numbers, or -1 and 1; the weights of rows are in theirs
     outputs: Outputs
     data: dict[str, Any]  # what the user gave, for callbacks
 
@@ -57,17 +58,17 @@ class TaskProblem:
         """Number of outputs."""
         return len(self.outputs.tasks)
 
-    def balanced(self) -> TaskProblem:
-        """The same with weights by which outputs count alike, however many targets they have: 1 on average."""
-        counts = np.bincount(self.cells.outputs, minlength=self.n_outputs)
-        share = len(self.cells) / (self.n_outputs * np.maximum(counts, 1))
-        weights = self.cells.weights * share[self.cells.outputs]
-        return replace(self, cells=replace(self.cells, weights=weights))
+    def balance(self) -> TaskProblem:
+        """Return the same with weights by which outputs count alike, however many targets they have: 1 on average."""
+        seen = self.observations
+        counts = np.bincount(seen.outputs, self.row_weights[seen.rows], minlength=self.n_outputs)
+        share = counts.sum() / (self.n_outputs * np.where(counts > 0, counts, 1.0))
+        return replace(self, observations=replace(seen, weights=seen.weights * share[seen.outputs]))
 
     def linear(self, loss: Loss, constant: float) -> LinearTasks:
-        """The problem of linear scores; a constant above 0 is the column that carries the intercepts."""
+        """Return the problem of linear scores; a constant above 0 is the column that carries the intercepts."""
         X = np.column_stack([self.X, np.full(len(self.X), constant)]) if constant else self.X
-        return LinearTasks(X, self.cells, self.n_outputs, loss)
+        return LinearTasks(X, self.observations, self.n_outputs, loss, self.row_weights)
 
 
 class TaskModel(Saveable, CallbackSupportMixin):
@@ -89,12 +90,14 @@ class TaskModel(Saveable, CallbackSupportMixin):
         """Return the scores of standardised rows for every output, (n, M); of new tasks in further columns."""
 
     @abstractmethod
-    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Cells, Outputs]:
-        """Read targets."""
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
+        """Read the targets of rows with weights. Those of the observations returned are not the rows'."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Learn the tasks.
 
         Parameters
@@ -105,20 +108,27 @@ class TaskModel(Saveable, CallbackSupportMixin):
             ``task`` is one task.
         task : array-like of shape (n_samples,), default=None
             The task of each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        targets, cells, outputs = self._read(X, y, task)
+        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        given = {"task": task, "sample_weight": sample_weight}
+        metadata = {name: value for name, value in given.items() if value is not None}
+        data = {"X": rows, "y": y, "metadata": metadata} if metadata else {"X": rows, "y": y}
+        rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
+        targets, observations, outputs = self._read(rows, y, task, weights)
         if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
             check_no_empty_task(targets, "Leave it out.")
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs)
+        centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, sample_weight=weights)
         self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
-        data = {"X": X, "y": y} if task is None else {"X": X, "y": y, "metadata": {"task": task}}
+        counts = np.ones(len(rows)) if weights is None else weights
+        observations = replace(observations, weights=observations.weights * counts[observations.rows])
         with one_blas_thread():
-            self._learn(TaskProblem(centred, cells, outputs, data))
+            self._learn(TaskProblem(centred, counts, observations, outputs, data))
         return self
 
     def _run(
@@ -126,9 +136,11 @@ class TaskModel(Saveable, CallbackSupportMixin):
         problem: TaskProblem,
         fit: Callable[[Sequence[Any]], FitResult[Any]],
         attributes: Callable[[Any], dict[str, Any]],
+        stages: int | Mapping[str, int | None] | None = None,
     ) -> None:
         """Run an iterative fit: callbacks, progress bar, fitted attributes, trace, warnings."""
-        with FitReporter(self, int(self.max_iter), problem.data, attributes, self.verbose) as reporter:
+        most = int(self.max_iter) if stages is None else stages
+        with FitReporter(self, most, problem.data, attributes, self.verbose) as reporter:
             result = fit([reporter])
             for name, value in attributes(result.state).items():
                 setattr(self, name, value)
@@ -156,11 +168,11 @@ class TaskModel(Saveable, CallbackSupportMixin):
 class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
     """Numbers of several tasks."""
 
-    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Cells, Outputs]:
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
         targets = read_targets(y, task, X, numeric=True)
-        self.target_mean_, self.target_scale_ = _target_units(targets)
+        self.target_mean_, self.target_scale_ = _target_units(targets, weights)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
-        return targets, *regression_cells(targets.rows, targets.tasks, values, len(targets.ids))
+        return targets, *observe_numbers(targets.rows, targets.tasks, values, len(targets.ids))
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
@@ -197,11 +209,11 @@ class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
 class TaskClassifier(TaskModel, ClassifierMixin, BaseEstimator):
     """Labels of several tasks."""
 
-    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Cells, Outputs]:
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
         targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
-        return targets, *labelled_cells(targets, labels, self.class_weight)
+        return targets, *observe_labels(targets, labels, self.class_weight, sample_weight=weights)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -266,7 +278,7 @@ class LinearScores:
     intercept_: Floats
 
     def _scores(self, X: Floats) -> Floats:
-        return np.asarray(X @ self.coef_.T + self.intercept_)
+        return X @ self.coef_.T + self.intercept_
 
 
 def linear_attributes(weights: Floats, constant: float) -> dict[str, Any]:
@@ -276,15 +288,17 @@ def linear_attributes(weights: Floats, constant: float) -> dict[str, Any]:
     return {"coef_": weights[:, :-1], "intercept_": weights[:, -1] * constant}
 
 
-def _target_units(targets: Targets) -> tuple[Floats, Floats]:
+def _target_units(targets: Targets, weights: Floats | None) -> tuple[Floats, Floats]:
     """Return the mean and the scale of each task's targets: one for all with ``task=``, else each its own."""
     n_tasks = len(targets.ids)
+    counted = None if weights is None else weights[targets.rows]
     if targets.layout == "ragged":
-        _, mean, scale = standardized(targets.values[:, None], scaled=True)
+        _, mean, scale = standardized(targets.values[:, None], scaled=True, sample_weight=counted)
         return np.repeat(mean, n_tasks), np.repeat(scale, n_tasks)
-    seen = targets.counts > 0
     means, scales = np.zeros(n_tasks), np.ones(n_tasks)
-    for t in np.flatnonzero(seen):
-        _, mean, scale = standardized(targets.values[targets.tasks == t, None], scaled=True)
+    for t in np.flatnonzero(targets.counts > 0):
+        own = targets.tasks == t
+        values, of_task = targets.values[own, None], None if counted is None else counted[own]
+        _, mean, scale = standardized(values, scaled=True, sample_weight=of_task)
         means[t], scales[t] = mean[0], scale[0]
     return means, scales

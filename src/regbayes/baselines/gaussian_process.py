@@ -13,8 +13,9 @@ from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines import _process
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
-from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, Point, TaskRows
+from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, TaskRows
 from regbayes.estimators._common import generator
+from regbayes.joint.quasi_newton import Search
 
 ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
 
@@ -109,8 +110,8 @@ class MTGPRegressor(TaskRegressor):
 
     def _learn(self, problem: TaskProblem) -> None:
         _process.load_gpytorch()  # or say how to get it, before any work
-        cells = problem.cells
-        rows = TaskRows(problem.X[cells.rows], cells.outputs, cells.targets, problem.n_outputs)
+        seen = problem.observations
+        rows = TaskRows(problem.X[seen.rows], seen.outputs, seen.targets, seen.weights, problem.n_outputs)
         start = self._start(rows)
         inducing: Floats | None = None
         likelihood: Likelihood
@@ -120,15 +121,15 @@ class MTGPRegressor(TaskRegressor):
             inducing = _process.inducing_inputs(rows.X, start, int(self.n_inducing))
             likelihood = LikelihoodBound(rows, start, inducing)
 
-        def attributes(point: Point) -> dict[str, Any]:
-            found = likelihood.covariances(point.flat)
+        def attributes(at: Search) -> dict[str, Any]:
+            found = likelihood.covariances(at.position)
             exact = inducing is None
             weights = _process.exact_weights(rows, found) if exact else _process.bound_weights(rows, found, inducing)
             return {
                 "task_covariance_": found.tasks,
                 "length_scale_": found.length_scale,
                 "noise_variance_": found.noise_variance,
-                "log_marginal_likelihood_": -point.objective,
+                "log_marginal_likelihood_": -at.objective,
                 "_centres": weights.centres,
                 "_weights": weights.weights,
             }

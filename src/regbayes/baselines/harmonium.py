@@ -28,11 +28,11 @@ from regbayes.baselines._harmonium import (
     settings_of,
     valid_rows,
 )
-from regbayes.estimators._common import generator, one_blas_thread
+from regbayes.estimators._common import generator, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.harmonium import fit, predict
-from regbayes.models.harmonium.state import Data, State
-from regbayes.models.harmonium.units import Visible
+from regbayes.models.harmonium import learning, model
+from regbayes.models.harmonium.learning import Data
+from regbayes.models.harmonium.model import State
 
 
 def _in_mean_field(estimator: Any) -> bool:
@@ -44,25 +44,26 @@ def _in_mean_field(estimator: Any) -> bool:
 class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What both estimators do with rows."""
 
-    def _make_visible(self, X: Floats) -> Visible:
-        names = getattr(self, "feature_names_in_", None)
-        views = read_views(self.visible, X.shape[1], names)
-        check_values(views, X, names)
-        return make_visible(views, X, self.noise_variance, int(self.n_components))
-
-    def _learn(self, data: Data, visible: Visible, shown: dict[str, Any], C: float) -> None:
+    def _learn(self, data: Data, shown: dict[str, Any], C: float) -> None:
         """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes."""
         settings = settings_of(self, C=C)
+        names = getattr(self, "feature_names_in_", None)
+        views = read_views(self.visible, data.X.shape[1], names)
+        check_values(views, data.X, names)
+        visible = make_visible(views, data.X, data.weights, self.noise_variance, settings.n_components)
         previous = previous_state(self, visible)
         start = multipliers = None
         if previous is not None:
-            start, multipliers = previous.globals, previous.multipliers
-            if multipliers is not None and multipliers.shape != (len(data.X), len(data.cost)):
+            start, multipliers = previous.params, previous.multipliers
+            shape = None if data.targets is None else (len(data.X), data.targets.n_outputs)
+            if multipliers is not None and multipliers.shape != shape:
                 multipliers = None
         reporter = FitReporter(self, settings.max_iter, shown, self._attributes_of, self.verbose)
         with one_blas_thread(), reporter:
             rng = generator(self.random_state)
-            result = fit.fit(data, settings, visible, rng, start=start, warm_start=multipliers, callbacks=[reporter])
+            result = learning.fit(
+                data, settings, visible, rng, start=start, warm_start=multipliers, callbacks=[reporter]
+            )
             for name, value in self._attributes_of(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
@@ -77,7 +78,7 @@ class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin,
 
     def _expected(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "components_")
-        return predict.features(valid_rows(self, X), self._state)
+        return model.infer_features(valid_rows(self, X), self._state)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given hidden units, shape (n_samples, n_features); counts at their mean total."""
@@ -85,7 +86,7 @@ class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin,
         X = check_array(X, dtype=np.float64)
         if X.shape[1] != len(self.components_):
             raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return predict.reconstruct(X, self._state)
+        return model.reconstruct(X, self._state)
 
     @property
     def _n_features_out(self) -> int:
@@ -139,7 +140,7 @@ class ExponentialFamilyHarmonium(Harmonium):
         How columns are standardised: by mean and standard deviation where no hidden unit acts; for counts by the
         column's share of a row's total and the root of it.
     embedding_ : array of shape (n_samples, n_components)
-        Expected hidden units of the training rows.
+        Expected hidden units of the training rows, those of weight 0 left out.
     trace_ : Trace
         Course of the objective and its named terms.
     n_iter_ : int
@@ -202,30 +203,33 @@ class ExponentialFamilyHarmonium(Harmonium):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn the features of rows.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        visible = self._make_visible(X)
-        n = len(X)
-        data = Data(X, visible.statistic(X), np.zeros(n, dtype=np.int64), np.ones(n), np.zeros((1, 1)))
-        self._learn(data, visible, {"X": X}, C=0.0)
+        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
+        counted = weights > 0
+        shown = {"X": rows} if sample_weight is None else {"X": rows, "metadata": {"sample_weight": sample_weight}}
+        self._learn(Data(rows[counted], weights[counted]), shown, C=0.0)
         return self
 
     @available_if(_in_mean_field)
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log-density of each row, shape (n_samples,): exact for Gaussian columns, else in mean field."""
         check_is_fitted(self, "components_")
-        return predict.log_densities(valid_rows(self, X), self._state)
+        return model.log_densities(valid_rows(self, X), self._state.params, self._state.visible)
 
     @available_if(_in_mean_field)
     def score(self, X: ArrayLike, y: Any = None) -> float:

@@ -135,14 +135,15 @@ class BMTLRegressor(TaskRegressor):
         n_clusters = min(int(self.n_clusters), problem.n_outputs)
         settings = HierarchySettings(n_clusters, self.n_hidden, int(self.max_iter), float(self.tol))
         linear, rng = problem.linear("squared", CONSTANT), generator(self.random_state)
-        self._run(problem, lambda callbacks: hierarchy.fit(linear, settings, rng, callbacks), _attributes)
+        stages = hierarchy.list_stages(n_clusters, settings.max_iter)
+        self._run(problem, lambda callbacks: hierarchy.fit(linear, settings, rng, callbacks), _attributes, stages)
 
     def _scores(self, X: Floats) -> Floats:
         rows = np.column_stack([X, np.full(len(X), CONSTANT)])
         features = hierarchy.hidden_features(rows, self.hidden_coef_)
         shared = self.cluster_weights_ @ self.prior_mean_
         own = np.column_stack([self.coef_, self.intercept_])
-        return np.asarray(features @ np.vstack([own, shared]).T)
+        return features @ np.vstack([own, shared]).T
 
 
 def _attributes(state: Hierarchy) -> dict[str, Any]:

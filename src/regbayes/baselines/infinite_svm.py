@@ -22,11 +22,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.infinite_svm import fit, predict
-from regbayes.models.infinite_svm.init import initial_responsibilities
-from regbayes.models.infinite_svm.state import Data, Settings, State
+from regbayes.margins.targets import Classes
+from regbayes.models import infinite_svm
+from regbayes.models.infinite_svm import Data, Settings, State
 from regbayes.priors.dirichlet_process import expected_weights
 from regbayes.priors.normal_gamma import NormalGammaPrior
 
@@ -101,7 +101,8 @@ class InfiniteSVMClassifier(
         Weights of the inputs in each component.
     intercept_ : array of shape (n_components, n_classes) or (n_components, 1)
     responsibilities_ : array of shape (n_samples, n_components)
-        Posterior of the training rows' components, which knows their labels; `transform` does not.
+        Posterior of the training rows' components, which knows their labels, those of weight 0 left out; `transform`
+        does not.
     trace_ : Trace
         Course of the objective and its named terms.
     n_iter_ : int
@@ -198,25 +199,33 @@ class InfiniteSVMClassifier(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn components and their classifiers together.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        data = self._prepare(X, y)
-        settings = self._settings(X)
-        reporter = FitReporter(self, settings.max_iter, {"X": X, "y": y}, _attributes, self.verbose)
+        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
+        counted = weights > 0
+        data = self._prepare(rows[counted], labels[counted], weights[counted])
+        settings = self._settings(data)
+        shown: dict[str, Any] = {"X": rows, "y": labels}
+        if sample_weight is not None:
+            shown["metadata"] = {"sample_weight": sample_weight}
+        reporter = FitReporter(self, settings.max_iter, shown, _attributes, self.verbose)
         with one_blas_thread(), reporter:
             start, multipliers = self._start(data, settings)
-            result = fit.fit(data, settings, start, warm_start=multipliers, callbacks=[reporter])
+            result = infinite_svm.fit(data, settings, start, warm_start=multipliers, callbacks=[reporter])
             for name, value in _attributes(result.state).items():
                 setattr(self, name, value)
             self.trace_, self.n_iter_ = result.trace, result.n_iter
@@ -227,28 +236,28 @@ class InfiniteSVMClassifier(
         """Responsibilities, and multipliers if there are any, of the last solution or of a new start."""
         state: State | None = getattr(self, "_state", None) if self.warm_start else None
         if state is None or state.responsibilities.shape != (len(data.X), settings.n_components):
-            return initial_responsibilities(data.X, settings, generator(self.random_state)), None
+            return infinite_svm.start_responsibilities(data, settings, generator(self.random_state)), None
         multipliers = state.multipliers
-        if multipliers is not None and multipliers.shape[1] != len(data.cost):
+        if multipliers is not None and multipliers.shape[1] != data.targets.n_outputs:
             multipliers = None
         return state.responsibilities, multipliers
 
-    def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
-        """Validate labels, weights and costs; remember the classes."""
+    def _prepare(self, X: Floats, y: NDArray[Any], weights: Floats) -> Data:
+        """Validate labels and costs; remember the classes."""
         check_classification_targets(y)
         self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
+        by_class = weights_by_class(self.class_weight, self.classes_, codes, weights)
         cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, codes, by_class[codes], cost)
+        return Data(X, weights, Classes(codes, cost, float(self.C) * by_class[codes] * weights))
 
-    def _settings(self, X: Floats) -> Settings:
+    def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)
-        rate = shape * _believed_variance(self.variance_prior, X)
+        mean = data.weights @ data.X / data.weights.sum()
+        rate = shape * _believed_variance(self.variance_prior, data, mean)
         return Settings(
             n_components=int(self.n_components),
             alpha=float(self.alpha),
-            prior=NormalGammaPrior(X.mean(axis=0), float(self.mean_precision_prior), shape, rate),
-            C=float(self.C),
+            prior=NormalGammaPrior(mean, float(self.mean_precision_prior), shape, rate),
             squared=self.loss == "squared_hinge",
             generative_weight=float(self.generative_weight),
             fit_intercept=bool(self.fit_intercept),
@@ -260,11 +269,11 @@ class InfiniteSVMClassifier(
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return how likely each component is for rows whose labels are not known, shape (n_samples, n_components)."""
-        return predict.responsibilities(self._valid(X), self._state)
+        return infinite_svm.infer_responsibilities(self._valid(X), self._state.params)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = predict.decide(self._valid(X), self._state)
+        scores = infinite_svm.score(self._valid(X), self._state)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -281,11 +290,11 @@ class InfiniteSVMClassifier(
         return len(self.coef_)
 
 
-def _believed_variance(variance_prior: Any, X: Floats) -> Floats:
+def _believed_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
     """Turn the parameter into a variance for each column; columns that do not vary get 1, which says nothing."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        variance = X.var(axis=0)
-    constant = np.ptp(X, axis=0) == 0
+        variance = data.weights @ np.square(data.X - mean) / data.weights.sum()
+    constant = np.ptp(data.X, axis=0) == 0
     lost = (variance < np.finfo(np.float64).tiny) & ~constant
     if not np.all(np.isfinite(variance)) or np.any(lost):
         raise ValueError(f"X is too {'small' if np.any(lost) else 'large'} to square it: give it in other units")
@@ -301,8 +310,8 @@ def _believed_variance(variance_prior: Any, X: Floats) -> Floats:
 
 
 def _attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes; a binary classifier is the difference of its two answers."""
-    classifier, components = state.classifier, state.globals.components
+    """Fitted attributes; a binary classifier is the difference of its two classes."""
+    classifier, components = state.classifiers, state.params.components
     D = components.centre.shape[1]
     coef = classifier.weights[:, :, :D]
     intercept = -coef @ classifier.centre
@@ -313,7 +322,7 @@ def _attributes(state: State) -> dict[str, Any]:
     return {
         "coef_": coef,
         "intercept_": intercept,
-        "weights_": expected_weights(state.globals.sticks),
+        "weights_": expected_weights(state.params.sticks),
         "means_": components.centre,
         "variances_": 1.0 / components.precision,
         "responsibilities_": state.responsibilities,

@@ -17,9 +17,10 @@ from regbayes._types import Floats
 from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes, latent_attributes, scores
 from regbayes.baselines.harmonium import Harmonium
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
-from regbayes.models.harmonium.state import Data, State
-from regbayes.models.harmonium.units import Visible
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, row_weights
+from regbayes.margins.targets import Classes
+from regbayes.models.harmonium.learning import Data
+from regbayes.models.harmonium.model import State
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -148,30 +149,37 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, Harmonium):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn features and classifier together.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        visible = self._make_visible(X)
-        self._learn(self._prepare(X, y, visible), visible, {"X": X, "y": y}, C=float(self.C))
+        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        given = row_weights(sample_weight, rows)
+        weights = np.ones(len(rows)) if given is None else given
+        counted = weights > 0
+        shown: dict[str, Any] = {"X": rows, "y": labels}
+        if sample_weight is not None:
+            shown["metadata"] = {"sample_weight": sample_weight}
+        self._learn(self._prepare(rows[counted], labels[counted], weights[counted]), shown, C=float(self.C))
         return self
 
-    def _prepare(self, X: Floats, y: NDArray[Any], visible: Visible) -> Data:
-        """Validate labels, weights and costs; remember the classes."""
+    def _prepare(self, X: Floats, y: NDArray[Any], weights: Floats) -> Data:
+        """Validate labels and costs; remember the classes."""
         check_classification_targets(y)
         self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
+        by_class = weights_by_class(self.class_weight, self.classes_, codes, weights)
         cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, visible.statistic(X), codes, by_class[codes], cost)
+        return Data(X, weights, Classes(codes, cost, float(self.C) * by_class[codes] * weights))
 
     def _attributes_of(self, state: State) -> dict[str, Any]:
         return latent_attributes(state) | classifier_attributes(state)

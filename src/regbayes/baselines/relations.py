@@ -52,7 +52,7 @@ class _RelatedTasks(LinearScores, TaskModel):
             max_iter=int(self.max_iter),
             tol=float(self.tol),
         )
-        linear = (problem.balanced() if self.balance_tasks else problem).linear(self._loss, constant)
+        linear = (problem.balance() if self.balance_tasks else problem).linear(self._loss, constant)
         self._run(
             problem,
             lambda callbacks: relations.fit(linear, settings, callbacks),

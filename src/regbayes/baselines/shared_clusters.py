@@ -181,7 +181,7 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         unit = float(np.median(apart[apart > 0])) if np.any(apart > 0) else 1.0
         with np.errstate(over="ignore"):  # of narrow kernels
             widths = np.minimum(squareform(apart) / unit / float(self.kernel_width), FARTHEST)
-        return np.asarray(-0.5 * widths**2)
+        return -0.5 * widths**2
 
     def _given_places(self, n_outputs: int) -> Floats:
         places = check_array(self.task_locations, dtype=np.float64, input_name="task_locations")
@@ -195,12 +195,13 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
 
 def _places(problem: TaskProblem) -> Floats:
     """Mean inputs of the rows that have the label, for each output."""
-    cells = problem.cells
-    yes = cells.targets > 0
-    sums, counts = np.zeros((problem.n_outputs, problem.X.shape[1])), np.zeros(problem.n_outputs)
-    np.add.at(sums, cells.outputs[yes], problem.X[cells.rows[yes]])
-    np.add.at(counts, cells.outputs[yes], 1.0)
-    return np.asarray(sums / np.maximum(counts, 1.0)[:, None])
+    seen = problem.observations
+    yes = seen.targets > 0
+    rows, outputs = seen.rows[yes], seen.outputs[yes]
+    sums = np.zeros((problem.n_outputs, problem.X.shape[1]))
+    np.add.at(sums, outputs, problem.row_weights[rows, None] * problem.X[rows])
+    counts = np.bincount(outputs, problem.row_weights[rows], minlength=problem.n_outputs)
+    return sums / np.where(counts > 0, counts, 1.0)[:, None]
 
 
 def _attributes(state: Clusters) -> dict[str, Any]:

@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.linear_model import Ridge
-from sklearn.svm import LinearSVC
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
@@ -17,11 +15,17 @@ from regbayes.baselines._linear_tasks import (
     TaskClassifier,
     TaskProblem,
     TaskRegressor,
+    linear_attributes,
 )
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._reporting import FitReporter
+from regbayes.framework.coordinate_ascent import TaskLayout
+from regbayes.framework.dual_forms import BoxDual
+from regbayes.margins.solvers import solve_tasks
+from regbayes.margins.targets import hinge_loss
 
-LIBLINEAR_STEPS = 10_000
+TOL = 1e-12  # duality gap, relative to the objective
+MAX_EPOCHS = 10_000.0
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -79,9 +83,11 @@ class SingleTaskRegressor(LinearScores, TaskRegressor):
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
             fitted = []
-            for here in problem.linear("squared", 0.0).slices():
+            for here in problem.linear("squared", 0.0).slices:
                 model = Ridge(self.alpha, fit_intercept=self.fit_intercept)
-                fitted.append(model.fit(problem.X[problem.cells.rows[here]], problem.cells.targets[here]))
+                seen = problem.observations
+                rows = problem.X[seen.rows[here]]
+                fitted.append(model.fit(rows, seen.targets[here], sample_weight=seen.weights[here]))
             self.coef_ = np.stack([model.coef_ for model in fitted])
             self.intercept_ = np.array([float(model.intercept_) for model in fitted])
 
@@ -154,15 +160,15 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
 
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
-            machines = [self._machine(problem, here) for here in problem.linear("squared_hinge", 0.0).slices()]
-            self.coef_ = np.stack([weights for weights, _ in machines])
-            self.intercept_ = np.array([intercept for _, intercept in machines])
-
-    def _machine(self, problem: TaskProblem, here: slice) -> tuple[Floats, float]:
-        """Return the weights and the intercept of one output."""
-        signs, rows = problem.cells.targets[here], problem.X[problem.cells.rows[here]]
-        if len(np.unique(signs)) < 2:  # one answer throughout (or weights of 0): that answer, whatever the inputs
-            return np.zeros(rows.shape[1]), float(signs[:1].sum())
-        model = LinearSVC(C=self.C, fit_intercept=self.fit_intercept, random_state=0, max_iter=LIBLINEAR_STEPS)
-        model.fit(rows, signs, sample_weight=problem.cells.weights[here])
-        return model.coef_[0], float(np.squeeze(model.intercept_))
+            constant = 1.0 if self.fit_intercept else 0.0
+            linear, seen = problem.linear("squared_hinge", constant), problem.observations
+            form = hinge_loss(seen.targets, float(self.C) * seen.weights, squared=True).dual_form(len(seen))
+            assert isinstance(form, BoxDual)
+            layout = TaskLayout(seen.rows, seen.outputs, np.arange(problem.n_outputs))
+            found = solve_tasks(linear.X, form.reflect(), layout, tol=TOL, max_epochs=MAX_EPOCHS)
+            attributes = linear_attributes(found.weights, constant)
+            self.coef_, self.intercept_ = attributes["coef_"].copy(), attributes["intercept_"].copy()
+            for m, here in enumerate(linear.slices):
+                signs = seen.targets[here]
+                if len(np.unique(signs)) < 2:  # one class throughout (or weights of 0): that class, whatever the inputs
+                    self.coef_[m], self.intercept_[m] = 0.0, float(signs[:1].sum())

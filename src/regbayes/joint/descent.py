@@ -24,7 +24,7 @@ from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
 from regbayes.joint.quasi_newton import Moves
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
+from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance, ToleranceSchedule
 
 Block = TypeVar("Block")
 
@@ -33,7 +33,7 @@ Block = TypeVar("Block")
 class DescentOptions:
     """How to descend. Everything is a number."""
 
-    tolerance: ToleranceSchedule  # of the head
+    tolerance: ToleranceSchedule = DEFAULT_SCHEDULE  # of the head
     max_trials: int = 10  # lengths that a line search tries
     memory: int = quasi_newton.MEMORY  # pairs that L-BFGS remembers
     blocks_every: int = 0  # steps between updates in closed form; 0: never

@@ -7,6 +7,7 @@ a step. The caller owns the points; these functions see arrays and numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -113,3 +114,52 @@ def shorten(length: float, rise: float, slope: float) -> float:
     curve = rise - slope * length
     best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
     return min(max(best, 0.1 * length), 0.5 * length)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A point of a plain function of numbers, its gradient, and what is remembered."""
+
+    position: Reals
+    objective: float
+    gradient: Reals
+    moves: Moves = ()
+
+
+def descend(
+    function: Callable[[Reals], tuple[float, Reals]],
+    search: Search,
+    *,
+    first_length: float | None = None,
+    longest: float = np.inf,
+    max_trials: int = 20,
+) -> Search | None:
+    """Take one step down a function that returns its value and gradient; None where no step lowers it.
+
+    Parameters
+    ----------
+    function : callable
+    search : Search
+    first_length : float, default=None
+        Length of a step where nothing is remembered. By default it is that of the gradient.
+    longest : float, default=inf
+        Length of any step at most.
+    max_trials : int, default=20
+    """
+
+    def evaluate(position: Reals) -> Search:
+        return Search(position, *function(position))
+
+    way = direction(search.gradient, search.moves, first_length)
+    way *= min(1.0, longest / max(float(np.linalg.norm(way)), np.finfo(np.float64).tiny))
+    slope = dot(search.gradient, way)
+    found = backtrack(lambda length: evaluate(search.position + length * way), search.objective, slope, max_trials)
+    if found is not None:
+        after = found[0]
+        change = after.gradient - search.gradient
+        return replace(after, moves=remember(search.moves, after.position - search.position, change))
+    if not search.moves:
+        return None
+    # What is remembered of the curvature misleads: begin anew from the gradient.
+    anew = replace(search, moves=())
+    return descend(function, anew, first_length=first_length, longest=longest, max_trials=max_trials)

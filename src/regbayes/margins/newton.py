@@ -6,7 +6,8 @@ creeping: many rows, few features, large C. A step needs nothing of the rows but
 by threads or lie on other machines; sums are taken in the order of the blocks.
 
 The certificate is free. The multipliers are the slopes of the losses at the scores, and at those the duality gap is
-``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss.
+``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
+that leaves some weights free has no covariance; there the fall of the last step stands in for the gap.
 
 The squared multi-class hinge is not smooth where several classes tie. It is smoothed inside each row: a share delta of
 the ridge acts on the squares of a row's multipliers and the rest on the square of their sum. With delta to 0 that is
@@ -15,13 +16,14 @@ the loss itself, at 1 a margin for each class. What the smoothing adds to the ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Protocol
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Array, Floats, Integers, Reals
 from regbayes.engine import Status
@@ -202,6 +204,28 @@ class SimplexBlock:
         return phi
 
 
+class Prior(Protocol):
+    """A Gaussian prior of the weights, in coordinates of its own: weights are a linear function of a position."""
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights of the outputs (outputs, d) at a position."""
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the position where that by the weights is given."""
+
+    def precision(self, position: Floats) -> Floats:
+        """Return the prior precision times a position."""
+
+    def covariance(self, gradient: Floats) -> Floats | None:
+        """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
+
+    def solve(self, curvature: Floats, right: Floats) -> Floats:
+        """Solve ``(precision + curvature) x = right`` for positions; the curvature is that of weights (outputs, d, d).
+
+        Roughly is enough: steps go on until the gap is small.
+        """
+
+
 @dataclass(frozen=True)
 class SharedPrior:
     """Standard normal weights ``w_t = own_t + rho common_group(t)``.
@@ -218,6 +242,14 @@ class SharedPrior:
     def coupling(self) -> Floats:
         """``c`` of each group, shape (groups,)."""
         return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group).astype(np.float64))
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights themselves: positions are weights."""
+        return position
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the weights as it is."""
+        return gradient
 
     def precision(self, weights: Floats) -> Floats:
         """Return the prior precision times weights."""
@@ -261,9 +293,10 @@ def _solve_each(systems: Floats, right: Floats) -> Floats:
 class NewtonSolution:
     """Weights and their certificate."""
 
+    position: Floats  # in the prior's coordinates
     weights: Floats  # (outputs, d)
     value: float  # of the primal, without smoothing
-    gap: float  # above the minimum by this at most, what smoothing adds included
+    gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
     n_passes: int  # over all rows, products with the curvature included
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
     smoothing: float = 0.0  # delta
@@ -271,7 +304,7 @@ class NewtonSolution:
 
 def solve_boxes(
     blocks: Sequence[BoxBlock],
-    prior: SharedPrior,
+    prior: Prior,
     start: Floats,
     *,
     tol: float,
@@ -283,8 +316,9 @@ def solve_boxes(
     Parameters
     ----------
     blocks : sequence of BoxBlock
-    prior : SharedPrior
-    start : (outputs, d)
+    prior : Prior
+    start : array
+        A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).
     tol : float
     max_passes : float
         Over the rows.
@@ -325,20 +359,22 @@ def solve_simplexes(
 
 
 class _Problem:
-    """The primal objective as a function of the weights, over all blocks."""
+    """The primal objective as a function of the position, over all blocks."""
 
-    def __init__(self, blocks: Sequence[Block], prior: SharedPrior, executor: Executor) -> None:
+    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor) -> None:
         self.blocks, self.prior, self.executor = blocks, prior, executor
         self.n_passes = 0
 
-    def at(self, weights: Floats) -> _Point:
+    def at(self, position: Floats) -> _Point:
         self.n_passes += 1
+        weights = self.prior.weights(position)
         sums = self.executor.map_reduce(methodcaller("sums", weights), self.blocks)
-        held = self.prior.precision(weights)
-        gradient = held - sums.pulled
-        penalty = 0.5 * float(np.vdot(held, weights))
-        gap = 0.5 * float(np.vdot(gradient, self.prior.covariance(gradient)))
-        return _Point(weights, penalty + sums.loss, sums, gradient, gap)
+        held = self.prior.precision(position)
+        gradient = held - self.prior.pull_back(sums.pulled)
+        penalty = 0.5 * float(np.vdot(held, position))
+        spread = self.prior.covariance(gradient)
+        gap = np.inf if spread is None else 0.5 * float(np.vdot(gradient, spread))
+        return _Point(position, weights, penalty + sums.loss, sums, gradient, gap)
 
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix."""
@@ -346,21 +382,28 @@ class _Problem:
         mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
         if not mixing:
             return -self.prior.solve(curvature, at.gradient)
-        factors = [cho_factor(block + np.eye(len(block))) for block in curvature]
+        factors, shape = [cho_factor(block + np.eye(len(block))) for block in curvature], at.gradient.shape
 
-        def precondition(v: Floats) -> Floats:
-            return np.stack([cho_solve(factor, row) for factor, row in zip(factors, v, strict=True)])
+        def precondition(flat: Floats) -> Floats:
+            rows = zip(factors, flat.reshape(shape), strict=True)
+            return np.concatenate([cho_solve(factor, row) for factor, row in rows])
 
-        def product(v: Floats) -> Floats:
+        def multiply(flat: Floats) -> Floats:
             self.n_passes += 1
+            v = flat.reshape(shape)
             bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
-            return self.prior.precision(v) + bent
+            return (self.prior.precision(v) + bent).ravel()
 
-        return _conjugate_gradients(product, -at.gradient, precondition)
+        size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()
+        # The closer the solution is, the more closely the system is solved.
+        share = min(0.3, float(np.sqrt(right @ precondition(right))))
+        found, _ = cg(LinearOperator(size, multiply), right, rtol=share, M=LinearOperator(size, precondition))
+        return found.reshape(shape)
 
 
 @dataclass(frozen=True)
 class _Point:
+    position: Floats
     weights: Floats
     objective: float  # smoothed, where it is
     sums: BlockSums
@@ -369,7 +412,7 @@ class _Point:
 
     def solution(self, n_passes: int, status: Status) -> NewtonSolution:
         value = self.objective - self.sums.excess
-        return NewtonSolution(self.weights, value, self.gap + self.sums.bias, n_passes, status)
+        return NewtonSolution(self.position, self.weights, value, self.gap + self.sums.bias, n_passes, status)
 
 
 def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
@@ -383,7 +426,10 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) ->
         moved = _line_search(problem, at)
         if moved is None:
             return at.solution(problem.n_passes, Status.STALLED)
+        settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
         at = moved
+        if settled:
+            return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 
@@ -393,29 +439,8 @@ def _line_search(problem: _Problem, at: _Point) -> _Point | None:
     slope = float(np.vdot(at.gradient, direction))
     length = 1.0
     for _ in range(MAX_HALVINGS):
-        moved = problem.at(at.weights + length * direction)
+        moved = problem.at(at.position + length * direction)
         if moved.objective <= at.objective + SUFFICIENT * length * slope + ROUNDING * abs(at.objective):
             return moved if moved.gap < at.gap or moved.objective < at.objective else None
         length *= 0.5
     return None
-
-
-def _conjugate_gradients(
-    product: Callable[[Floats], Floats], right: Floats, precondition: Callable[[Floats], Floats]
-) -> Floats:
-    """Solve a symmetric system roughly: the closer to the solution the problem is, the less roughly."""
-    x, residual = np.zeros_like(right), right
-    scaled = precondition(residual)
-    direction, inner = scaled, float(np.vdot(residual, scaled))
-    first = inner
-    share = min(0.1, float(np.sqrt(first)))
-    for _ in range(10 * right.size):
-        if inner <= share**2 * first:
-            break
-        along = product(direction)
-        step = inner / float(np.vdot(direction, along))
-        x, residual = x + step * direction, residual - step * along
-        scaled = precondition(residual)
-        before, inner = inner, float(np.vdot(residual, scaled))
-        direction = scaled + (inner / before) * direction
-    return x
