@@ -9,18 +9,18 @@ from scipy.stats import multivariate_normal
 
 from multitask_tools import groups
 from regbayes.baselines import BMTLRegressor
+from regbayes.margins.targets import observe_numbers
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import HierarchySettings, TaskPrior
 from regbayes.models.linear_tasks.problem import LinearTasks
-from regbayes.models.mt_ilsvm.cells import regression_cells
 
 
 def small_problem(n_tasks: int = 4, n_columns: int = 3):
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), [5, 2, 7, 3])
     X = np.column_stack([rng.standard_normal((len(task), n_columns - 1)), np.ones(len(task))])
-    cells, _ = regression_cells(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
-    return LinearTasks(X, cells, n_tasks, "squared", np.ones(len(task)))
+    observations, _ = observe_numbers(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
+    return LinearTasks(X, observations, n_tasks, "squared", np.ones(len(task)))
 
 
 def some_prior(n_clusters: int, n_weights: int, hidden=None) -> TaskPrior:

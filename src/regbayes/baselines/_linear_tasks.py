@@ -23,13 +23,13 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats
 from regbayes.engine import FitResult
 from regbayes.estimators._common import NOT_NEGATIVE, one_blas_thread
-from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
+from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import check_task_given, standardized
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._tasks import Targets, check_no_empty_task, known_codes, read_targets, take_weighted_rows
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
+from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.linear_tasks.problem import LinearTasks, Loss
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs, regression_cells
 
 TASK_CONSTRAINTS: dict[str, list[Any]] = {"scale_inputs": ["boolean"]}
 ITERATION_CONSTRAINTS: dict[str, list[Any]] = {
@@ -49,7 +49,7 @@ class TaskProblem:
 
     X: Floats  # (N, d): standardised
     row_weights: Floats  # (N,): how often each row counts, positive
-    observations: Cells  # targets: standardised numbers, or -1 and 1; the weights of rows are in theirs
+    observations: Observations  # targets: standardised numbers, or -1 and 1; the weights of rows are in theirs
     outputs: Outputs
     data: dict[str, Any]  # what the user gave, for callbacks
 
@@ -90,7 +90,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         """Return the scores of standardised rows for every output, (n, M); of new tasks in further columns."""
 
     @abstractmethod
-    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Cells, Outputs]:
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
         """Read the targets of rows with weights. Those of the observations returned are not the rows'."""
 
     @with_callbacks
@@ -151,7 +151,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         """Return scores: for every output, (n, M); with tasks, those of each row's own, (n, outputs of a task)."""
         check_is_fitted(self, "tasks_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        check_task_given(self, task)
+        check_task_given(type(self).__name__, self._layout, task)
         scores = self._scores(np.asarray((X - self.mean_) / self.scale_))
         if self._layout != "ragged":
             return scores[:, : len(self._outputs.tasks)]
@@ -168,11 +168,11 @@ class TaskModel(Saveable, CallbackSupportMixin):
 class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
     """Numbers of several tasks."""
 
-    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Cells, Outputs]:
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
         targets = read_targets(y, task, X, numeric=True)
         self.target_mean_, self.target_scale_ = _target_units(targets, weights)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
-        return targets, *regression_cells(targets.rows, targets.tasks, values, len(targets.ids))
+        return targets, *observe_numbers(targets.rows, targets.tasks, values, len(targets.ids))
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
@@ -209,11 +209,11 @@ class TaskRegressor(TaskModel, RegressorMixin, BaseEstimator):
 class TaskClassifier(TaskModel, ClassifierMixin, BaseEstimator):
     """Labels of several tasks."""
 
-    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Cells, Outputs]:
+    def _read(self, X: Floats, y: Any, task: Any, weights: Floats | None) -> tuple[Targets, Observations, Outputs]:
         targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
-        return targets, *labelled_cells(targets, labels, self.class_weight, sample_weight=weights)
+        return targets, *observe_labels(targets, labels, self.class_weight, sample_weight=weights)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.

@@ -1,4 +1,4 @@
-"""Labels of several tasks: classes, prices, and the model's outputs for them."""
+"""Labels of several tasks: classes, factors on C, and the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from regbayes._types import Floats, Integers
 from regbayes.estimators._classes import chosen_classes, cost_matrix
 from regbayes.estimators._tasks import Layout, Targets, listed, natural
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
+from regbayes.margins.targets import Observations, Outputs, observe_classes
 
 
 @dataclass(frozen=True)
@@ -89,25 +89,25 @@ def _check_two(n_classes: int) -> None:
         raise ValueError(f"labels of at least 2 classes are needed, got {n_classes} class(es)")
 
 
-def labelled_cells(
+def observe_labels(
     targets: Targets,
     labels: Labels,
     class_weight: Any = None,
     cost: ArrayLike | None = None,
     sample_weight: Floats | None = None,
-) -> tuple[Cells, Outputs]:
-    """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes.
+) -> tuple[Observations, Outputs]:
+    """Return the model's observations and outputs. Tasks share weights, class by class, if they have the same classes.
 
-    Weights of rows are heard where classes are balanced; they are not in the cells.
+    Weights of rows are heard where classes are balanced; they are not in the observations, because the model is told.
     """
     weights = class_weights(class_weight, targets, labels, sample_weight)
     costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
-    cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
+    observations, outputs = observe_classes(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
     kind = np.array([kinds[tuple(classes.tolist())] for classes in labels.classes])
     pairs = np.stack([kind[outputs.tasks], outputs.classes], axis=1)
     outputs = replace(outputs, groups=np.unique(pairs, axis=0, return_inverse=True)[1].ravel().astype(np.int64))
-    return cells, outputs
+    return observations, outputs
 
 
 def class_weights(
@@ -150,7 +150,7 @@ def class_weights(
         raise ValueError(f"class_weight must be finite and not negative, got {factors[wrong][0]}")
     if not factors[place].any():
         raise ValueError("class_weight is zero for every class that is observed")
-    return np.asarray(factors[place])
+    return factors[place]
 
 
 def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:

@@ -18,8 +18,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from regbayes._types import Floats
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.margins.newton import BoxBlock, NewtonSolution, Prior, solve_boxes
-from regbayes.margins.targets import hinge_loss, tube_loss
-from regbayes.models.mt_ilsvm.cells import Cells
+from regbayes.margins.targets import Observations, hinge_loss, tube_loss
 
 Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds
 
@@ -36,7 +35,7 @@ class LinearTasks:
     """
 
     X: Floats  # (N, d): standardised; a constant last column carries the intercepts, if there are any
-    observations: Cells
+    observations: Observations
     n_outputs: int
     loss: Loss
     row_weights: Floats  # (N,): how often each row counts, which the observations' weights have already
