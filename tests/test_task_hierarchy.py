@@ -19,8 +19,8 @@ def small_problem(n_tasks: int = 4, n_columns: int = 3):
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), [5, 2, 7, 3])
     X = np.column_stack([rng.standard_normal((len(task), n_columns - 1)), np.ones(len(task))])
-    cells, _ = observe_numbers(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
-    return LinearTasks(X, cells, n_tasks, "squared", np.ones(len(task)))
+    observations, _ = observe_numbers(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
+    return LinearTasks(X, observations, n_tasks, "squared", np.ones(len(task)))
 
 
 def some_prior(n_clusters: int, n_weights: int, hidden=None) -> TaskPrior:

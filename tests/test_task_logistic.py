@@ -27,8 +27,8 @@ def small_problem(n_tasks: int = 4, n_columns: int = 5, n_rows: int = 30, seed: 
     tasks, rows = np.nonzero(rng.random((n_tasks, n_rows)) < 0.8)
     weights = 2.0 * rng.standard_normal((n_tasks, n_columns))
     answers = np.sum(X[rows] * weights[tasks], axis=1) + rng.logistic(size=len(rows)) > 0
-    cells, _ = observe_classes(rows, tasks, answers.astype(np.int64), np.full(n_tasks, 2))
-    return LinearTasks(X, cells, n_tasks, "logistic", np.ones(len(X)))
+    observations, _ = observe_classes(rows, tasks, answers.astype(np.int64), np.full(n_tasks, 2))
+    return LinearTasks(X, observations, n_tasks, "logistic", np.ones(len(X)))
 
 
 # --- the bound
