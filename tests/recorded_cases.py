@@ -698,7 +698,6 @@ HARMONIUM_CHANGES = {
     "sampled zeros and ones": change(yes_no_columns, visible="bernoulli", max_iter=2, **SAMPLED),
     "sampled counts": change(count_columns, visible="poisson", max_iter=2, **SAMPLED),
     "start only": change(max_iter=0),
-    "fitted twice": again(warm_start=True),
 }
 EFH = {"n_components": 3, "max_iter": 6, "tol": 0.0, "random_state": 0}
 MMH = {"n_components": 3, "C": 0.1, "max_iter": 6, "random_state": 0}
@@ -722,7 +721,6 @@ INFINITE_SVM_CHANGES = {
     "variance": change(variance_prior=2.0),
     "variances": change(variance_prior=(1.0, 3.0)),
     "start only": change(max_iter=0),
-    "fitted twice": again(warm_start=True),
 }
 TASK_CHANGES = {"inputs as they are": change(scale_inputs=False)}
 TASKS_OF_NUMBERS = {

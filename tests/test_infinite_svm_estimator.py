@@ -114,7 +114,7 @@ def test_units_of_the_rows_change_nothing_but_the_classifiers():
     np.testing.assert_allclose(scaled.means_, 1e4 * fitted.means_ - 3e5, rtol=1e-6)
 
 
-# --- names, going on, callbacks, saving
+# --- names, callbacks, saving
 
 
 def test_the_seed_decides():
@@ -136,16 +136,6 @@ def test_labels_may_be_words():
     fitted = isvm().fit(X, words[y])
     assert list(fitted.classes_) == list(words)
     np.testing.assert_array_equal(fitted.predict(X), words[isvm().fit(X, y).predict(X)])
-
-
-def test_a_warm_start_goes_on():
-    model = isvm(6, init="kmeans", max_iter=2, warm_start=True, tol=0.0).fit(X, y)
-    before = model.trace_.objective
-    after = model.fit(X, y).trace_.objective
-    assert after[0] == pytest.approx(before[-1], rel=1e-4)
-    assert after[-1] < before[-1]
-    model.fit(X[:80], y[:80])  # other rows: from a new start
-    assert model.responsibilities_.shape == (80, 6)
 
 
 class Watch:

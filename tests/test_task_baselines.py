@@ -52,7 +52,7 @@ LOGISTIC = [
 ]
 CLASSIFIERS = [*(partial(model) for model in (SingleTaskClassifier, MTRLClassifier, ASOClassifier)), *LOGISTIC]
 EVERY = [*REGRESSORS, *CLASSIFIERS]
-ITERATIVE = [make for make in EVERY if hasattr(make(), "verbose")]
+ITERATIVE = [make for make in EVERY if hasattr(make(), "max_iter")]
 
 
 def name_of(make):

@@ -6,91 +6,71 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines._harmonium import (
     HARMONIUM_CONSTRAINTS,
     check_values,
     latent_attributes,
+    make_settings,
     make_visible,
-    previous_state,
     read_views,
-    settings_of,
-    valid_rows,
+    views_of,
 )
-from regbayes.estimators._common import generator, one_blas_thread, row_weights
-from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._bases import LatentModel, fit_data
+from regbayes.estimators._common import drop_weightless, generator, row_weights
 from regbayes.models.harmonium import learning, model
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
 
 
-def _in_mean_field(estimator: Any) -> bool:
-    if estimator.learning != "mean_field":
+def _in_mean_field(harmonium: ExponentialFamilyHarmonium) -> bool:
+    if harmonium.learning != "mean_field":
         raise AttributeError('log-densities need a normaliser, which only learning="mean_field" has')
     return True
 
 
-class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Harmonium(LatentModel):
     """What both estimators do with rows."""
 
-    def _learn(self, data: Data, shown: dict[str, Any], C: float) -> None:
-        """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes."""
-        settings = settings_of(self, C=C)
+    def _fit_units(self, data: Data, shown: dict[str, Any]) -> None:
+        """Fit the model and set the fitted attributes."""
+        settings = make_settings(self.get_params(deep=False))
         names = getattr(self, "feature_names_in_", None)
         views = read_views(self.visible, data.X.shape[1], names)
         check_values(views, data.X, names)
         visible = make_visible(views, data.X, data.weights, self.noise_variance, settings.n_components)
-        previous = previous_state(self, visible)
-        start = multipliers = None
-        if previous is not None:
-            start, multipliers = previous.params, previous.multipliers
-            shape = None if data.targets is None else (len(data.X), data.targets.n_outputs)
-            if multipliers is not None and multipliers.shape != shape:
-                multipliers = None
-        reporter = FitReporter(self, settings.max_iter, shown, self._attributes_of, self.verbose)
-        with one_blas_thread(), reporter:
-            rng = generator(self.random_state)
-            result = learning.fit(
-                data, settings, visible, rng, start=start, warm_start=multipliers, callbacks=[reporter]
-            )
-            for name, value in self._attributes_of(result.state).items():
-                setattr(self, name, value)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
+        rng = generator(self.random_state)
+        self._run(
+            lambda callbacks: learning.fit(data, settings, visible, rng, callbacks=callbacks),
+            self._attributes,
+            settings.max_iter,
+            shown,
+        )
 
-    def _attributes_of(self, state: State) -> dict[str, Any]:
+    def _attributes(self, state: State) -> dict[str, Any]:
         return latent_attributes(state)
+
+    def _valid_rows(self, X: ArrayLike) -> Floats:
+        rows = super()._valid_rows(X)
+        check_values(views_of(self._state.visible), rows, getattr(self, "feature_names_in_", None))
+        return rows
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the expected hidden units of rows, shape (n_samples, n_components)."""
         return self._expected(X)
 
     def _expected(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "components_")
-        return model.infer_features(valid_rows(self, X), self._state)
+        return model.infer_features(self._valid_rows(X), self._state)  # whatever form `set_output` gives transform's
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given hidden units, shape (n_samples, n_features); counts at their mean total."""
-        check_is_fitted(self, "components_")
-        X = check_array(X, dtype=np.float64)
-        if X.shape[1] != len(self.components_):
-            raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return model.reconstruct(X, self._state)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
+        return model.reconstruct(self._valid_features(X), self._state)
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -100,6 +80,10 @@ class ExponentialFamilyHarmonium(Harmonium):
     Visible units (the columns of X: real values, zeros and ones, or counts) are joined to Gaussian hidden units, and
     the expected hidden units of a row are its features. In front of a linear classifier this is the two-stage baseline
     of `MaxMarginHarmoniumClassifier`, which learns both together.
+
+    Parameters to turn first: ``n_components``, and ``visible`` for columns that are not real values; then
+    ``noise_variance``. ``learning_rate``, ``batch_size``, ``n_gibbs`` and ``random_state`` are for contrastive
+    divergence alone.
 
     Parameters
     ----------
@@ -125,12 +109,8 @@ class ExponentialFamilyHarmonium(Harmonium):
         Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
     tol : float, default=1e-4
         Change of the objective, in nats per row, at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None
         For the draws of contrastive divergence. Mean field draws nothing.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -184,9 +164,7 @@ class ExponentialFamilyHarmonium(Harmonium):
         n_gibbs: int = 1,
         max_iter: int = 200,
         tol: float = 1e-4,
-        warm_start: bool = False,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.visible = visible
@@ -197,9 +175,7 @@ class ExponentialFamilyHarmonium(Harmonium):
         self.n_gibbs = n_gibbs
         self.max_iter = max_iter
         self.tol = tol
-        self.warm_start = warm_start
         self.random_state = random_state
-        self.verbose = verbose
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -217,19 +193,16 @@ class ExponentialFamilyHarmonium(Harmonium):
         -------
         self
         """
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        given = row_weights(sample_weight, rows)
-        weights = np.ones(len(rows)) if given is None else given
-        counted = weights > 0
-        shown = {"X": rows} if sample_weight is None else {"X": rows, "metadata": {"sample_weight": sample_weight}}
-        self._learn(Data(rows[counted], weights[counted]), shown, C=0.0)
+        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+        data = Data(rows, np.ones(len(rows)) if weights is None else weights)
+        self._fit_units(data, fit_data(given, sample_weight=sample_weight))
         return self
 
     @available_if(_in_mean_field)
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log-density of each row, shape (n_samples,): exact for Gaussian columns, else in mean field."""
-        check_is_fitted(self, "components_")
-        return model.log_densities(valid_rows(self, X), self._state.params, self._state.visible)
+        return model.log_densities(self._valid_rows(X), self._state.params, self._state.visible)
 
     @available_if(_in_mean_field)
     def score(self, X: ArrayLike, y: Any = None) -> float:

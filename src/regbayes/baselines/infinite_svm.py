@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread, row_weights
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.margins.targets import Classes
+from regbayes.estimators._bases import LabeledRows, LatentClassifier
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
 from regbayes.models import infinite_svm
 from regbayes.models.infinite_svm import Data, Settings, State
 from regbayes.priors.dirichlet_process import expected_weights
@@ -32,20 +20,16 @@ from regbayes.priors.normal_gamma import NormalGammaPrior
 
 
 @persistable(skip=("_skl_callbacks",))
-class InfiniteSVMClassifier(
-    Saveable,
-    CallbackSupportMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    ClassifierMixin,
-    BaseEstimator,
-):
+class InfiniteSVMClassifier(LatentClassifier):
     """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
     Every row belongs to one of a number of components that the data decide on. A component says where its rows lie,
     as a Gaussian with independent columns, and how they are classified, by linear weights of its own. Both are learned
     together, so that rows that want different classifiers part. The score of a class is that of all components,
     weighed by how likely the row is theirs; for a new row that is found without its label.
+
+    Parameters to turn first: ``C`` and ``generative_weight``; then ``alpha`` and ``init``. ``n_components`` only has to
+    be large enough, and the three priors seldom matter.
 
     Parameters
     ----------
@@ -81,12 +65,8 @@ class InfiniteSVMClassifier(
         Rounds at most.
     tol : float, default=1e-4
         Change of the objective, in nats per row, at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, for as many rows and components.
     random_state : int, RandomState instance or None, default=None
         For the start.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -151,9 +131,7 @@ class InfiniteSVMClassifier(
         "variance_prior": [POSITIVE, StrOptions({"auto"}), "array-like"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [NOT_NEGATIVE],
-        "warm_start": ["boolean"],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -174,9 +152,7 @@ class InfiniteSVMClassifier(
         variance_prior: float | ArrayLike | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float = 1e-4,
-        warm_start: bool = False,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
@@ -193,62 +169,19 @@ class InfiniteSVMClassifier(
         self.variance_prior = variance_prior
         self.max_iter = max_iter
         self.tol = tol
-        self.warm_start = warm_start
         self.random_state = random_state
-        self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn components and their classifiers together.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        given = row_weights(sample_weight, rows)
-        weights = np.ones(len(rows)) if given is None else given
-        counted = weights > 0
-        data = self._prepare(rows[counted], labels[counted], weights[counted])
+    def _learn(self, rows: LabeledRows) -> None:
+        data = Data(rows.X, rows.counts, rows.targets(float(self.C)))
         settings = self._settings(data)
-        shown: dict[str, Any] = {"X": rows, "y": labels}
-        if sample_weight is not None:
-            shown["metadata"] = {"sample_weight": sample_weight}
-        reporter = FitReporter(self, settings.max_iter, shown, _attributes, self.verbose)
-        with one_blas_thread(), reporter:
-            start, multipliers = self._start(data, settings)
-            result = infinite_svm.fit(data, settings, start, warm_start=multipliers, callbacks=[reporter])
-            for name, value in _attributes(result.state).items():
-                setattr(self, name, value)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-        return self
-
-    def _start(self, data: Data, settings: Settings) -> tuple[Floats, Floats | None]:
-        """Responsibilities, and multipliers if there are any, of the last solution or of a new start."""
-        state: State | None = getattr(self, "_state", None) if self.warm_start else None
-        if state is None or state.responsibilities.shape != (len(data.X), settings.n_components):
-            return infinite_svm.start_responsibilities(data, settings, generator(self.random_state)), None
-        multipliers = state.multipliers
-        if multipliers is not None and multipliers.shape[1] != data.targets.n_outputs:
-            multipliers = None
-        return state.responsibilities, multipliers
-
-    def _prepare(self, X: Floats, y: NDArray[Any], weights: Floats) -> Data:
-        """Validate labels and costs; remember the classes."""
-        check_classification_targets(y)
-        self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes, weights)
-        cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, weights, Classes(codes, cost, float(self.C) * by_class[codes] * weights))
+        with one_blas_thread():
+            start = infinite_svm.start_responsibilities(data, settings, generator(self.random_state))
+        self._run(
+            lambda callbacks: infinite_svm.fit(data, settings, start, callbacks=callbacks),
+            _attributes,
+            settings.max_iter,
+            rows.data,
+        )
 
     def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)
@@ -269,21 +202,10 @@ class InfiniteSVMClassifier(
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return how likely each component is for rows whose labels are not known, shape (n_samples, n_components)."""
-        return infinite_svm.infer_responsibilities(self._valid(X), self._state.params)
+        return infinite_svm.infer_responsibilities(self._valid_rows(X), self._state.params)
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = infinite_svm.score(self._valid(X), self._state)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
-
-    def _valid(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "coef_")
-        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        return rows
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return infinite_svm.score(self._valid_rows(X), self._state)
 
     @property
     def _n_features_out(self) -> int:

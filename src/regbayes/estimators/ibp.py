@@ -7,40 +7,26 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
+from sklearn.utils.validation import validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import (
-    LATENT_CONSTRAINTS,
-    POSITIVE,
-    generator,
-    one_blas_thread,
-    row_weights,
-    set_fitted,
-    warn_if_truncated,
-    warn_if_unused,
-)
+from regbayes.estimators._bases import fit_data
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, drop_weightless, row_weights
 from regbayes.estimators._latent import (
+    BinaryFeatures,
     centre_rows,
-    drop_weightless,
-    earlier_fit,
     infer_by_blocks,
     infer_label_free,
-    latent_attributes,
-    settings_of,
+    make_settings,
 )
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, State, bound_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(
-    Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
-):
+class IBPFactorAnalysis(BinaryFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
@@ -159,62 +145,31 @@ class IBPFactorAnalysis(
         -------
         self
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        weights = row_weights(sample_weight, X)
-        kept, _, weights = drop_weightless(X, None, weights)
+        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        kept, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
         rows = centre_rows(kept, weights)
-        settings = settings_of(self, rows)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         data = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
-        self.mean_ = rows.mean
-        stages = fit.list_stages("consistent", transductive=False, max_iter=settings.max_iter)
-        reporter = FitReporter(self, stages, {"X": X}, latent_attributes, self.verbose)
-        with one_blas_thread(), reporter:
-            start: State | Params | None = earlier_fit(self, settings, X.shape[1])
-            early_rows, seed = None, 0
-            if start is None:
-                rng = generator(self.random_state)
-                start = warmup.initial_params(rows, settings, rng)
-                early_rows = warmup.draw_early_rows(labels, rng)
-                seed = warmup.draw_seed(rng)
-            result = fit.fit(data, settings, start, early_rows=early_rows, seed=seed, callbacks=[reporter])
-            set_fitted(self, latent_attributes(result.state))
-            if len(rows) < len(X):
-                self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            warn_if_unused(self.n_components_)
-            warn_if_truncated(self, self.n_components_)
+        settings = make_settings(self.get_params(deep=False), rows)
+        self._fit_features(data, settings, given, fit_data(given, sample_weight=sample_weight))
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        params = self._state.params
+        X, params = self._valid_rows(X), self._state.params
         if self.transform_temperature is not None:
             params = replace(params, temperature=self.transform_temperature * X.shape[1])
         return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        check_is_fitted(self, "components_")
-        X = check_array(X, dtype=np.float64)
-        if X.shape[1] != len(self.components_):
-            raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return reconstruct(X, self._state.params) + self.mean_
+        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return infer_by_blocks(bound_rows, Rows.centre(X, self.mean_), self._state.params, self.n_jobs)
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return infer_by_blocks(bound_rows, rows, self._state.params, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
         return float(np.mean(self.score_samples(X)))
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
