@@ -77,6 +77,11 @@ n_features_in_, feature_names_in_
     As in scikit-learn.""",
 }
 """Pieces of docstrings that several classes have, by what stands for them there."""
+for name, parts in {
+    "fitted_to_numbers": ("tasks", "weights_of_numbers", "target_units", "course", "inputs"),
+    "fitted_to_labels": ("tasks", "classes", "weights_of_labels", "units", "course", "inputs"),
+}.items():
+    WORDS[name] = "\n".join(WORDS[part] for part in parts)
 
 
 def document(words: Mapping[str, str] | None = None, **more: str) -> Callable[[AnyClass], AnyClass]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import _fit_context
-from sklearn.callback import with_callbacks
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
@@ -22,8 +19,8 @@ from regbayes.baselines._harmonium import (
     read_views,
     views_of,
 )
-from regbayes.estimators._bases import LatentModel, fit_data
-from regbayes.estimators._common import drop_weightless, generator, row_weights
+from regbayes.estimators._bases import LatentModel, UnsupervisedFeatures
+from regbayes.estimators._common import generator
 from regbayes.models.harmonium import learning, model
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
@@ -37,6 +34,33 @@ def _in_mean_field(harmonium: ExponentialFamilyHarmonium) -> bool:
 
 class Harmonium(LatentModel):
     """What both estimators do with rows."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = HARMONIUM_CONSTRAINTS
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        visible: Any = "gaussian",
+        noise_variance: float | Literal["residual", "half"] = "residual",
+        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
+        learning_rate: float = 0.1,
+        batch_size: int = 100,
+        n_gibbs: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.visible = visible
+        self.noise_variance = noise_variance
+        self.learning = learning
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_gibbs = n_gibbs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
 
     def _fit_units(self, data: Data, shown: dict[str, Any]) -> None:
         """Fit the model and set the fitted attributes."""
@@ -74,7 +98,7 @@ class Harmonium(LatentModel):
 
 
 @persistable(skip=("_skl_callbacks",))
-class ExponentialFamilyHarmonium(Harmonium):
+class ExponentialFamilyHarmonium(UnsupervisedFeatures, Harmonium):
     """Exponential family harmonium (EFH): real-valued latent features of an undirected model.
 
     Visible units (the columns of X: real values, zeros and ones, or counts) are joined to Gaussian hidden units, and
@@ -150,54 +174,8 @@ class ExponentialFamilyHarmonium(Harmonium):
     (1797, 12)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**HARMONIUM_CONSTRAINTS}
-
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        visible: Any = "gaussian",
-        noise_variance: float | Literal["residual", "half"] = "residual",
-        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
-        learning_rate: float = 0.1,
-        batch_size: int = 100,
-        n_gibbs: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features of rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        data = Data(rows, np.ones(len(rows)) if weights is None else weights)
-        self._fit_units(data, fit_data(given, sample_weight=sample_weight))
-        return self
+    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        self._fit_units(Data(X, np.ones(len(X)) if weights is None else weights), data)
 
     @available_if(_in_mean_field)
     def score_samples(self, X: ArrayLike) -> Floats:

@@ -119,22 +119,24 @@ class MaxMarginHarmoniumClassifier(LatentClassifier, Harmonium):
         tol: float = 1e-4,
         random_state: Any = None,
     ) -> None:
-        self.n_components = n_components
+        super().__init__(
+            n_components,
+            visible=visible,
+            noise_variance=noise_variance,
+            learning=learning,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            n_gibbs=n_gibbs,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+        )
         self.C = C
         self.loss = loss
         self.cost = cost
         self.class_weight = class_weight
         self.fit_intercept = fit_intercept
         self.generative_weight = generative_weight
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
 
     def _learn(self, rows: LabeledRows) -> None:
         self._fit_units(Data(rows.X, rows.counts, rows.targets(float(self.C))), rows.data)
@@ -143,4 +145,5 @@ class MaxMarginHarmoniumClassifier(LatentClassifier, Harmonium):
         return super()._attributes(state) | classifier_attributes(state)
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        return self._state.head.scores(self._expected(X))
+        hidden = self._expected(X)
+        return self._state.head.scores(hidden)

@@ -62,8 +62,6 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
 
     Attributes
     ----------
-    $tasks
-    $classes
     n_components_ : int
         Directions in use: those that have some input with probability above one half.
     components_ : array of shape (n_components, n_features)
@@ -72,10 +70,7 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         Probability that a direction has an input.
     loadings_ : array of shape (n_outputs, n_components)
         What weights are made of: ``coef_`` is ``loadings_ @ components_``.
-    $weights_of_labels
-    $units
-    $course
-    $inputs
+    $fitted_to_labels
 
     References
     ----------

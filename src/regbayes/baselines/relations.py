@@ -160,12 +160,8 @@ class MTRLRegressor(_RelatedTasks, TaskRegressor):
 
     Attributes
     ----------
-    $tasks
     $related
-    $weights_of_numbers
-    $target_units
-    $course
-    $inputs
+    $fitted_to_numbers
 
     References
     ----------
@@ -205,13 +201,8 @@ class MTRLClassifier(_RelatedTasks, TaskClassifier):
 
     Attributes
     ----------
-    $tasks
-    $classes
     $related
-    $weights_of_labels
-    $units
-    $course
-    $inputs
+    $fitted_to_labels
 
     References
     ----------

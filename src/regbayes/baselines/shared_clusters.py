@@ -73,20 +73,15 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
 
     Attributes
     ----------
-    $tasks
-    $classes
     n_clusters_ : int
         Clusters in use.
     memberships_ : array of shape (n_outputs, n_clusters)
         Probability that a row of ``coef_`` belongs to a cluster.
     centres_ : array of shape (n_clusters,) or None
         The rows of ``coef_`` at whose places the clusters are, with ``kernel_width``.
-    $weights_of_labels
     prior_variance_ : float
         Of the clusters' weights.
-    $units
-    $course
-    $inputs
+    $fitted_to_labels
 
     References
     ----------

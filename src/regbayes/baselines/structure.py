@@ -25,9 +25,9 @@ from regbayes.models.linear_tasks.structure import StructureSettings
 
 WORDS = {
     "model": """\
-Half the $loss, plus ``alpha / 2`` times the squared part of the weights outside a subspace of ``n_components``
-dimensions, plus ``shared_price`` times that for the part inside. Weights and subspace are found in turn; the best
-subspace is that of the largest singular vectors of all tasks' weights. Intercepts are free.""",
+Half the $loss, plus ``alpha / 2`` times the squared part of the weights outside a subspace of
+``n_components`` dimensions, plus ``shared_price`` times that for the part inside. Weights and subspace are found in
+turn; the best subspace is that of the largest singular vectors of all tasks' weights. Intercepts are free.""",
     "first": """\
 Parameters to turn first: ``n_components`` and ``alpha``. Then ``shared_price``; the others seldom matter.""",
     "parameters": """\
@@ -124,12 +124,8 @@ class ASORegressor(_StructuredTasks, TaskRegressor):
 
     Attributes
     ----------
-    $tasks
     $components
-    $weights_of_numbers
-    $target_units
-    $course
-    $inputs
+    $fitted_to_numbers
 
     References
     ----------
@@ -167,13 +163,8 @@ class ASOClassifier(_StructuredTasks, TaskClassifier):
 
     Attributes
     ----------
-    $tasks
-    $classes
     $components
-    $weights_of_labels
-    $units
-    $course
-    $inputs
+    $fitted_to_labels
 
     References
     ----------

@@ -85,6 +85,35 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
         return len(self.components_)
 
 
+class UnsupervisedFeatures(LatentModel):
+    """Latent features that are learned without labels."""
+
+    @abstractmethod
+    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        """Set the fitted attributes, from the rows that count; ``given`` are all of them, ``data`` is for callbacks."""
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn the features of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts: 2 is the row twice, 0 is the row left out.
+
+        Returns
+        -------
+        self
+        """
+        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+        self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        return self
+
+
 @dataclass(frozen=True)
 class LabeledRows:
     """What a classifier learns from: the rows that count, and their classes as numbers."""

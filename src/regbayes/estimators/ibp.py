@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import _fit_context
-from sklearn.callback import with_callbacks
-from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import fit_data
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, drop_weightless, row_weights
+from regbayes.estimators._bases import UnsupervisedFeatures
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -26,12 +23,16 @@ from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, recon
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(BinaryFeatures):
+class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
     ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. In front of a
     linear classifier this is the two-stage baseline of `ILSVMClassifier`, which learns both together.
+
+    Parameters to turn first: ``temperature``, then ``alpha``, and ``transform_temperature`` for a classifier behind it;
+    ``n_components`` only has to be large enough. ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the
+    model, the rest about how it is fitted.
 
     Parameters
     ----------
@@ -45,24 +46,12 @@ class IBPFactorAnalysis(BinaryFeatures):
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
-    noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
-        variance; or "estimate", which starts there and re-estimates it.
-    n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row.
     max_iter : int, default=500
         Steps at most, after a warm-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
-        A lower temperature than that of the last fit is approached in steps.
-    random_state : int, RandomState instance or None, default=None
-        For the start.
-    n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+        As in `ILSVMClassifier`.
 
     Attributes
     ----------
@@ -129,30 +118,11 @@ class IBPFactorAnalysis(BinaryFeatures):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features of rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        kept, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        rows = centre_rows(kept, weights)
+    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        rows = centre_rows(X, weights)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
-        data = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
-        settings = make_settings(self.get_params(deep=False), rows)
-        self._fit_features(data, settings, given, fit_data(given, sample_weight=sample_weight))
-        return self
+        unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
+        self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows), given, data)
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""

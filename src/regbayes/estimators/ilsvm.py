@@ -29,6 +29,12 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
     says how many features the data use. X is centred inside and never scaled.
 
+    Parameters to turn first: ``C``, ``temperature`` (0.2 to predict, 0.02 to read) and ``include_inputs``; then
+    ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough. ``loss``, ``multi_class``,
+    ``cost``, ``class_weight`` and ``fit_intercept`` are about the classifier; ``unlabeled`` and ``transductive`` about
+    rows without a label; ``noise_variance``, ``prior_variance``, ``n_sweeps`` and ``margins`` about the model; the rest
+    about how it is fitted.
+
     Parameters
     ----------
     n_components : int, default=50

@@ -21,7 +21,14 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
 
     Tasks are given in one of two ways. ``fit(X, Y)`` takes a matrix with a column per task and NaN where a label is
     missing: labels of one example, several outcomes. ``fit(X, y, task=ids)`` takes one label per row and the task that
-    it belongs to: one question asked in many groups. Columns of X are standardised inside.
+    it belongs to: one question asked in many groups. Rows without any label are welcome: they shape the features.
+    Columns of X are standardised inside.
+
+    Parameters to turn first: ``C``, ``n_components`` and ``include_inputs``, and ``task_sharing`` with ``task=``; then
+    ``temperature`` (0 to read the features) and ``generative_weight``. ``loss``, ``cost``, ``class_weight``,
+    ``fit_intercept`` and ``unlabeled`` are about labels; ``alpha``, ``noise_variance``, ``prior_variance`` and
+    ``margins`` about the model; ``unseen_tasks`` and ``scale_inputs`` about what is given; the rest about how it is
+    fitted.
 
     Parameters
     ----------

@@ -21,6 +21,9 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     `MultiTaskILSVMClassifier` says what the features are and how tasks are given. Targets are centred and scaled
     inside, because weights, intercepts among them, have a standard normal prior.
 
+    Parameters to turn first: those of the classifier; then ``epsilon``, and ``scale_targets`` where tasks with
+    ``task=`` have different units.
+
     Parameters
     ----------
     n_components : int, default=20

@@ -315,7 +315,6 @@ def fit(
     settings: Settings,
     start: Floats,
     *,
-    warm_start: Floats | None = None,
     callbacks: Sequence[Callable[[Progress[State]], bool | None]] = (),
 ) -> FitResult[State]:
     """Fit the model.
@@ -326,8 +325,6 @@ def fit(
     settings : Settings
     start : array of shape (N, T)
         Responsibilities to begin with.
-    warm_start : array of shape (N, classes), default=None
-        Multipliers of an earlier fit on the same rows.
     callbacks : sequence of callable
         Each sees a `Progress` whose state is a fitted `State`.
 
@@ -339,7 +336,7 @@ def fit(
     unit = float(data.weights.sum()) * settings.generative_weight
     result: FitResult[Any] = run(
         lambda at: step(problem, at),
-        evaluate(problem, start, warm_start),
+        evaluate(problem, start, None),
         max_iter=settings.max_iter,
         objective=lambda at: at.terms,
         stop=AbsoluteChange(settings.tol * unit, PATIENCE),

@@ -21,7 +21,7 @@ from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.margins.head import FittedHead, LinearHead, MarginHead
 from regbayes.margins.targets import Classes
 from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance
-from regbayes.models.harmonium.model import MeanField, Params, Rows, State, Sums, log_normaliser, start_params
+from regbayes.models.harmonium.model import MeanField, Params, Rows, State, Sums, start_params
 from regbayes.models.harmonium.units import Visible, spectrum
 
 FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head once the weights stand
@@ -71,8 +71,6 @@ def fit(
     visible: Visible,
     rng: np.random.Generator,
     *,
-    start: Params | None = None,
-    warm_start: Floats | None = None,
     callbacks: Sequence[Callable[[Progress[State]], bool | None]] = (),
 ) -> FitResult[State]:
     """Fit the model.
@@ -83,12 +81,8 @@ def fit(
     settings : Settings
     visible : Visible
     rng : Generator
-        For weights that no singular direction is left for, and for the draws of contrastive divergence.
-    start : Params, default=None
-        Of an earlier fit. By default, and where the mean field of the given ones is unstable, weights start from a
-        singular value decomposition.
-    warm_start : array of shape (N, classes), default=None
-        Multipliers of an earlier fit on the same rows.
+        For weights that no singular direction is left for, and for the draws of contrastive divergence. All other
+        weights start from a singular value decomposition.
     callbacks : sequence of callable
         Each sees a `Progress` whose state is a fitted `State`.
 
@@ -100,17 +94,16 @@ def fit(
     rows = Rows.of(data.X, visible, data.weights)
     found = spectrum(rows.statistics, data.weights, settings.n_components)
     largest = float(found.values[0]) if len(found.values) else 1.0
-    if start is None or (not settings.sampling and np.isinf(log_normaliser(start.weights))):
-        start = start_params(found, settings.n_components, data.has_margins, rng)
+    start = start_params(found, settings.n_components, data.has_margins, rng)
     head = make_head(data, settings)
     step: Callable[[Any], StepResult[Any]]
     state: Any
     if settings.sampling:
         sampler = Sampler(data.X, rows, head, settings, visible, largest)
-        step, state = sampler.step, Sweep(sampler.evaluate(start, warm_start), int(rng.integers(2**31)))
+        step, state = sampler.step, Sweep(sampler.evaluate(start, None), int(rng.integers(2**31)))
     else:
         problem = pose_problem(data, settings, rows, largest)
-        state = descent.start(problem, replace(start, biases=np.zeros_like(start.biases)), warm_start)
+        state = descent.start(problem, replace(start, biases=np.zeros_like(start.biases)))
         step = partial(descent.step, problem)
     blank = None if data.targets is None else _blank_head(data.targets.n_outputs, settings)
 
