@@ -269,7 +269,7 @@ class SimplexAscent:
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
-        return rows[self.state.n_answers[rows] > 0]
+        return rows[self.state.n_in_play[rows] > 0]
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""

@@ -79,20 +79,20 @@ class MarginHead:
         if self.fit_intercept and self.centred and len(features):
             weights = self.row_weights
             centre = features.mean(axis=0, dtype=np.float64) if weights is None else weights @ features / weights.sum()
-        seen = design(features, centre, self.inputs, self.fit_intercept)
+        columns = design(features, centre, self.inputs, self.fit_intercept)
         if scale != 1.0:
-            seen *= scale
+            columns *= scale
         if isinstance(form, SimplexDual):
             assert isinstance(targets, Classes)
             start = None if warm_start is None else simplex_multipliers(warm_start, targets.labels, form)
-            problem = SimplexAscent(seen, form, targets.labels, start)
+            problem = SimplexAscent(columns, form, targets.labels, start)
             found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
             phi = score_multipliers(found.dual, targets.labels)
         else:
             shape = len(targets), targets.n_outputs
             start = None if warm_start is None else warm_start.ravel()
             found = solve_tasks(
-                seen, form, layout_of(*shape), warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
+                columns, form, layout_of(*shape), warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
             )
             phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
@@ -237,7 +237,7 @@ class TaskHead:
     inputs : (n, D), default=None
         What outputs see beside the features.
     input_factor : float, default=1.0
-        What the inputs are multiplied by to be seen.
+        What the inputs are multiplied by.
     """
 
     observations: Observations
@@ -266,11 +266,11 @@ class TaskHead:
         return self.solve_design(self.design(features), features.shape[1], warm_start, tolerance)
 
     def solve_design(
-        self, seen: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
+        self, columns: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
     ) -> FittedTasks:
         """Solve for the weights at what outputs see of the rows, of which the first columns are features."""
         found = solve_tasks(
-            seen,
+            columns,
             self.form,
             self.observations.layout(self.outputs, self.sharing),
             warm_start=None if warm_start is None else warm_start.multipliers,
@@ -288,14 +288,14 @@ class TaskHead:
             margin=found.primal - penalty,
             gap=found.gap,
             problem=self,
-            n_rows=len(seen),
+            n_rows=len(columns),
             n_features=n_features,
         )
 
-    def bound(self, seen: Floats, multipliers: Floats) -> float:
+    def bound(self, columns: Floats, multipliers: Floats) -> float:
         """Return the dual value at given multipliers: at what outputs see of the rows no weights can cost less."""
         form, phi = self.form, multipliers
-        sums = self.lay_out(phi, len(seen)) @ seen
+        sums = self.lay_out(phi, len(columns)) @ columns
         penalty = 0.5 * float(np.vdot(sums, sums))
         if self.sharing > 0:
             by_group = sum_by_group(sums, self.outputs.groups)
@@ -353,13 +353,13 @@ def design(
     """Return what a linear head sees of rows: centred features, inputs if there are any, a constant if wanted."""
     n, K = features.shape
     n_inputs = 0 if inputs is None else inputs.shape[1]
-    seen = np.empty((n, K + n_inputs + int(fit_intercept)))
-    np.subtract(features, 0.0 if centre is None else centre, out=seen[:, :K])
+    columns = np.empty((n, K + n_inputs + int(fit_intercept)))
+    np.subtract(features, 0.0 if centre is None else centre, out=columns[:, :K])
     if inputs is not None:
-        np.multiply(inputs, input_factor, out=seen[:, K : K + n_inputs])
+        np.multiply(inputs, input_factor, out=columns[:, K : K + n_inputs])
     if fit_intercept:
-        seen[:, -1] = 1.0
-    return seen
+        columns[:, -1] = 1.0
+    return columns
 
 
 def score_multipliers(omega: Floats, labels: Integers) -> Floats:
