@@ -60,7 +60,7 @@ def direction(
         Length of the direction where there are no history. By default it is that of the preconditioned gradient.
     precondition : callable, default=None
         First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
-        and positive definite. With a history it is scaled to the curvature along its last move. By default the identity.
+        and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
     """
     q = gradient.copy()
     shares = []
