@@ -10,6 +10,7 @@ first: it should not have to make up for features that are far from zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -257,8 +258,8 @@ class TaskHead:
         assert isinstance(form, BoxDual)
         return form.reflect()
 
-    def design(self, features: Reals) -> Floats:
-        """Return what outputs see of the rows, shape (n, P)."""
+    def design(self, features: Reals | Sequence[Reals]) -> Floats:
+        """Return what outputs see of the rows, shape (n, P), from their features, which may come in blocks."""
         return design(features, None, self.inputs, self.fit_intercept, self.input_factor)
 
     def solve(self, features: Reals, warm_start: TaskWeights | None, tolerance: Tolerance) -> FittedTasks:
@@ -348,13 +349,28 @@ class FittedTasks:
 
 
 def design(
-    features: Reals, centre: Floats | None, inputs: Floats | None, fit_intercept: bool, input_factor: float = 1.0
+    features: Reals | Sequence[Reals],
+    centre: Floats | None,
+    inputs: Floats | None,
+    fit_intercept: bool,
+    input_factor: float = 1.0,
 ) -> Floats:
-    """Return what a linear head sees of rows: centred features, inputs if there are any, a constant if wanted."""
-    n, K = features.shape
+    """Return what a linear head sees of rows: centred features, inputs if there are any, a constant if wanted.
+
+    Features may come in blocks of rows, which saves a copy of them all.
+    """
+    blocks = [features] if isinstance(features, np.ndarray) else features
+    n, K = sum(map(len, blocks)), blocks[0].shape[1]
     n_inputs = 0 if inputs is None else inputs.shape[1]
     columns = np.empty((n, K + n_inputs + int(fit_intercept)))
-    np.subtract(features, 0.0 if centre is None else centre, out=columns[:, :K])
+    first = 0
+    for block in blocks:
+        out = columns[first : first + len(block), :K]
+        if centre is None:
+            out[...] = block
+        else:
+            np.subtract(block, centre, out=out)
+        first += len(block)
     if inputs is not None:
         np.multiply(inputs, input_factor, out=columns[:, K : K + n_inputs])
     if fit_intercept:

@@ -47,7 +47,7 @@ class BlockSums:
     excess: float  # of the smoothed loss over the loss itself
     bias: float  # what smoothing adds to the duality gap
     pulled: Floats  # (outputs, d): sum_i phi_i x_i, minus the gradient of the loss
-    curvature: Floats  # (outputs, d, d): of the loss in each output's weights
+    curvature: Floats | None  # (outputs, d, d): of the loss in each output's weights, where that was asked for
 
     def __add__(self, other: BlockSums) -> BlockSums:
         return BlockSums(
@@ -55,15 +55,15 @@ class BlockSums:
             self.excess + other.excess,
             self.bias + other.bias,
             self.pulled + other.pulled,
-            self.curvature + other.curvature,
+            None if self.curvature is None or other.curvature is None else self.curvature + other.curvature,
         )
 
 
 class Block(Protocol):
     """Some rows with their targets."""
 
-    def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+    def sums(self, weights: Floats, curved: bool = True) -> BlockSums:
+        """Look at the rows at given weights (outputs, d); the curvature costs far more than the rest."""
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi, the slopes of the losses at the scores, with the sign of what they push scores to."""
@@ -98,23 +98,25 @@ class BoxBlock:
         """Return phi of every cell, shape (cells,)."""
         return self.form.derivatives(-self._scores(weights))
 
-    def sums(self, weights: Floats) -> BlockSums:
+    def sums(self, weights: Floats, curved: bool = True) -> BlockSums:
         """Look at the rows at given weights (outputs, d)."""
         form, scores = self.form, self._scores(weights)
         phi = form.derivatives(-scores)
         away = -scores - form.linear
         loss = float(phi @ away - form.absolute @ np.abs(phi) - 0.5 * form.ridge @ np.square(phi))
-        curved = (phi > form.lower) & (phi < form.upper) & ((form.absolute == 0.0) | (phi != 0.0))
-        d = weights.shape[1]
-        pulled, curvature = np.zeros_like(weights), np.zeros((len(weights), d, d))
+        pulled = np.zeros_like(weights)
         for output, (rows, cells) in enumerate(self.cells):
-            x = self.features[rows]
-            pulled[output] = phi[cells] @ x
-            bent = curved[cells]
-            bent = slice(None) if bent.all() else bent
-            scaled = x[bent] / np.sqrt(form.ridge[cells][bent])[:, None]
+            pulled[output] = phi[cells] @ self.features[rows]
+        return BlockSums(loss, 0.0, 0.0, pulled, self._curvature(phi, weights.shape[1]) if curved else None)
+
+    def _curvature(self, phi: Floats, d: int) -> Floats:
+        form, curvature = self.form, np.zeros((len(self.cells), d, d))
+        bent = (phi > form.lower) & (phi < form.upper) & ((form.absolute == 0.0) | (phi != 0.0))
+        for output, (rows, cells) in enumerate(self.cells):
+            here = slice(None) if bent[cells].all() else bent[cells]
+            scaled = self.features[rows][here] / np.sqrt(form.ridge[cells][here])[:, None]
             curvature[output] = scaled.T @ scaled
-        return BlockSums(loss, 0.0, 0.0, pulled, curvature)
+        return curvature
 
     def _scores(self, weights: Floats) -> Floats:
         scores = np.empty(self.form.linear.size)
@@ -143,7 +145,7 @@ class SimplexBlock:
         """Return phi of every class, shape (n, classes)."""
         return self._by_scores(self._solve_rows(weights)[0])
 
-    def sums(self, weights: Floats) -> BlockSums:
+    def sums(self, weights: Floats, curved: bool = True) -> BlockSums:
         """Look at the rows at given weights (classes, d)."""
         omega, margins, active = self._solve_rows(weights)
         ridge = np.where(np.isinf(self.form.ridge), 1.0, self.form.ridge)  # of rows that are out, of no consequence
@@ -153,10 +155,12 @@ class SimplexBlock:
         worst = np.maximum(margins.max(axis=1), 0.0)
         exact = np.where(np.isinf(self.form.ridge), 0.0, 0.5 * np.square(worst) / ridge)
         bias = exact - loss + 0.5 * ridge * self.smoothing * (np.square(total) - squares)
-        own, shared, count = self._curvature(active)
-        slopes = np.where(active, (own - shared)[:, None], 0.0)
-        slopes[np.arange(len(slopes)), self.labels] = count * (own - shared * count)
-        curvature = np.stack([(self.features * slope[:, None]).T @ self.features for slope in slopes.T])
+        curvature = None
+        if curved:
+            own, shared, count = self._curvature(active)
+            slopes = np.where(active, (own - shared)[:, None], 0.0)
+            slopes[np.arange(len(slopes)), self.labels] = count * (own - shared * count)
+            curvature = np.stack([(self.features * slope[:, None]).T @ self.features for slope in slopes.T])
         pulled = self._by_scores(omega).T @ self.features
         return BlockSums(float(loss.sum()), float((loss - exact).sum()), float(bias.sum()), pulled, curvature)
 
@@ -368,7 +372,7 @@ class _Problem:
     def at(self, position: Floats) -> _Point:
         self.n_passes += 1
         weights = self.prior.weights(position)
-        sums = self.executor.map_reduce(methodcaller("sums", weights), self.blocks)
+        sums = self.executor.map_reduce(methodcaller("sums", weights, False), self.blocks)
         held = self.prior.precision(position)
         gradient = held - self.prior.pull_back(sums.pulled)
         penalty = 0.5 * float(np.vdot(held, position))
@@ -378,7 +382,8 @@ class _Problem:
 
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix."""
-        curvature = at.sums.curvature
+        curvature = self.executor.map_reduce(methodcaller("sums", at.weights), self.blocks).curvature
+        assert curvature is not None
         mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
         if not mixing:
             return -self.prior.solve(curvature, at.gradient)
