@@ -92,17 +92,17 @@ def _is_far(problem: BoxAscent, form: BoxDual) -> bool:
 
 
 def _newton(
-    features: Reals, form: BoxDual, layout: TaskLayout, start: Floats, tol: float, max_passes: float
+    features: Reals, form: BoxDual, layout: TaskLayout, start: Floats, tol: float, max_epochs: float
 ) -> MarginSolution:
-    """Take Newton steps from given weights."""
+    """Take Newton steps from given weights. The look at the start is not counted where a step follows it."""
     block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
-    found = solve_boxes([block], prior, start, tol=tol, max_passes=max_passes)
+    found = solve_boxes([block], prior, start, tol=tol, max_passes=max_epochs + 1.0)
     return MarginSolution(
         dual=block.multipliers(found.weights),
         weights=found.weights,
         shared_weights=prior.shared(found.weights),
         primal=found.value,
         gap=found.gap,
-        n_epochs=float(found.n_passes),
+        n_epochs=float(max(found.n_passes - 1, 1)),
         status=found.status,
     )
