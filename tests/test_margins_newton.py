@@ -276,7 +276,7 @@ def test_smoothed_less_and_less_is_coordinate_ascents_solution(rng, C):
 
 
 def test_two_classes_are_one_margin(rng):
-    """With one other class there is nothing to smooth: a binary margin of the difference, whose prior is twice as wide."""
+    """With one other class there is nothing to smooth: a binary margin of the difference, of twice the variance."""
     X, signs = binary_data(rng)
     targets = Classes((signs > 0).astype(int), zero_one_cost(2), np.full(len(X), 0.7))
     found = solve_simplexes([simplex_block(X, targets)], no_weights(X, targets), tol=1e-12)

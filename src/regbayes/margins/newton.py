@@ -37,9 +37,7 @@ EASED, EASED_TOL = tuple(4.0**k for k in range(7, -1, -1)), 1e-3
 SUFFICIENT = 1e-4  # Armijo's constant
 ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
-MAX_DENSE = (
-    1000  # weights whose second derivative is one matrix, where the classes' mix; beyond it is only multiplied by
-)
+MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
 SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
 
 
@@ -68,8 +66,9 @@ class Block(Protocol):
         """Look at the rows at given weights (outputs, d)."""
 
     def curvature(self, weights: Floats) -> Floats:
-        """Return the loss's second derivative: in each output's weights, (outputs, d, d), where outputs do not mix or
-        it would be too large as a whole, (outputs, d, outputs, d).
+        """Return the loss's second derivative, (outputs, d, outputs, d), or its diagonal blocks, (outputs, d, d).
+
+        The blocks alone where outputs do not mix, or where it would be too large as a whole.
         """
 
     def multipliers(self, weights: Floats) -> Floats:
@@ -209,9 +208,7 @@ class SimplexBlock:
         """Return the rows with small prices, which rise, and smoothed as at first; then smoothed less and less."""
         first = replace(self, smoothing=max(SMOOTHING[0], self.smoothing))
         rising = [replace(first, form=replace(self.form, ridge=factor * self.form.ridge)) for factor in EASED]
-        return rising + [
-            replace(self, smoothing=smoothing) for smoothing in SMOOTHING[1:] if smoothing > self.smoothing
-        ]
+        return rising + [replace(self, smoothing=share) for share in SMOOTHING[1:] if share > self.smoothing]
 
     def _solve_rows(self, weights: Floats) -> tuple[Floats, Floats, Array]:
         """Return each row's multipliers, the margins that its classes miss, and which of them have a multiplier."""
