@@ -17,7 +17,7 @@ import numpy as np
 
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine.result import Status
-from regbayes.framework.coordinate_ascent import MarginSolution, solve_simplex
+from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_simplex
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.margins.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Targets, layout_of
@@ -63,6 +63,11 @@ class MarginHead:
         assert form is not None
         return form.reflect() if isinstance(form, BoxDual) else form
 
+    @cached_property
+    def layout(self) -> TaskLayout:
+        """Of the scores, row by row."""
+        return layout_of(len(self.targets), self.targets.n_outputs)
+
     @property
     def scale(self) -> float:
         """Standard deviation of the weights: columns are multiplied by it, so that weights are standard normal."""
@@ -106,10 +111,9 @@ class MarginHead:
             start = None if warm_start is None else simplex_multipliers(warm_start, labels, self.form)
             found = solve_simplex(seen, self.form, labels, warm_start=start, tol=tol, max_epochs=max_epochs)
             return found, score_multipliers(found.dual, labels)
-        shape = len(self.targets), self.targets.n_outputs
         start = None if warm_start is None else warm_start.ravel()
-        found = solve_tasks(seen, self.form, layout_of(*shape), warm_start=start, tol=tol, max_epochs=max_epochs)
-        return found, found.dual.reshape(shape)
+        found = solve_tasks(seen, self.form, self.layout, warm_start=start, tol=tol, max_epochs=max_epochs)
+        return found, found.dual.reshape(len(self.targets), self.targets.n_outputs)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each row at given scores (n, outputs), shape (n,)."""
@@ -224,6 +228,6 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     omega = np.maximum(-phi, 0.0)
     rows = np.arange(len(phi))
     omega[rows, labels] = 0.0
-    fixed = np.isfinite(form.total)
-    omega[rows[fixed], labels[fixed]] = np.maximum(form.total[fixed] - omega[fixed].sum(axis=1), 0.0)
+    rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
+    omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega
