@@ -9,10 +9,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from regbayes.engine import Status
-from regbayes.framework.large_margin import MarginSolution
-from regbayes.framework.margin_accuracy import LEAST_GAP, Accuracy, AccuracyRule
 from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, update_history
+from regbayes.margins.tolerance import SMALLEST_GAP, Tolerance, ToleranceSchedule
 
 RNG = np.random.default_rng(0)
 ROWS, TARGETS = RNG.standard_normal((80, 12)) * np.linspace(0.2, 5.0, 12), RNG.choice([-1.0, 1.0], 80)
@@ -160,27 +158,28 @@ def test_single_precision_stays_single():
     assert direction(gradient, history).dtype == np.float32
 
 
-RULE = AccuracyRule(gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
-
-
-def solution(primal, gap):
-    nothing = np.zeros((1, 1))
-    return MarginSolution(nothing, nothing, nothing, primal, primal - gap, gap, 1.0, Status.CONVERGED)
+SCHEDULE = ToleranceSchedule(Tolerance(1e-2, 3.0), gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
 
 
 def test_the_gap_follows_what_was_gained():
-    before = Accuracy(gap=1e-3, max_epochs=6.0)
-    clear, hidden = RULE.after(before, 1.0, solution(100.0, 0.5)), RULE.after(before, 1.0, solution(100.0, 2.0))
+    before = Tolerance(gap=1e-3, max_epochs=6.0)
+    clear, hidden = SCHEDULE.after(before, 1.0, 100.0, 0.5), SCHEDULE.after(before, 1.0, 100.0, 2.0)
     assert clear.gap == pytest.approx(1e-3)  # a tenth of a hundredth
     assert clear.max_epochs < before.max_epochs < hidden.max_epochs
-    assert RULE.after(before, 1e-9, solution(100.0, 0.5)).gap == 1e-6
-    assert RULE.after(before, 90.0, solution(0.0, 0.0)).gap == 1e-2
+    assert SCHEDULE.after(before, 1e-9, 100.0, 0.5).gap == 1e-6
+    assert SCHEDULE.after(before, 90.0, 0.0, 0.0).gap == 1e-2
+
+
+def test_the_passes_stay_in_their_range():
+    longest, shortest = Tolerance(1e-3, 10.0), Tolerance(1e-3, 3.0)
+    assert SCHEDULE.after(longest, 1.0, 100.0, 2.0).max_epochs == 10.0
+    assert SCHEDULE.after(shortest, 1.0, 100.0, 0.5).max_epochs == 3.0
 
 
 def test_looking_again_ends():
-    accuracy, looks = Accuracy(gap=1e-2, max_epochs=3.0), 0
-    while (sharper := accuracy.sharper()) is not None:
-        assert sharper.gap < accuracy.gap
-        accuracy, looks = sharper, looks + 1
-    assert accuracy.gap == LEAST_GAP
+    tolerance, looks = SCHEDULE.first, 0
+    while (tighter := tolerance.tighten()) is not None:
+        assert tighter.gap < tolerance.gap
+        tolerance, looks = tighter, looks + 1
+    assert tolerance.gap == SMALLEST_GAP
     assert looks <= 7

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Status
-from regbayes.framework.coordinate_ascent import SimplexAscent, ascend, sum_by_group
+from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend, sum_by_group
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.margins.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Loss, Observations, Outputs, Targets, layout_of
@@ -68,6 +68,11 @@ class MarginHead:
         assert form is not None
         object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
 
+    @cached_property
+    def layout(self) -> TaskLayout:
+        """Of the scores, row by row."""
+        return layout_of(len(self.targets), self.targets.n_outputs)
+
     def solve(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
         """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve.
 
@@ -93,7 +98,7 @@ class MarginHead:
             shape = len(targets), targets.n_outputs
             start = None if warm_start is None else warm_start.ravel()
             found = solve_tasks(
-                columns, form, layout_of(*shape), warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
+                columns, form, self.layout, warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
             )
             phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
@@ -390,6 +395,6 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     omega = np.maximum(-phi, 0.0)
     rows = np.arange(len(phi))
     omega[rows, labels] = 0.0
-    fixed = np.isfinite(form.total)
-    omega[rows[fixed], labels[fixed]] = np.maximum(form.total[fixed] - omega[fixed].sum(axis=1), 0.0)
+    rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
+    omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega

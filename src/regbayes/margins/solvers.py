@@ -80,7 +80,7 @@ def solve_tasks(
     block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
     # The look at the start is not counted, for ascent has had it.
     found = solve_boxes([block], prior, start, tol=NEWTON_SHARE * tol, max_passes=max_epochs - n_epochs + 1.0)
-    dual, n_epochs = block.multipliers(found.weights), n_epochs + found.n_passes - 1
+    dual, n_epochs = block.multipliers(found.weights), n_epochs + max(found.n_passes - 1, 1)
     is_close = found.gap <= tol * abs(found.value)
     if is_close or n_epochs >= max_epochs:
         status, shared = (Status.CONVERGED if is_close else Status.ITERATION_LIMIT), prior.shared(found.weights)
