@@ -37,7 +37,7 @@ LAYERS = (
     "experiments",
     "cli",
 )
-PUBLIC_MODULES = {"metrics", "regularizers", "testing"}  # beside __init__.py: they belong to the front
+PUBLIC_MODULES = {"metrics", "regularizers", "search", "testing"}  # beside __init__.py: they belong to the front
 SILENT_LAYERS = LAYERS[: LAYERS.index("estimators")]  # no scikit-learn, no warning, no print
 
 # module -> what it may import although its layer may not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regbayes.estimators._common import TruncationWarning
+from regbayes.estimators._search import GridEdgeWarning
 from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
@@ -11,9 +12,11 @@ from regbayes.estimators.medlda_regressor import MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+from regbayes.estimators.path_search import PathSearchCV
 from regbayes.estimators.thresholds import MultiLabelThresholdCV
 
 __all__ = [
+    "GridEdgeWarning",
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
@@ -24,5 +27,6 @@ __all__ = [
     "MultiTaskILSVMClassifierCV",
     "MultiTaskILSVMRegressor",
     "MultiTaskILSVMRegressorCV",
+    "PathSearchCV",
     "TruncationWarning",
 ]
