@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file
 
 from regbayes.cli.errors import BadDataError, MissingPieceError
-from regbayes.cli.tables import ReadOptions, Table, check_size, format_of, read_table
+from regbayes.cli.tables import Table, check_size, format_of, read_table
 
 FIELDS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
@@ -29,7 +29,7 @@ def write(tmp_path, content, name="data.csv"):
 
 
 def read(tmp_path, content, name="data.csv", **options) -> Table:
-    return read_table(write(tmp_path, content, name), ReadOptions(**options))
+    return read_table(write(tmp_path, content, name), **options)
 
 
 @settings(max_examples=40)

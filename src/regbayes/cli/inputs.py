@@ -59,6 +59,8 @@ class TableInputs(TransformerMixin, BaseEstimator):
         Columns of text, and all categories that were seen in them: the rare ones of many have no input of their own,
         nor has one of two.
     transformer_ : ColumnTransformer
+    order_ : array of int
+        The inputs are what it makes in this order: that of the columns.
     left_out_ : dict of str to list of str
         Why columns are no inputs, and their names.
     hints_ : list of str
@@ -91,6 +93,8 @@ class TableInputs(TransformerMixin, BaseEstimator):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what is said of the training table is said when it is transformed
                 self.transformer_.fit(self._prepare(X))
+        place = {name: i for i, name in enumerate(X)}
+        self.order_ = np.argsort([place[column] for column, _ in self._made()], kind="stable")
         return self
 
     def _transformer(self, flagged: list[str], kept: dict[str, list[str]]) -> ColumnTransformer:
@@ -126,7 +130,8 @@ class TableInputs(TransformerMixin, BaseEstimator):
     def transform(self, X: pd.DataFrame) -> Floats:
         """Return the inputs; warnings say which values could not be used as they are."""
         check_is_fitted(self)
-        return np.asarray(self.transformer_.transform(self._prepare(X)), dtype=np.float64)
+        found = self.transformer_.transform(self._prepare(X))
+        return np.ascontiguousarray(found[:, self.order_], dtype=np.float64)
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose columns have the types of training; what is infinite is missing."""
@@ -149,18 +154,22 @@ class TableInputs(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return names of the inputs: of a number its column, ``place=wood`` of a category, ``size is missing``."""
         check_is_fitted(self)
-        found: list[str] = []
-        for part, fitted, columns in self.transformer_.transformers_:
-            if part == "categories":
-                pairs = zip(columns, fitted["encode"].categories_, strict=True)
-                found += [
-                    f"{name} is missing" if category == ABSENT else f"{name}={category}"
-                    for name, categories in pairs
-                    for category in categories
-                ]
-            elif part != "remainder":
-                found += [f"{name} is missing" if part == "missing" else name for name in columns]
-        return np.array(found, dtype=object)
+        return np.array([name for _, name in self._made()], dtype=object)[self.order_]
+
+    def _made(self) -> list[tuple[str, str]]:
+        """Return the column and the name of every number that the transformer makes."""
+        found: list[tuple[str, str]] = []
+        for part, _, columns in self.transformer_.transformers if self.numbers_ or self.categories_ else ():
+            for i, column in enumerate(columns):
+                if part == "categories":
+                    categories = self.transformer_.named_transformers_[part]["encode"].categories_[i]
+                    found += [
+                        (column, f"{column}={name}" if name != ABSENT else f"{column} is missing")
+                        for name in categories
+                    ]
+                else:
+                    found.append((column, column if part == "numbers" else f"{column} is missing"))
+        return found
 
 
 def _as_numbers(column: NDArray[Any], name: str) -> Floats:

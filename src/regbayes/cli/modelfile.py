@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,11 @@ from regbayes.cli.targets import TargetSpec, shown_label, task_values
 from regbayes.cli.words import WordCounts
 from regbayes.persistence import PersistenceError, load
 
-__all__ = ["ModelFile", "load_model"]
+if TYPE_CHECKING:
+    from regbayes.cli.options import ModelRequest
+    from regbayes.cli.output import Output
+
+__all__ = ["ModelFile", "load_model", "open_model"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -125,6 +129,14 @@ class ModelFile(Saveable):
             rows = counted(new, "row")
             found.append(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
         return found
+
+
+def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
+    """Load a model and the data for it, and say what looks odd in them."""
+    model, table = load_model(request.model).read(request.data, request.text, **request.reading())
+    for doubt in model.doubts(table):
+        output.warn(doubt)
+    return model, table
 
 
 def load_model(path: str) -> ModelFile:

@@ -14,10 +14,15 @@ import typer
 from regbayes.cli import Format, Kind
 from regbayes.cli.errors import UserError
 
-__all__ = ["DataRequest", "FitRequest", "Request", "check_writable", "make_command"]
+__all__ = ["DataRequest", "FitRequest", "ModelPath", "ModelRequest", "Request", "check_writable", "make_command"]
 
 READING, SPEAKING = "Reading the file", "What is shown"
 TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and search"
+
+
+ModelPath = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A file that 'regbayes fit' wrote.", show_default=False)
+]
 
 
 def option(*names: str, panel: str, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
@@ -49,11 +54,12 @@ class DataRequest(Request):
         bool, option("--header/--no-header", panel=READING, help="Whether the first line of a CSV file has names.")
     ] = True
     missing: Annotated[
-        list[str], option("--missing", panel=READING, help="A text that marks a missing value, beside NA, ? and the like.")
+        list[str],
+        option("--missing", panel=READING, help="A text that marks a missing value, beside NA, ? and the like."),
     ] = field(default_factory=list)
-    encoding: Annotated[
-        str, option("--encoding", panel=READING, help="Of a CSV file, or of files in a folder.")
-    ] = "utf-8"
+    encoding: Annotated[str, option("--encoding", panel=READING, help="Of a CSV file, or of files in a folder.")] = (
+        "utf-8"
+    )
 
     def reading(self) -> dict[str, Any]:
         """Return the options of `regbayes.cli.tables.read_table`.
@@ -79,6 +85,18 @@ class DataRequest(Request):
             "missing": tuple(self.missing),
             "encoding": self.encoding,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest(DataRequest):
+    """What a command can be asked that puts a saved model and data together."""
+
+    model: ModelPath
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows or documents, as to fit; - is CSV from stdin.")]
+    text: Annotated[
+        list[str],
+        option("--text", panel=READING, help="Column with the text of documents, if not that of training."),
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +155,9 @@ class FitRequest(DataRequest):
         ),
     ] = None
 
-    text: Annotated[
-        list[str], option("--text", panel=DOCUMENTS, help="Column with the text; again for several.")
-    ] = field(default_factory=list)
+    text: Annotated[list[str], option("--text", panel=DOCUMENTS, help="Column with the text; again for several.")] = (
+        field(default_factory=list)
+    )
     min_df: Annotated[
         int | None,
         option("--min-df", panel=DOCUMENTS, min=1, help="Documents that a word must occur in; 3, or 1 of few."),

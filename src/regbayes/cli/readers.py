@@ -1,4 +1,4 @@
-"""One reader per format, each from a path to a `Table`: pandas, NumPy and scikit-learn read, and this looks at types."""
+"""One reader per format, each from a path to a `Table`: pandas, NumPy and scikit-learn read, this looks at types."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def _typed(values: pd.Series, name: str, missing: list[str], decimal: str, notes
         odd = [value for value in numbers if not _is_number(value)]
     if len(odd) <= (1 - MOSTLY) * len(numbers):
         notes.append(
-            f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(numbers)} rows, so it "
-            f"counts as text. If that marks a missing value: --missing {odd[0]!r}"
+            f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(numbers)} rows, so "
+            f"it counts as text. If that marks a missing value: --missing {odd[0]!r}"
         )
     return np.where(absent, None, values.to_numpy(dtype=object))
 
@@ -197,7 +197,7 @@ def read_parquet(path: str) -> Table:
     except Exception as error:  # pyarrow has errors of its own for every way in which a file can be broken
         raise BadDataError(f"{path} cannot be read as Parquet: {error}") from None
     named = [name for name in frame.index.names if name is not None]
-    frame = frame.reset_index(named) if named else frame
+    frame = pd.concat([frame.reset_index(drop=True), frame.index.to_frame(index=False)[named]], axis=1)
     check_size(*frame.shape, path)
     return Table(make_frame((str(name), _natural(column)) for name, column in frame.items()), path)
 

@@ -88,9 +88,7 @@ class Table:
     def take(self, rows: NDArray[Any]) -> Table:
         """Return some of the rows, by their places or by flags."""
         places = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return replace(
-            self, frame=self.frame.iloc[places], counts=None if self.counts is None else self.counts[places]
-        )
+        return replace(self, frame=self.frame.iloc[places], counts=None if self.counts is None else self.counts[places])
 
 
 def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:

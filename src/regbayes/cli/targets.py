@@ -95,13 +95,17 @@ def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) 
         if texts[0]:
             return "classifier", f"classifier: {holds} texts"
         if ratings:
-            return "regressor", f"regressor: {holds} whole numbers, read as a rating (--kind classifier if they are classes)"
+            return (
+                "regressor",
+                f"regressor: {holds} whole numbers, read as a rating (--kind classifier if they are classes)",
+            )
         if labels[0]:
             what = "whole numbers" if _whole(columns[0]) else "numbers"
             return "classifier", f"classifier: {holds} {what} (--kind regressor if they are amounts)"
         return "regressor", f"regressor: {holds} numbers (--kind classifier if they are classes)"
     if all(labels) and not ratings:
-        change = "" if any(texts) else " (--kind regressor if they are amounts)"
+        several = not any(texts) and max(len(_distinct(column)) for column in columns) > 2
+        change = " (--kind regressor if they are amounts)" if several else ""
         return "multilabel", f"multi-label classifier: all {len(names)} targets hold classes{change}"
     if not any(texts):
         change = " (--kind multilabel if they are classes)" if ratings else ""
