@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 
 from regbayes import MedLDAClassifier, MedLDARegressor
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.models.medlda.meanfield import as_table, even_gamma
+from regbayes.models.medlda.topics import as_table, even_gamma, no_tilt
 
 
 def news(smoke: bool) -> None:
@@ -127,15 +127,15 @@ def estep(smoke: bool) -> None:
     documents = WordCounts(X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64))
     alpha, lengths = np.full(K, 0.1), np.asarray(X.sum(axis=1)).ravel()
     prior = Prior(as_table(theirs.exp_dirichlet_component_.T), alpha.astype(np.float32))
-    untilted = np.empty((0, prior.word_given_topic.shape[1]), np.float32)
     counts = np.empty_like(prior.word_given_topic)
     # scikit-learn stops at a mean change per topic; ours is relative to the length: the strictest of all documents.
     relative = tol * K / lengths.max()
 
     def ours() -> None:
         gamma = even_gamma(lengths, alpha)
-        meanfield_sweeps(documents, prior, untilted, 100, relative, gamma)
-        meanfield_statistics(documents, prior, untilted, gamma, counts, np.empty_like(gamma))
+        meanfield_sweeps(documents, prior, no_tilt(gamma), 100, relative, gamma)
+        once = np.ones(len(gamma))
+        meanfield_statistics(documents, prior, no_tilt(gamma), gamma, once, counts, np.empty_like(gamma))
 
     ours()
     _, seconds = timed(ours)

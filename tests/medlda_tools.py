@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from regbayes.kernels.meanfield import WordCounts
+from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.corpus import Corpus, build_corpus
-from regbayes.models.medlda.margins import Readout
-from regbayes.models.medlda.posterior_state import Factors, Problem, moments_of, shares_of
-from regbayes.models.medlda.state import Margins, Responses, Settings, Targets
+from regbayes.models.medlda.gibbs import Responses, Settings
+from regbayes.models.medlda.posterior import Factors, Head, Problem, moments_of, shares_of
 
 
 def draw_documents(
@@ -32,9 +33,14 @@ def draw_documents(
     return csr_array(counts), proportions, topics
 
 
-def corpus_of(X: Any, n_groups: int = 1) -> Corpus:
+def documents_of(X: Any, dtype: Any = np.float32) -> WordCounts:
+    """Documents as models take them."""
     X = csr_array(X)
-    return build_corpus(X.indptr.astype(np.int64), X.indices, X.data.astype(np.int64), X.shape[1], n_groups)
+    return WordCounts(X.indices.astype(np.int32), X.data.astype(dtype), X.indptr.astype(np.int64))
+
+
+def corpus_of(X: Any, n_groups: int = 1) -> Corpus:
+    return build_corpus(documents_of(X, np.int32), csr_array(X).shape[1], n_groups)
 
 
 def token_documents(corpus: Corpus) -> NDArray[np.int32]:
@@ -49,10 +55,9 @@ def settings(n_components: int = 2, **changes: Any) -> Settings:
         "weight_variance": 1.5,
         "n_sweeps": 10,
         "n_burn_in": 0,
-        "n_rising": 0,
+        "n_warm_up": 0,
         "propose": False,
         "seed": 0,
-        "n_threads": 1,
     }
     return Settings(n_components=n_components, **values | changes)
 
@@ -73,12 +78,12 @@ def log_words(X: NDArray[np.int64], topics: list[NDArray[np.int64]], s: Settings
 
 
 def loss(responses: Responses, document: int, response: int, score: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Price times loss of a score, written out once more."""
-    price = responses.prices[document, response]
-    if isinstance(responses, Margins):
-        return price * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)
-    assert isinstance(responses, Targets)
-    return price * np.clip(np.abs(responses.values[document, response] - score) - responses.epsilon, 0, None)
+    """C times loss of a score, written out once more."""
+    C = responses.C[document, response]
+    if isinstance(responses, Signs):
+        return C * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)
+    assert isinstance(responses, Numbers)
+    return C * np.clip(np.abs(responses.values[document, response] - score) - responses.epsilon, 0, None)
 
 
 def bound(problem: Problem, factors: Factors) -> float:
@@ -87,28 +92,34 @@ def bound(problem: Problem, factors: Factors) -> float:
     return -sum(terms.values())
 
 
-def lagrangian(problem: Problem, factors: Factors, readout: Readout | None) -> float:
+def lagrangian(problem: Problem, factors: Factors, head: Head | None) -> float:
     """The bound plus what fixed multipliers reward in it: no update lowers it.
 
-    Weights are those of ``readout`` too, unless a Gaussian response gives them a distribution.
+    Weights are those of ``head`` too, unless a Gaussian response gives them a distribution.
     """
     found = bound(problem, factors)
-    if readout is not None:
-        weights = readout.weights if factors.belief is None else factors.belief.mean
-        found += float(np.vdot(readout.pull, shares_of(problem, factors) @ weights.T))
+    if head is not None:
+        weights = head.weights if factors.weights is None else factors.weights.mean
+        found += float(np.vdot(head.multipliers, shares_of(problem, factors) @ weights.T))
     return found
 
 
 def update_weights(problem: Problem, factors: Factors) -> Factors:
     """The distribution of the weights at fixed multipliers, docs/math.md eq. (107), by its definition."""
-    seen, pull, belief = moments_of(problem, factors), factors.readout.pull, factors.belief
+    seen, multipliers, weights = moments_of(problem, factors), factors.head.multipliers, factors.weights
     means, covariances = [], []
-    for y, variance, u in zip(problem.response.values.T, belief.variance, pull.T, strict=True):
+    for y, variance, u in zip(problem.response.values.T, weights.variance, multipliers.T, strict=True):
         base = response.base_measure(seen, y, variance, problem.response.weight_variance)
         covariances.append(np.linalg.inv(base.precision))
         means.append(covariances[-1] @ (seen.shares.T @ (y / variance + u)))
-    belief = replace(belief, mean=np.array(means), covariance=np.array(covariances))
-    return replace(factors, belief=belief, readout=replace(factors.readout, weights=belief.mean))
+    weights = replace(weights, mean=np.array(means), covariance=np.array(covariances))
+    return replace(factors, weights=weights, head=replace(factors.head, weights=weights.mean))
+
+
+def first_round(problem: Problem, logits: NDArray[np.float64], doc_prior: NDArray[np.float64]) -> posterior.Round:
+    """The start of the rounds, after a warm-up of one."""
+    begun = posterior.Round(posterior.first_factors(problem, logits, doc_prior), {})
+    return posterior.begin_rounds(problem, posterior.warm_up_step(problem, begun).state.factors)
 
 
 def after_a_round(problem: Problem, factors: Factors) -> Factors:

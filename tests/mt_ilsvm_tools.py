@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.models.mt_ilsvm.cells import classification_cells, regression_cells
+from regbayes.joint.descent import evaluate, pull_back
+from regbayes.margins.targets import observe_classes, observe_numbers
+from regbayes.margins.tolerance import Tolerance
 from regbayes.models.mt_ilsvm.fit import prepare
-from regbayes.models.mt_ilsvm.state import Latent, Settings
+from regbayes.models.mt_ilsvm.model import Latent, Settings
 from regbayes.priors.indian_buffet import Sticks
 
+EXACT = Tolerance(1e-13, 1000.0)
 LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive")
 
 
@@ -17,12 +20,12 @@ def is_regression(loss):
 
 
 def cells_of(Y, loss):
-    """The cells of a matrix of numbers or of 0/1 labels, NaN where missing."""
+    """The observations of a matrix of numbers or of 0/1 labels, NaN where missing."""
     rows, tasks = np.nonzero(~np.isnan(Y))
     values = Y[rows, tasks]
     if is_regression(loss):
-        return regression_cells(rows, tasks, values, Y.shape[1])
-    return classification_cells(rows, tasks, values.astype(np.int64), np.full(Y.shape[1], 2))
+        return observe_numbers(rows, tasks, values, Y.shape[1])
+    return observe_classes(rows, tasks, values.astype(np.int64), np.full(Y.shape[1], 2))
 
 
 def toy(seed, n_rows=24, n_columns=5, n_tasks=3, loss="squared_hinge", missing=0.0):
@@ -46,10 +49,23 @@ def toy_latent(seed, n_columns=5, n_features=3, scale=1.0):
 def toy_problem(seed, loss="squared_hinge", missing=0.0, **settings):
     X, Y = toy(seed, loss=loss, missing=missing)
     cells, outputs = cells_of(Y, loss)
-    return prepare(X, cells, outputs, small_settings(loss, gap_tol=1e-13, **settings)), X, Y
+    return prepare(X, cells, outputs, small_settings(loss, **settings)), X, Y
+
+
+def exact(problem, latent, warm_start=None):
+    """J at given features, the head solved exactly."""
+    return evaluate(problem, problem.model.at(latent), warm_start, EXACT)
+
+
+def exact_gradient(problem, latent):
+    """The gradient of J by the logits, and what margins are worth to the probabilities."""
+    at, inferred = exact(problem, latent)
+    pulled = pull_back(problem, at, inferred)
+    return problem.model.gradient(at.params, at.stats, pulled), pulled.psi
 
 
 def small_settings(loss="squared_hinge", **given):
+    """Settings of fits that are over soon; a tolerance of zero has the large-margin problems solved exactly."""
     chosen = {
         "n_components": 3,
         "C": 0.3,
@@ -60,7 +76,6 @@ def small_settings(loss="squared_hinge", **given):
         "start_iter": 15,
         "max_iter": 12,
         "tol": 0.0,
-        "gap_tol": 1e-12,
         **given,
     }
     return Settings(loss=loss, **chosen)

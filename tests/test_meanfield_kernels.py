@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.special import digamma, gammaln, polygamma
 
-from medlda_tools import draw_documents
+from medlda_tools import documents_of, draw_documents
 from regbayes.kernels import meanfield
-from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma, group_bounds
+from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma
 from regbayes.kernels.types import padded
+from regbayes.models.medlda.meanfield import TrainingDocuments
+from regbayes.models.medlda.topics import even_gamma
 
 
 def case(n_topics=5, n_documents=40, n_words=30, tilted=True, seed=0, fractions=True):
@@ -51,7 +55,8 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
     ):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
         sweeps = sweep(documents, prior, tilt, 7, -1.0, found)
-        logs = sum_topics(documents, prior, tilt, found, words, docs)
+        logs = sum_topics(documents, prior, tilt, found, np.ones(40), words, docs)
+        np.testing.assert_allclose(sum_topics(documents, prior, tilt, found, np.ones(40)), logs, rtol=1e-6)
         results.append((found, words, docs, logs))
         assert sweeps == 7 * 39  # one document is empty
     for expected, ours in zip(*results, strict=True):
@@ -73,31 +78,43 @@ def test_sweeps_stop_where_little_changes():
     np.testing.assert_allclose(again, tight, atol=1e-3)
 
 
-def negative_bound(prior, gamma, logs, lengths):
+def negative_bounds(prior, gamma, logs, lengths):
     K, alpha = len(prior.doc_prior), prior.doc_prior.astype(float)
     gamma = gamma[:, :K].astype(float)
     total = gamma.sum(axis=1)
     kl = gammaln(total) - gammaln(alpha.sum()) - (gammaln(gamma) - gammaln(alpha)).sum(axis=1)
     kl += ((gamma - alpha) * (digamma(gamma) - digamma(total)[:, None])).sum(axis=1)
-    return float(np.sum(kl - logs + lengths * digamma(total)))
+    return kl - logs + lengths * digamma(total)
+
+
+def infer(documents, prior, n_sweeps, dtype=np.float64):
+    """Label-free sweeps from even proportions by the reference: gamma and the logarithms."""
+    K, n = len(prior.doc_prior), len(documents.starts) - 1
+    lengths = np.array([documents.numbers[a:b].sum() for a, b in pairwise(documents.starts)])
+    gamma = np.zeros((n, prior.word_given_topic.shape[1]), dtype)
+    gamma[:, :K] = prior.doc_prior + lengths[:, None] / K
+    no_tilt = np.empty((0, gamma.shape[1]), np.float32)
+    meanfield.reference_meanfield_sweeps(documents, prior, no_tilt, n_sweeps, -1.0, gamma)
+    return gamma, meanfield.reference_meanfield_statistics(documents, prior, no_tilt, gamma, np.ones(n))
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 4])
 def test_reversed_sweeps_are_the_derivative(n_sweeps):
     documents, prior, _, gamma, lengths = case(3, n_documents=8, n_words=12)
     rng = np.random.default_rng(1)
-    slopes = np.zeros_like(gamma)
+    weights, slopes = rng.uniform(0.2, 2.0, 8), np.zeros_like(gamma)
     slopes[:, :3] = rng.standard_normal((8, 3))
     topics = prior.word_given_topic.astype(np.float64)
 
     def objective(table):
         at = Prior(table, prior.doc_prior.astype(np.float64))
-        found = np.zeros(gamma.shape)
-        logs = meanfield.reference_infer_by_sweeps(documents, at, n_sweeps, found)
-        return np.sum(slopes * found) + 0.7 * negative_bound(at, found, logs, lengths), found
+        found, logs = infer(documents, at, n_sweeps)
+        return np.sum(slopes * found) + weights @ negative_bounds(at, found, logs, lengths), found
 
     _, last = objective(topics)
-    found = meanfield.reference_reverse_sweeps(documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, 0.7)
+    found = meanfield.reference_reverse_sweeps(
+        documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, weights
+    )
     way = np.zeros_like(topics)
     way[:, :3] = rng.standard_normal((12, 3)) * topics[:, :3]
     step = 1e-5
@@ -106,40 +123,94 @@ def test_reversed_sweeps_are_the_derivative(n_sweeps):
 
 
 @pytest.mark.parametrize("n_topics", [1, 5, 16])
-def test_compiled_inference_and_its_derivative_are_those_of_the_reference(n_topics):
+def test_compiled_derivatives_are_those_of_the_reference(n_topics):
     documents, prior, _, gamma, _ = case(n_topics)
-    slopes = np.random.default_rng(2).standard_normal(gamma.shape).astype(np.float32)
+    rng = np.random.default_rng(2)
+    slopes, weights = rng.standard_normal(gamma.shape).astype(np.float32), rng.uniform(0.2, 2.0, 40)
     slopes[:, n_topics:] = 0
-    results = []
-    for infer, reverse in (
-        (meanfield.reference_infer_by_sweeps, meanfield.reference_reverse_sweeps),
-        (meanfield.infer_by_sweeps, meanfield.reverse_sweeps),
-    ):
-        last = np.full(gamma.shape, np.nan, np.float32)
-        logs = infer(documents, prior, 4, last)
-        results.append((last, logs, reverse(documents, prior, 4, last, slopes, 0.3)))
-    for expected, ours in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    last = infer(documents, prior, 4, np.float32)[0]
+    arguments = documents, prior, 4, last, slopes, weights
+    expected, ours = meanfield.reference_reverse_sweeps(*arguments), meanfield.reverse_sweeps(*arguments)
+    np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
-def test_threads_and_groups_do_not_change_a_bit():
-    documents, prior, tilt, gamma, _ = case(7, n_documents=6000, n_words=200)
-    assert len(group_bounds(documents.starts, 200)) > 1
-    results = []
-    for n_threads in (1, 3):
-        found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-        meanfield.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, found, n_threads)
-        logs = meanfield.meanfield_statistics(documents, prior, tilt, found, words, docs, n_threads)
-        last = np.empty(gamma.shape, np.float32)
-        meanfield.infer_by_sweeps(documents, prior, 2, last, n_threads)
-        table = meanfield.reverse_sweeps(documents, prior, 2, last, gamma, 1.0, n_threads)
-        results.append((found, words, docs, logs, last, table))
-    for one, several in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, several)
+# --- label-free inference of new documents, proportions integrated out
+
+
+@pytest.mark.parametrize("n_topics", [1, 3, 8, 40])
+def test_collapsed_inference_is_that_of_the_reference(n_topics):
+    documents, prior, _, gamma, lengths = case(n_topics, tilted=False)
+    no_tilt, results = np.empty((0, gamma.shape[1]), np.float32), []
+    for sweep in (meanfield.reference_meanfield_sweeps, meanfield.meanfield_sweeps):
+        results.append(gamma.copy())
+        sweep(documents, prior, no_tilt, 30, 0.0, results[-1], True)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-3, atol=2e-4)
+    counts = results[1][:, :n_topics] - prior.doc_prior
+    np.testing.assert_allclose(counts.sum(axis=1), lengths, rtol=1e-4)
+    assert np.all(counts[3] == 0)
+
+
+def test_collapsed_inference_climbs_to_a_stationary_point():
+    """At the end, gamma is a stationary point of the posterior mode of proportions with prior + 1."""
+    rng = np.random.default_rng(0)
+    X, _, _ = draw_documents(5, n_words=30)
+    topics = np.zeros((30, 8), np.float32)
+    topics[:, :3] = rng.dirichlet(np.full(30, 0.5), 3).T
+    gamma, prior = (
+        even_gamma(np.asarray(X.sum(axis=1), dtype=float), np.full(3, 0.7)),
+        Prior(topics, np.full(3, 0.7, np.float32)),
+    )
+    meanfield.meanfield_sweeps(documents_of(X), prior, gamma[:0], 2000, 1e-7, gamma, True)
+
+    def log_posterior(theta, row):
+        return row @ np.log(topics[:, :3] @ theta) + 0.7 * np.log(theta).sum()
+
+    for found, row in zip(gamma[:, :3].astype(float), X.toarray(), strict=True):
+        theta = found / found.sum()
+        for direction in np.eye(3) - 1 / 3:
+            slope = (log_posterior(theta + 1e-4 * direction, row) - log_posterior(theta - 1e-4 * direction, row)) / 2e-4
+            assert abs(slope) < 0.05
+
+
+# --- blocks of documents, and documents that count more than once
+
+
+def test_a_block_shares_the_entries_of_all():
+    documents, prior, tilt, gamma, _ = case(7)
+    whole, parts = gamma.copy(), gamma.copy()
+    meanfield.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, whole)
+    for first, last in ((0, 11), (11, 12), (12, 40)):
+        rows = slice(first, last)
+        meanfield.meanfield_sweeps(documents.rows(first, last), prior, tilt[rows], 3, 1e-3, parts[rows])
+    np.testing.assert_array_equal(parts, whole)
+
+
+def test_a_document_that_counts_twice_is_there_twice():
+    documents, prior, tilt, gamma, _ = case(5)
+    weights = np.random.default_rng(0).integers(1, 4, 40).astype(float)
+    rows = np.repeat(np.arange(40), weights.astype(int))
+    entries = [np.arange(documents.starts[d], documents.starts[d + 1]) for d in rows]
+    starts = np.concatenate([[0], np.cumsum([len(e) for e in entries])]).astype(np.int64)
+    entries = np.concatenate(entries)
+    repeated = WordCounts(documents.words[entries], documents.numbers[entries], starts)
+    tables = [np.empty_like(prior.word_given_topic) for _ in range(2)]
+    logs = meanfield.meanfield_statistics(documents, prior, tilt, gamma, weights, tables[0])
+    one = np.ones(len(rows))
+    again = meanfield.meanfield_statistics(repeated, prior, tilt[rows], gamma[rows], one, tables[1])
+    np.testing.assert_array_equal(again, logs[rows])
+    np.testing.assert_allclose(*tables, rtol=1e-5, atol=1e-6)
+    slopes = np.random.default_rng(2).standard_normal(gamma.shape).astype(np.float32)
+    slopes[:, 5:] = 0
+    last = infer(documents, prior, 3, np.float32)[0]
+    found = meanfield.reference_reverse_sweeps(documents, prior, 3, last, weights[:, None] * slopes, weights)
+    expected = meanfield.reference_reverse_sweeps(repeated, prior, 3, last[rows], slopes[rows], one)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("n_entries", [0, 5, 10**6])
-def test_groups_hold_every_document_once(n_entries):
+def test_blocks_hold_every_document_once(n_entries):
     starts = np.linspace(0, n_entries, 101).astype(np.int64)
-    bounds = group_bounds(starts, 50)
-    assert [d for first, last in bounds for d in range(first, last)] == list(range(100))
+    documents = TrainingDocuments(WordCounts(np.empty(0), np.empty(0), starts), np.ones(100), np.ones(100))
+    blocks = documents.cut(50)
+    assert [d for rows in blocks for d in range(rows.start, rows.stop)] == list(range(100))
+    assert len(blocks) == (8 if n_entries == 10**6 else 1)

@@ -14,10 +14,10 @@ import regbayes
 from medlda_tools import corpus_of, draw_documents, settings
 from reference_tools import fits_its_rows
 from regbayes import MedLDAClassifier, MedLDARegressor
+from regbayes.margins.targets import Signs
 from regbayes.models.medlda import gibbs
 from regbayes.models.medlda.corpus import default_groups
 from regbayes.models.medlda.gibbs import Problem
-from regbayes.models.medlda.state import Margins
 
 X, PROPORTIONS, TOPICS = draw_documents()
 LABELS = np.array(["sport", "law", "food"])[np.argmax(PROPORTIONS[:, :3], axis=1)]
@@ -109,10 +109,10 @@ def test_portions_with_many_topics(make, y):
     """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
     n_topics = gibbs.MOST_DRAWN_TOGETHER + 1
     model = make(n_topics, max_iter=30, refit=False).fit(X[:150], y[:150])
-    assert model._memory.precision.shape == (len(np.atleast_2d(model.coef_)), n_topics)
+    assert model._posterior.precision.shape == (len(np.atleast_2d(model.coef_)), n_topics)
     model.partial_fit(X[150:], y[150:])
     assert fits_its_rows(model.predict(X), y)
-    assert set(model.trace_.terms) == {"words", "margin", "weights"}
+    assert set(model.trace_.terms) == {"likelihood", "margin", "kl_weights"}
     model.set_params(warm_start=True).fit(X[:100], y[:100])
     assert fits_its_rows(model.predict(X), y)
 
@@ -152,13 +152,13 @@ def test_longer_chains_do_not_predict_worse():
     assert scores[1] > scores[0] - 0.03
 
 
-def test_prices_grow_to_what_they_should_be():
-    """Each sweep at rising prices is one of a problem that has these prices, until they are the full ones."""
-    responses = Margins(np.where(np.arange(300)[:, None] % 2, 1.0, -1.0), np.full((300, 1), 50.0), 1.0)
-    rising, full = settings(4, n_rising=3), settings(4)
+def test_C_grows_to_what_it_should_be():
+    """Each sweep of the warm-up is one of a problem that has its C, until it is the full one."""
+    responses = Signs(np.where(np.arange(300)[:, None] % 2, 1.0, -1.0), np.full((300, 1), 50.0), 1.0)
+    rising, full = settings(4, n_warm_up=3), settings(4)
     chain = gibbs.start(Problem(corpus_of(X), responses, rising))
     for sweep in range(6):
-        cheaper = replace(responses, prices=responses.prices * min(1.0, (sweep + 2) / 4))
+        cheaper = replace(responses, C=responses.C * min(1.0, (sweep + 2) / 4))
         expected = gibbs.step(Problem(corpus_of(X), cheaper, full), chain).state
         chain = gibbs.step(Problem(corpus_of(X), responses, rising), chain).state
         np.testing.assert_array_equal(chain.quadratic, expected.quadratic)
@@ -174,9 +174,9 @@ def test_a_chain_that_goes_on_has_the_full_price():
 
 def test_the_trace_has_the_terms():
     fitted = classifier().fit(X, LABELS)
-    assert set(fitted.trace_.terms) == {"words", "margin", "weights"}
+    assert set(fitted.trace_.terms) == {"likelihood", "margin", "kl_weights"}
     assert len(fitted.trace_) == fitted.n_iter_ == 15
-    assert fitted.trace_.terms["words"][-1] < fitted.trace_.terms["words"][0]
+    assert fitted.trace_.terms["likelihood"][-1] < fitted.trace_.terms["likelihood"][0]
     assert np.all((fitted.trace_.diagnostics["changed"] > 0) & (fitted.trace_.diagnostics["changed"] <= 1))
 
 

@@ -41,11 +41,17 @@ BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor,
 
 
 @pytest.mark.parametrize(
-    ("estimator", "expected"), [(classifier(max_iter=5), 67), (regressor(max_iter=5), 60)], ids=["classes", "numbers"]
+    ("estimator", "expected"), [(classifier(max_iter=5), 72), (regressor(max_iter=5), 66)], ids=["classes", "numbers"]
 )
 def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    negative = {"check_class_weight_classifiers": "its rows have negative values, whatever the tags say"}
-    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=negative)
+    fractions = "its rows are no whole counts, whatever the tags say"
+    expected_failed = {
+        "check_class_weight_classifiers": "its rows have negative values, whatever the tags say",
+        "check_sample_weight_equivalence_on_dense_data": fractions,
+        "check_sample_weight_equivalence_on_sparse_data": fractions,
+        "check_classifiers_one_label_sample_weights": fractions,
+    }
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=expected_failed)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
@@ -241,6 +247,33 @@ def test_words_have_names():
     named = classifier(2).set_output(transform="pandas").fit(frame, ["sport", "sport", "politics", "politics"] * 5)
     assert named.top_words(2) == by_vocabulary
     assert list(named.transform(frame).columns) == ["medldaclassifier0", "medldaclassifier1"]
+
+
+# --- documents that count more than once
+
+
+@BOTH
+def test_whole_weights_take_documents_so_often(make, y):
+    """The chain of documents that are repeated, in their order; the first of two portions too."""
+    weights = np.random.default_rng(0).integers(0, 3, 300)
+    rows = np.repeat(np.arange(300), weights)
+    weighted, repeated = make().fit(X, y, sample_weight=weights), make().fit(X[rows], y[rows])
+    np.testing.assert_array_equal(weighted.components_, repeated.components_)
+    np.testing.assert_array_equal(weighted.coef_, repeated.coef_)
+    for model, documents, values, w in ((weighted, X, y, weights), (repeated, X[rows], y[rows], None)):
+        model.partial_fit(documents, values, sample_weight=w)
+    np.testing.assert_array_equal(weighted.coef_, repeated.coef_)
+
+
+@BOTH
+def test_weights_that_cannot_be(make, y):
+    with pytest.raises(ValueError, match=r'whole numbers; it has the value 0\.5\. inference="variational"'):
+        make().fit(X, y, sample_weight=np.full(300, 0.5))
+    for inference in ("gibbs", "variational"):
+        with pytest.raises(ValueError, match="Negative values"):
+            make(inference=inference).fit(X, y, sample_weight=np.full(300, -1.0))
+        with pytest.raises(ValueError, match=r"sample_weight\.shape"):
+            make(inference=inference).fit(X, y, sample_weight=np.ones(7))
 
 
 # --- bad input

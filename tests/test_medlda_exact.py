@@ -10,18 +10,17 @@ import pytest
 from scipy.stats import chi2, invgauss, kstest
 
 from medlda_tools import corpus_of, log_words, loss, settings
+from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda import gibbs
-from regbayes.models.medlda.augmentation import draw_inverse, draw_quadratics, n_variables
-from regbayes.models.medlda.gibbs import Problem
-from regbayes.models.medlda.state import Margins, Targets
+from regbayes.models.medlda.gibbs import Problem, draw_inverse, draw_quadratics, n_variables
 
 X = np.array([[2, 0, 1], [0, 1, 1], [1, 0, 0]])
-MARGINS = Margins(
+MARGINS = Signs(
     signs=np.array([[1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]]),
-    prices=np.array([[3.0, 2.0], [4.0, 0.0], [1.0, 6.0]]),
+    C=np.array([[3.0, 2.0], [4.0, 0.0], [1.0, 6.0]]),
     margin=0.8,
 )
-TARGETS = Targets(values=np.array([[1.0], [-0.5], [0.4]]), prices=np.array([[6.0], [4.0], [3.0]]), epsilon=0.2)
+TARGETS = Numbers(values=np.array([[1.0], [-0.5], [0.4]]), C=np.array([[6.0], [4.0], [3.0]]), epsilon=0.2)
 
 
 def enumerated(responses, s):
@@ -30,7 +29,7 @@ def enumerated(responses, s):
     grid = np.linspace(-7, 7, 141) * np.sqrt(s.weight_variance)
     eta = np.stack(np.meshgrid(grid, grid, indexing="ij"))
     log_prior = -0.5 * np.sum(eta**2, axis=0) / s.weight_variance
-    L = responses.prices.shape[1]
+    L = responses.C.shape[1]
     log_weights, scores, squares, together = [], [], [], []
     for assignment in product(range(2), repeat=int(lengths.sum())):
         topics = np.split(np.array(assignment), np.cumsum(lengths)[:-1])
@@ -84,7 +83,7 @@ def test_the_chain_has_the_enumerated_expectations(responses, propose, monkeypat
 
 def test_without_responses_the_chain_has_the_enumerated_expectations():
     s = settings(2, n_burn_in=10**9)
-    nothing = Margins(MARGINS.signs, np.zeros_like(MARGINS.prices), 1.0)
+    nothing = Signs(MARGINS.signs, np.zeros_like(MARGINS.C), 1.0)
     together = [
         np.equal.outer(chain.counts.topics, chain.counts.topics)
         for chain in chain_of(Problem(corpus_of(X), None, s), 4000)
@@ -100,7 +99,7 @@ def test_joint_distribution_with_words_drawn_anew():
     """
     n_documents, length, V, K = 4, 5, 3, 2
     s = settings(K, n_burn_in=10**9)
-    responses = Margins(np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.full((n_documents, 1), 1.5), 0.6)
+    responses = Signs(np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.full((n_documents, 1), 1.5), 0.6)
     rng = np.random.default_rng(0)
 
     def summary(shares, weights, word_topic):
@@ -171,7 +170,7 @@ def test_huge_violations_do_not_cancel():
 def test_the_quadratics_average_to_the_loss(responses):
     """E[quadratic | score] and E[linear | score] are the slope of the loss there, by Danskin under the integral."""
     rng, score = np.random.default_rng(0), 0.25
-    scores = np.full(responses.prices.shape, score)
+    scores = np.full(responses.C.shape, score)
     shape = (n_variables(responses), *scores.shape)
     draws = [
         np.subtract(*(part * factor for part, factor in zip(pair, (1.0, score), strict=True)))

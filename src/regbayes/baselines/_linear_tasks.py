@@ -139,7 +139,7 @@ class TaskModel(Saveable, CallbackSupportMixin):
         """Return scores: for every output, (n, M); with tasks, those of each row's own, (n, outputs of a task)."""
         check_is_fitted(self, "tasks_")
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        check_task_given(self, task)
+        check_task_given(type(self).__name__, self._layout, task)
         scores = self._scores(np.asarray((X - self.mean_) / self.scale_))
         if self._layout != "ragged":
             return scores[:, : len(self._outputs.tasks)]

@@ -11,10 +11,12 @@ that lie on another machine. Executors look at no block, so others can be writte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Protocol, Self, TypeVar
 
 from regbayes.kernels.chunks import CHUNK_ROWS
@@ -53,12 +55,8 @@ class Serial:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        if not blocks:
-            raise ValueError("there are no blocks, so there is nothing to sum")
-        total = function(blocks[0])
-        for block in blocks[1:]:
-            total = total + function(block)
-        return total
+        _check_any(blocks)
+        return reduce(add, map(function, blocks))
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,9 @@ class Threads:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
+        _check_any(blocks)
         with closing(self._each(function, blocks)) as results:
-            return _add_up(results)
+            return reduce(add, results)
 
     def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
         n_threads = min(self.n_threads, len(blocks))
@@ -118,12 +117,6 @@ def row_blocks(n_rows: int) -> list[slice]:
     return [slice(first, min(first + CHUNK_ROWS, n_rows)) for first in range(0, n_rows, CHUNK_ROWS)]
 
 
-def _add_up(results: Iterable[Sum]) -> Sum:
-    iterator = iter(results)
-    try:
-        total = next(iterator)
-    except StopIteration:
-        raise ValueError("there are no blocks, so there is nothing to sum") from None
-    for result in iterator:
-        total = total + result
-    return total
+def _check_any(blocks: Sequence[Block]) -> None:
+    if not len(blocks):
+        raise ValueError("there are no blocks, so there is nothing to sum")

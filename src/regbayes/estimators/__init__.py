@@ -8,6 +8,7 @@ from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
 from regbayes.estimators.medlda import MedLDAClassifier
+from regbayes.estimators.medlda_cv import MedLDAClassifierCV, MedLDARegressorCV
 from regbayes.estimators.medlda_regressor import MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
@@ -21,7 +22,9 @@ __all__ = [
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "MedLDAClassifier",
+    "MedLDAClassifierCV",
     "MedLDARegressor",
+    "MedLDARegressorCV",
     "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",

@@ -27,10 +27,10 @@ def check_several(estimator: Any, classes: NDArray[Any]) -> None:
 
 
 def weights_by_class(
-    class_weight: Any, classes: NDArray[Any], codes: Integers, row_weights: Floats | None = None
+    class_weight: Any, classes: NDArray[Any], codes: Integers, sample_weight: Floats | None = None
 ) -> Floats:
-    """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
-    found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=row_weights)
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for; rows count as often as said."""
+    found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=sample_weight)
     weights = np.asarray(found, dtype=np.float64)
     if not np.all((weights >= 0) & np.isfinite(weights)):
         raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")

@@ -23,7 +23,7 @@ from regbayes._types import Flags, Floats
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 
-OPTIONAL_ATTRIBUTES = ("coef_inputs_",)  # that not every fit has
+OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -88,7 +88,7 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
 
 
 def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:
-    """Give an estimator its fitted attributes, and take away those that only an earlier fit had, of included inputs."""
+    """Give an estimator its fitted attributes, and take away those that only an earlier fit had."""
     for name in OPTIONAL_ATTRIBUTES:
         if name not in attributes and hasattr(estimator, name):
             delattr(estimator, name)

@@ -1,4 +1,4 @@
-"""Labels of several tasks: classes, prices, and the model's outputs for them."""
+"""Labels of several tasks: classes, factors on C, and the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from regbayes._types import Floats, Integers
 from regbayes.estimators._classes import chosen_classes, cost_matrix
 from regbayes.estimators._tasks import Layout, Targets, listed, natural
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs, classification_cells
+from regbayes.margins.targets import Observations, Outputs, observe_classes
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,42 @@ def _check_two(n_classes: int) -> None:
         raise ValueError(f"labels of at least 2 classes are needed, got {n_classes} class(es)")
 
 
-def labelled_cells(
-    targets: Targets, labels: Labels, class_weight: Any = None, cost: ArrayLike | None = None
-) -> tuple[Cells, Outputs]:
-    """Return the model's cells and outputs. Tasks share weights, class by class, if they have the same classes."""
-    weights = class_weights(class_weight, targets, labels)
+def observe_labels(
+    targets: Targets,
+    labels: Labels,
+    class_weight: Any = None,
+    cost: ArrayLike | None = None,
+    sample_weight: Floats | None = None,
+) -> tuple[Observations, Outputs]:
+    """Return the model's observations and outputs. Tasks share weights, class by class, if they have the same classes.
+
+    Weights of rows are heard where classes are balanced; they are not in the observations, because the model is told.
+    """
+    weights = class_weights(class_weight, targets, labels, sample_weight)
     costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
-    cells, outputs = classification_cells(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
+    observations, outputs = observe_classes(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
     kind = np.array([kinds[tuple(classes.tolist())] for classes in labels.classes])
     pairs = np.stack([kind[outputs.tasks], outputs.classes], axis=1)
     outputs = replace(outputs, groups=np.unique(pairs, axis=0, return_inverse=True)[1].ravel().astype(np.int64))
-    return cells, outputs
+    return observations, outputs
 
 
-def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats | None:
+labelled_cells = observe_labels  # the name that the baselines know
+
+
+def class_weights(
+    class_weight: Any, targets: Targets, labels: Labels, sample_weight: Floats | None = None
+) -> Floats | None:
     """Return the factor on C of each observed label.
 
     Parameters
     ----------
     class_weight : dict, list of dict, "balanced" or None
         A factor by class, for all tasks or for each; "balanced" gives the classes of a task equal weight in sum.
+    targets, labels
+    sample_weight : (N,), optional
+        How often each row counts.
     """
     if class_weight is None:
         return None
@@ -117,10 +132,12 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
     first = np.concatenate([[0], np.cumsum(widths)])[:-1]
     place = first[targets.tasks] + labels.codes
     if isinstance(class_weight, str):
-        counts = np.bincount(place, minlength=int(widths.sum()))
+        counted = None if sample_weight is None else sample_weight[targets.rows]
+        counts = np.bincount(place, counted, minlength=int(widths.sum()))
+        in_task = np.bincount(targets.tasks, counted, minlength=n_tasks)
         seen = np.add.reduceat((counts > 0).astype(float), first)
-        factors = np.repeat(targets.counts / np.maximum(seen, 1.0), widths) / np.maximum(counts, 1)
-        return np.asarray(factors[place])
+        factors = np.repeat(in_task / np.maximum(seen, 1.0), widths) / np.where(counts > 0, counts, 1.0)
+        return factors[place]
     per_task = [class_weight] * n_tasks if isinstance(class_weight, Mapping) else list(class_weight)
     if len(per_task) != n_tasks:
         raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")
@@ -136,7 +153,7 @@ def class_weights(class_weight: Any, targets: Targets, labels: Labels) -> Floats
         raise ValueError(f"class_weight must be finite and not negative, got {factors[wrong][0]}")
     if not factors[place].any():
         raise ValueError("class_weight is zero for every class that is observed")
-    return np.asarray(factors[place])
+    return factors[place]
 
 
 def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from regbayes._types import Flags, Floats
 from regbayes.estimators._search import (
     Fold,
     Samples,
@@ -16,7 +17,7 @@ from regbayes.estimators._search import (
     make_plan,
     resolve_scorers,
 )
-from regbayes.estimators.path_search import BaseSearch, OnResult
+from regbayes.estimators.path_search import BaseSearch, OnResult, copy_tags
 from regbayes.estimators.search_records import FoldRecord
 
 OF_THE_SEARCH = {"random_state", "n_jobs", "verbose"}  # these are the search's own where the model has them too
@@ -28,6 +29,11 @@ def list_constraints(model: Any, lists: Mapping[str, str]) -> dict[str, Any]:
     own.pop("warm_start")
     every_list = {listed: ["array-like"] for listed in lists.values()}
     return {**own, **every_list, "cv": ["cv_object"], "scoring": [str, callable, None]}
+
+
+def counted_rows(weights: Floats | None, n_rows: int) -> Flags:
+    """Which rows count at all: a weight of zero leaves a row out, of the fits as of the scores."""
+    return np.ones(n_rows, dtype=bool) if weights is None else weights > 0
 
 
 def keep_frame(given: Any, values: Any) -> Any:
@@ -49,6 +55,13 @@ class ListSearch(BaseSearch):
         own, seed = self.get_params(deep=False), random.randint(np.iinfo(np.int32).max)
         names = signature(self._model).parameters.keys() - self._lists.keys() - OF_THE_SEARCH
         return self._model(random_state=seed, **{name: own[name] for name in names if name in own})
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.best_estimator_._n_features_out
+
+    def __sklearn_tags__(self) -> Any:
+        return copy_tags(super().__sklearn_tags__(), self._model())
 
     def _search_lists(
         self,

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
+from regbayes.engine.executor import Threads, row_blocks
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -25,11 +26,9 @@ from regbayes.estimators._common import (
 )
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.estimators._tasks import Layout, Targets, check_no_empty_task
-from regbayes.kernels.chunks import chunk_bounds
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs
+from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
-from regbayes.models.mt_ilsvm.predict import seen_features
-from regbayes.models.mt_ilsvm.state import Settings, State
+from regbayes.models.mt_ilsvm.model import Settings, State, input_factor
 from regbayes.priors.indian_buffet import stick_weights
 
 RAGGED_SHARING = 1.0
@@ -49,7 +48,9 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tuple[Floats, Floats, Floats]:
+def standardized(
+    X: Floats, scaled: bool, order: Integers | None = None, sample_weight: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
@@ -59,8 +60,8 @@ def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tupl
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
     fixed = highest / unit == lowest / unit
-    small_mean = _mean_of_rows(lambda rows: rows / unit, X)
-    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X))
+    small_mean = _mean_of_rows(lambda rows: rows / unit, X, sample_weight)
+    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X, sample_weight))
     mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
@@ -77,63 +78,63 @@ def standardized(X: Floats, scaled: bool, order: Integers | None = None) -> tupl
     return centred, mean, scale
 
 
-def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats) -> Floats:
-    """Return the mean over rows of a function of them, chunk by chunk."""
-    sums = [function(X[first:last]).sum(axis=0) for first, last in chunk_bounds(len(X))]
-    return np.asarray(np.sum(sums, axis=0) / len(X))
+def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats, sample_weight: Floats | None) -> Floats:
+    """Return the mean over rows of a function of them, block by block."""
+    if sample_weight is None:
+        return np.sum([function(X[rows]).sum(axis=0) for rows in row_blocks(len(X))], axis=0) / len(X)
+    sums = [sample_weight[rows] @ function(X[rows]) for rows in row_blocks(len(X))]
+    return np.sum(sums, axis=0) / sample_weight.sum()
 
 
-def sharing_of(estimator: Any, layout: Layout) -> float:
+def choose_sharing(task_sharing: Any, layout: Layout) -> float:
     """Return rho."""
-    if estimator.task_sharing == "auto":
+    if task_sharing == "auto":
         return RAGGED_SHARING if layout == "ragged" else 0.0
-    return float(estimator.task_sharing)
+    return float(task_sharing)
 
 
-def check_tasks(estimator: Any, targets: Targets) -> None:
+def check_tasks(targets: Targets, sharing: float, unseen_tasks: str) -> None:
     """Check that there is something that serves every task."""
-    if estimator.unseen_tasks == "error":
+    if unseen_tasks == "error":
         check_no_empty_task(targets)
-    elif sharing_of(estimator, targets.layout) == 0:
+    elif sharing == 0:
         raise ValueError(
             "unseen_tasks='shared' needs weights that tasks share: set task_sharing to a number above 0, 1 for instance"
         )
 
 
-def settings_of(estimator: Any, sharing: float, epsilon: float = 0.0) -> Settings:
-    """Turn parameters into the model's settings."""
-    noise, prior = estimator.noise_variance, estimator.prior_variance
-    max_iter = int(estimator.max_iter)
+def make_settings(parameters: Mapping[str, Any], sharing: float, epsilon: float = 0.0) -> Settings:
+    """Turn an estimator's parameters into the model's settings."""
+    given = dict(parameters)
+    noise, prior, max_iter = given["noise_variance"], given["prior_variance"], int(given["max_iter"])
     # A decoupled fit is the factor analysis that starts a joint one; there max_iter is about it.
-    steps = {"start_iter": max_iter} if estimator.margins == "decoupled" else {}
+    steps = {"start_iter": max_iter} if given["margins"] == "decoupled" else {}
     return Settings(
-        n_components=int(estimator.n_components),
-        alpha=float(estimator.alpha),
-        loss=estimator.loss,
-        C=float(estimator.C),
+        n_components=int(given["n_components"]),
+        alpha=float(given["alpha"]),
+        loss=given["loss"],
+        C=float(given["C"]),
         epsilon=epsilon,
         task_sharing=sharing,
-        temperature=estimator.temperature,
-        generative_weight=estimator.generative_weight,
-        margins=estimator.margins,
-        fit_intercept=bool(estimator.fit_intercept),
-        include_inputs=bool(estimator.include_inputs),
+        temperature=given["temperature"],
+        generative_weight=given["generative_weight"],
+        margins=given["margins"],
+        fit_intercept=bool(given["fit_intercept"]),
+        include_inputs=bool(given["include_inputs"]),
         noise_variance=None if isinstance(noise, str) else float(noise),
         weight_variance=None if isinstance(prior, str) else float(prior),
         variances="always" if "estimate" in (noise, prior) else "start",
         max_iter=max_iter,
-        tol=float(estimator.tol),
-        n_threads=n_threads(estimator.n_jobs),
+        tol=float(given["tol"]),
         **steps,
     )
 
 
-def resumed(estimator: Any, settings: Settings, n_columns: int) -> State | None:
-    """Return the state of an earlier fit to go on from, None if there is none that fits.
+def resume(previous: State | None, settings: Settings, n_columns: int) -> State | None:
+    """Return the state of an earlier fit to go on from, None if it does not fit.
 
     A decoupled fit always starts anew: its q(Z) is found without the targets, so there is nothing to go on from.
     """
-    previous: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
     if previous is None or settings.margins == "decoupled":
         return None
     latent = previous.latent
@@ -146,23 +147,39 @@ def resumed(estimator: Any, settings: Settings, n_columns: int) -> State | None:
     return replace(previous, latent=latent)
 
 
+def fit_data(X: Any, y: Any, task: Any, sample_weight: Any) -> dict[str, Any]:
+    """Return what callbacks may ask for."""
+    metadata = {"task": task, "sample_weight": sample_weight}
+    metadata = {name: value for name, value in metadata.items() if value is not None}
+    return {"X": X, "y": y, "metadata": metadata} if metadata else {"X": X, "y": y}
+
+
 def run_fit(
     estimator: Any,
     X: Floats,
-    problem: tuple[Cells, Outputs],
+    targets: tuple[Observations, Outputs],
     settings: Settings,
+    *,
+    sample_weight: Floats | None,
     data: Mapping[str, Any],
     attributes: Callable[[State], dict[str, Any]],
 ) -> None:
-    """Fit the model to standardised rows and give the estimator its fitted attributes."""
+    """Fit the model to standardised rows and give the estimator its fitted attributes.
+
+    The estimator is what callbacks, progress bars and warnings are about; all that the model is told is in the rest.
+    """
     if not X.any():
         raise ValueError("every column of X is constant, so there is nothing that features could be about")
-    start: State | Floats | None = resumed(estimator, settings, X.shape[1])
+    previous = getattr(estimator, "_state", None) if estimator.warm_start else None
+    start: State | Floats | None = resume(previous, settings, X.shape[1])
     if start is None:
         start = generator(estimator.random_state).standard_normal((X.shape[1], settings.n_components))
+    executor = Threads(n_threads(estimator.n_jobs))
     with FitReporter(estimator, stages_of(settings), data, attributes, estimator.verbose) as reporter:
         with one_blas_thread():
-            result = fit(X, *problem, settings, start, callbacks=[reporter])
+            result = fit(
+                X, *targets, settings, start, sample_weight=sample_weight, executor=executor, callbacks=[reporter]
+            )
         set_fitted(estimator, attributes(result.state))
         estimator.trace_, estimator.n_iter_ = result.trace, result.n_iter
     warn_of_status(estimator, result)
@@ -197,19 +214,13 @@ def latent_attributes(state: State) -> dict[str, Any]:
     }
     if state.include_inputs:
         inputs = slice(n_features, n_features + n_columns)
-        seen = seen_features(np.ones((1, n_columns)), latent.psi, state.input_scale, True, state.fit_intercept)
-        attributes["coef_inputs_"] = weights[:, inputs] * seen[:, inputs]
+        attributes["coef_inputs_"] = weights[:, inputs] * input_factor(n_columns, state.input_scale)
     return attributes
 
 
-def check_task_given(estimator: Any, task: Any) -> None:
+def check_task_given(name: str, layout: Layout, task: Any) -> None:
     """Check that tasks are named when predicting if they were when fitting, and only then."""
-    if estimator._layout == "ragged" and task is None:
-        raise ValueError(
-            f"{type(estimator).__name__} was fitted with task=, the task of each row; prediction needs task= too"
-        )
-    if estimator._layout != "ragged" and task is not None:
-        raise ValueError(
-            f"{type(estimator).__name__} was fitted without task=, so it predicts every task of every row; "
-            "leave task out"
-        )
+    if layout == "ragged" and task is None:
+        raise ValueError(f"{name} was fitted with task=, the task of each row; prediction needs task= too")
+    if layout != "ragged" and task is not None:
+        raise ValueError(f"{name} was fitted without task=, so it predicts every task of every row; leave task out")

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
 from sklearn.utils._missing import is_scalar_nan
+from sklearn.utils.validation import _check_sample_weight
 
 from regbayes._types import Flags, Floats, Integers
 
@@ -101,6 +102,20 @@ def _ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
     ids, codes = np.unique(named, return_inverse=True)
     rows = np.flatnonzero(observed)
     return Targets("ragged", ids, rows, codes[rows].astype(np.int64), values[rows])
+
+
+def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tuple[Floats, Any, Any, Floats | None]:
+    """Return the rows whose weight is not zero, and their weights; None where each counts once."""
+    if sample_weight is None:
+        return X, y, task, None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    kept = np.flatnonzero(weights)
+    if len(kept) < len(weights):
+        if y is not None:
+            check_consistent_length(X, y)
+        X, weights = X[kept], weights[kept]
+        y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
+    return X, y, task, None if np.all(weights == 1.0) else weights
 
 
 def in_order_of_tasks(targets: Targets, n_rows: int) -> tuple[Targets, Integers | None]:

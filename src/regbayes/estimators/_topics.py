@@ -1,24 +1,27 @@
-"""What topic models share as estimators: counts in, topics of new documents out."""
+"""What topic models share as estimators: counts in, a fit by the chosen inference, topics of new documents out."""
 
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_non_negative, validate_data
 
 from regbayes._registry import Saveable
-from regbayes._types import Floats, Singles
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, n_threads
-from regbayes.models.medlda import meanfield, predict
-from regbayes.models.medlda.meanfield import MeanField
-from regbayes.models.medlda.predict import Documents
-from regbayes.models.medlda.state import Fitted
+from regbayes._types import Floats, Integers, Singles
+from regbayes.engine import FitResult, Status
+from regbayes.engine.executor import Threads
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread, set_fitted
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.kernels.meanfield import WordCounts
+from regbayes.margins.targets import Targets
+from regbayes.models.medlda import gibbs, meanfield, posterior, topics
+from regbayes.models.medlda.topics import FittedTopics
 
 Counts = Any  # csr_array or csr_matrix: SciPy is untyped
 
@@ -45,9 +48,26 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
 
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
+# Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
+# reviews (numbers); docs/notes/medlda.md.
+DOC_TOPIC_PRIOR = {"gibbs": 0.1, "consistent": 1.0, "posterior": 0.1}
+SAMPLER_WORD_PRIOR = 0.1
+FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
 
-class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Counts in, topics out: everything that does not depend on what the responses are."""
+
+class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Counts in, topics out: everything that does not depend on what the responses are.
+
+    A subclass reads its responses, hands them to `_fit_topics` as `Targets`, and says in `_attributes` what a fit looks
+    like in its units.
+    """
+
+    _default_variances: ClassVar[dict[str, float]]  # of the weights, by margins; those of the sampler are "posterior"
+    _default_word_prior: ClassVar[float]  # of mean field
+
+    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
+        """Return the fitted attributes."""
+        raise NotImplementedError
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the share of each topic among the words of documents, inferred without responses.
@@ -73,7 +93,7 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         n_words = float(documents.numbers.sum(dtype=np.float64))
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
-        found = _inference_of(fitted).bounds(documents, fitted, n_threads(self.n_jobs))
+        found = topics.bounds(documents, fitted, Threads(n_threads(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
@@ -109,26 +129,226 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
         Rows divided by their sums are the topics' distributions over words.
         """
-        fitted: Fitted | MeanField | None = getattr(self, "_fitted", None)
+        fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if fitted is None:
             raise AttributeError(f"{type(self).__name__} has no components_ before fit")
-        if isinstance(fitted, MeanField):
-            return np.ascontiguousarray(fitted.word_topic.T)
-        return np.asarray((fitted.word_topic + np.float32(fitted.topic_word_prior)).T)
+        return fitted.components()
 
     @property
     def _n_features_out(self) -> int:
-        return int(self._fitted.word_topic.shape[1])
+        return int(self._fitted.n_topics)
 
-    def _documents(self, X: ArrayLike) -> tuple[Documents, Fitted | MeanField]:
+    def _documents(self, X: ArrayLike) -> tuple[WordCounts, FittedTopics]:
         check_is_fitted(self, "coef_")
         return as_documents(read_counts(self, X, reset=False)), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         documents, fitted = self._documents(X)
-        shares: Floats = _inference_of(fitted).proportions(documents, fitted, n_threads(self.n_jobs))
-        return shares
+        return topics.proportions(documents, fitted, Threads(n_threads(self.n_jobs)))
+
+    @property
+    def _scheme(self) -> str:
+        """How to infer: "gibbs", or the margins of mean field; without margins there is but one kind of it."""
+        if self.inference == "gibbs":
+            return "gibbs"
+        without = self.C == 0 and getattr(self, "response_variance", None) is None
+        return "posterior" if without else str(self.margins)
+
+    def _check_together(self) -> None:
+        """Refuse parameters that the chosen inference does not have."""
+        estimate, variance = self.doc_topic_prior == "estimate", getattr(self, "response_variance", None)
+        refused: dict[str, tuple[bool, str]] = {}
+        if self._scheme == "gibbs":
+            needed = 'inference="variational"'
+            refused = {
+                "doc_topic_prior": (estimate, "the sampler takes a positive number"),
+                "topic_word_prior": (self.topic_word_prior == 0, "the sampler takes a positive number"),
+                "loss": (str(self.loss).startswith("squared"), "the sampler draws from the loss as it is"),
+                "response_variance": (variance is not None, "the sampler has no Gaussian response"),
+            }
+        elif self._scheme == "consistent":
+            needed = 'margins="posterior"'
+            refused = {
+                "doc_topic_prior": (
+                    estimate,
+                    "with consistent margins the prior is a part of how documents are inferred, and must be a number",
+                ),
+                "response_variance": (
+                    variance is not None,
+                    "with consistent margins documents are inferred without their numbers, and a Gaussian response is "
+                    'no more than loss="squared_epsilon_insensitive" with epsilon=0',
+                ),
+            }
+        for name, (is_refused, why) in refused.items():
+            if is_refused:
+                raise ValueError(f"{name}={getattr(self, name)!r} needs {needed}: {why}")
+
+    def _fit_topics(
+        self,
+        counts: Counts,
+        targets: Targets | None,
+        sample_weight: Floats | None,
+        data: dict[str, Any],
+        streaming: bool = False,
+    ) -> Self:
+        """Fit by the chosen inference, set the fitted attributes, and return the estimator.
+
+        Parameters
+        ----------
+        counts : sparse matrix
+        targets : Targets or None
+            In the order of the rows; None leaves plain latent Dirichlet allocation.
+        sample_weight : (N,) or None
+            Of mean field.
+        data : dict
+            What callbacks may ask for.
+        streaming : bool
+            Whether earlier documents are the prior of these, as in ``partial_fit``.
+        """
+        self._check_together()
+        max_iter: Any = self._iteration_limit
+        if self._scheme == "posterior":
+            start = self._earlier_topics(counts.shape[1])
+            max_iter = {posterior.WARM_UP: posterior.n_warm_up_rounds(targets, start), posterior.ROUNDS: max_iter}
+        with one_blas_thread(), FitReporter(self, max_iter, data, self._attributes, self.verbose) as reporter:
+            if self._scheme == "gibbs":
+                result, attributes = self._run_sampler(counts, targets, streaming, reporter)
+            else:
+                result = self._run_mean_field(counts, targets, sample_weight, reporter)
+                attributes = self._attributes(result.state)
+            set_fitted(self, {**attributes, "trace_": result.trace, "n_iter_": result.n_iter})
+        if not (self._scheme == "gibbs" and result.status is Status.ITERATION_LIMIT):  # how a chain should end
+            warn_of_status(self, result)
+        return self
+
+    def _run_sampler(
+        self, counts: Counts, targets: Any, streaming: bool, reporter: FitReporter
+    ) -> tuple[FitResult[Any], dict[str, Any]]:
+        """Sample; return the result and the attributes that it stands for."""
+        earlier: gibbs.StreamingPosterior | None = getattr(self, "_posterior", None)
+        if streaming and earlier is not None and earlier.word_topic.shape[1] != self.n_components:
+            K = earlier.word_topic.shape[1]
+            raise ValueError(f"n_components is {self.n_components}, but earlier documents were fitted with {K}")
+        goes_on = self.warm_start and not streaming  # earlier documents are not in a chain of later ones
+        fits = earlier is not None and len(earlier.word_topic) == counts.shape[1]
+        result = gibbs.fit(
+            as_documents(counts, np.int32),
+            counts.shape[1],
+            targets,
+            self._sampler_settings(0 if targets is None else targets.n_outputs),
+            executor=Threads(n_threads(self.n_jobs)),
+            earlier=earlier if streaming else None,
+            resume=getattr(self, "_checkpoint", None) if goes_on else None,
+            init_from=earlier if goes_on and fits else None,
+            callbacks=[reporter],
+        )
+        found = result.state
+        checkpoint = found.checkpoint if goes_on else None
+        return result, {**self._attributes(found.fitted), "_posterior": found.posterior, "_checkpoint": checkpoint}
+
+    def _run_mean_field(
+        self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, reporter: FitReporter
+    ) -> FitResult[FittedTopics]:
+        shared: dict[str, Any] = {
+            "executor": Threads(n_threads(self.n_jobs)),
+            "sample_weight": sample_weight,
+            "start": self._earlier_topics(counts.shape[1]),
+            "callbacks": [reporter],
+        }
+        documents, n_words = as_documents(counts), counts.shape[1]
+        if self._scheme == "posterior":
+            return posterior.fit(documents, n_words, targets, self._posterior_settings(), **shared)
+        assert targets is not None
+        return meanfield.fit(documents, n_words, targets, self._label_free_settings(), **shared)
+
+    def _earlier_topics(self, n_words: int) -> FittedTopics | None:
+        """Return the last fit, if this one shall begin at its topics and can."""
+        fitted: FittedTopics | None = getattr(self, "_fitted", None)
+        if not self.warm_start or fitted is None or fitted.collapsed:
+            return None
+        return fitted if fitted.word_given_topic.shape == (n_words, int(self.n_components)) else None
+
+    # Parameters as numbers.
+
+    @property
+    def _iteration_limit(self) -> int:
+        """The most iterations; by default 40 sweeps of the sampler, or 100 of mean field."""
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        return 40 if self.inference == "gibbs" else 100
+
+    def _shared_settings(self) -> dict[str, Any]:
+        scheme, alpha, beta = self._scheme, self.doc_topic_prior, self.topic_word_prior
+        # Without margins there are no weights, and what their prior would be does not matter.
+        variance = self._default_variances["consistent" if scheme == "consistent" else "posterior"]
+        word_prior = SAMPLER_WORD_PRIOR if scheme == "gibbs" else self._default_word_prior
+        return {
+            "n_components": int(self.n_components),
+            "doc_topic_prior": DOC_TOPIC_PRIOR[scheme] if alpha in (None, "estimate") else float(alpha),
+            "topic_word_prior": word_prior if beta is None else float(beta),
+            "weight_variance": variance if self.weight_variance is None else float(self.weight_variance),
+            "seed": int(generator(self.random_state).integers(2**31)),
+        }
+
+    def _label_free_settings(self) -> meanfield.Settings:
+        return meanfield.Settings(
+            **self._shared_settings(),
+            squared=self.loss is None or self.loss.startswith("squared"),
+            n_sweeps=int(self.n_sweeps),
+            max_iter=self._iteration_limit,
+            tol=float(self.tol),
+        )
+
+    def _posterior_settings(self) -> posterior.Settings:
+        variance = getattr(self, "response_variance", None)
+        return posterior.Settings(
+            **self._shared_settings(),
+            squared=self.loss is not None and self.loss.startswith("squared"),
+            estimate_doc_prior=self.doc_topic_prior == "estimate",
+            response_variance=FIRST_RESPONSE_VARIANCE if variance == "auto" else variance,
+            estimate_response=variance == "auto",
+            max_iter=self._iteration_limit,
+            tol=float(self.tol),
+        )
+
+    def _sampler_settings(self, n_responses: int) -> gibbs.Settings:
+        propose = gibbs.prefers_proposals(int(self.n_components), n_responses)
+        burn_in = self._burn_in()
+        return gibbs.Settings(
+            **self._shared_settings(),
+            n_sweeps=self._iteration_limit,
+            n_burn_in=burn_in,
+            n_warm_up=self._warm_up(burn_in, propose),
+            propose=propose,
+            n_groups=None if self.n_blocks == "auto" else int(self.n_blocks),
+            refit=bool(self.refit),
+        )
+
+    def _burn_in(self) -> int:
+        """Return how many sweeps are made before averages are taken: a number, or a share of all."""
+        wanted, most = self.burn_in, self._iteration_limit
+        if not isinstance(wanted, Integral):
+            return int(wanted * most)
+        if wanted >= most:
+            raise ValueError(
+                "burn_in must be less than max_iter, so that sweeps are left to average over; "
+                f"got burn_in={wanted!r} and max_iter={most!r}"
+            )
+        return int(wanted)
+
+    def _warm_up(self, burn_in: int, many_topics: bool) -> int:
+        """Return over how many sweeps C grows: a number, or a share of all."""
+        wanted = self.price_rise
+        if wanted is None:
+            return burn_in if many_topics else 0
+        n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
+        if n_sweeps > burn_in:
+            raise ValueError(
+                "price_rise must not be more than burn_in, so that averages are taken at the full price; "
+                f"got price_rise={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
+            )
+        return n_sweeps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -138,11 +358,6 @@ class TopicModelMixin(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return tags
 
 
-def _inference_of(fitted: Fitted | MeanField) -> Any:
-    """Return the module that infers new documents as the fit did."""
-    return meanfield if isinstance(fitted, MeanField) else predict
-
-
 def has_partial_fit(estimator: Any) -> bool:
     """Whether documents can come in portions: the sampler has a posterior to take along, mean field has not."""
     if estimator.inference == "gibbs":
@@ -150,19 +365,27 @@ def has_partial_fit(estimator: Any) -> bool:
     raise AttributeError(f'partial_fit needs inference="gibbs", got inference={estimator.inference!r}')
 
 
-def weight_variance(estimator: Any) -> float:
-    """Return the prior variance of the weights; by default what did well for the way of inference."""
-    if estimator.weight_variance is not None:
-        return float(estimator.weight_variance)
-    consistent = estimator.inference == "variational" and estimator.margins == "consistent"
-    return float(estimator._default_variances["consistent" if consistent else "posterior"])
+def choose_rows(estimator: Any, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
+    """Return the rows to fit, and how often each counts; those of weight zero are left out.
+
+    The sampler draws a topic for every word of a document: one that counts twice is taken twice. Mean field weighs it.
+    """
+    weights = _check_sample_weight(sample_weight, counts, dtype=np.float64, ensure_non_negative=True)
+    if estimator.inference == "gibbs":
+        if np.any(weights != np.rint(weights)):
+            bad = float(weights[weights != np.rint(weights)][0])
+            raise ValueError(
+                'inference="gibbs" takes a document as often as sample_weight says, so it must hold whole numbers; it '
+                f'has the value {bad!r}. inference="variational" takes any weights.'
+            )
+        return np.repeat(np.arange(len(weights)), weights.astype(np.int64)), None
+    rows = np.flatnonzero(weights)
+    return rows, weights[rows]
 
 
-def iteration_limit(estimator: Any) -> int:
-    """Return the most iterations; by default 40 sweeps of the sampler, or 100 of mean field."""
-    if estimator.max_iter is not None:
-        return int(estimator.max_iter)
-    return 40 if estimator.inference == "gibbs" else 100
+def describe_data(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+    """Return what callbacks may ask for."""
+    return {"X": X, "y": y} | ({} if sample_weight is None else {"metadata": {"sample_weight": sample_weight}})
 
 
 def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
@@ -205,15 +428,18 @@ def _check_whole(numbers: NDArray[Any]) -> None:
         )
 
 
-def as_documents(counts: Counts) -> Documents:
-    """Return the rows of a matrix of counts as what label-free inference takes."""
+def as_documents(counts: Counts, dtype: Any = np.float32) -> WordCounts:
+    """Return the rows of a matrix of counts as what models take: single precision, or whole for the sampler."""
     starts, words = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
-    return Documents(words, counts.data.astype(np.float32, copy=False), starts)
+    return WordCounts(words, counts.data.astype(dtype, copy=False), starts)
 
 
-def mean_length(counts: Counts) -> float:
+def mean_length(counts: Counts, sample_weight: Floats | None) -> float:
     """Return the mean number of words of the documents that have any."""
-    n_documents = np.count_nonzero(np.diff(counts.indptr))
+    n_words, sizes = counts.data, np.diff(counts.indptr)
+    n_documents = float(np.count_nonzero(sizes))
+    if sample_weight is not None:
+        n_words, n_documents = n_words * np.repeat(sample_weight, sizes), float(sample_weight[sizes > 0].sum())
     if n_documents == 0:
         raise ValueError("X has no words: all documents are empty")
-    return float(counts.data.sum(dtype=np.float64)) / n_documents
+    return float(n_words.sum(dtype=np.float64)) / n_documents

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -21,8 +21,8 @@ from sklearn.utils.validation import validate_data
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._common import labeled_rows, row_weights
-from regbayes.estimators._list_search import ListSearch, keep_frame, list_constraints
-from regbayes.estimators._search import Fold
+from regbayes.estimators._folds import split_scored
+from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.path_search import OnResult
 from regbayes.estimators.search_records import FoldRecord
@@ -59,7 +59,8 @@ class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     include_inputs : sequence of bool, default=(False,)
         ``(False, True)`` lets cross-validation decide whether the classifier sees the inputs.
     cv : int, splitter or iterable, default=None
-        As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part.
+        As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part, and none
+        of weight zero is scored.
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
@@ -172,20 +173,16 @@ class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         -------
         self
         """
-        rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
+        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(labels)
+        weights = row_weights(sample_weight, rows)
+        scored = labeled_rows(labels, self.unlabeled) & counted_rows(weights, len(labels))
+        folds = split_scored(check_cv(self.cv, labels[scored], classifier=True), labels, scored)
         model = self._make_model(check_random_state(self.random_state))
-        weights = {"sample_weight": row_weights(sample_weight, rows)}
-        folds = self._folds(rows, y)
-        return self._search_lists(model, keep_frame(X, rows), y, folds, weights, records=records, on_result=on_result)
-
-    def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[Fold]:
-        """Folds over the labelled rows; the others join every training part."""
-        labeled = labeled_rows(y, self.unlabeled)
-        rows, rest = np.flatnonzero(labeled), np.flatnonzero(~labeled)
-        splitter = check_cv(self.cv, y[rows], classifier=True)
-        for train, test in splitter.split(X[rows], y[rows]):
-            yield np.sort(np.concatenate([rows[train], rest])), rows[test]
+        metadata = {"sample_weight": weights}
+        return self._search_lists(
+            model, keep_frame(X, rows), labels, folds, metadata, records=records, on_result=on_result
+        )
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
@@ -198,7 +195,3 @@ class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
         return self._best().predict(X)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.best_estimator_.components_)

@@ -20,20 +20,19 @@ from regbayes.estimators._common import POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
-    TopicModelMixin,
+    TopicModel,
+    choose_rows,
+    describe_data,
     has_partial_fit,
     mean_length,
     read_counts,
 )
-from regbayes.estimators._topics_gibbs import run_gibbs
-from regbayes.estimators._topics_variational import run_variational
-from regbayes.models.medlda.margins import Classes
-from regbayes.models.medlda.meanfield import MeanField
-from regbayes.models.medlda.state import Fitted, Margins
+from regbayes.margins.targets import Classes, Signs
+from regbayes.models.medlda.topics import FittedTopics
 
 
-@persistable(skip=("_skl_callbacks", "_previous"))
-class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
+@persistable(skip=("_skl_callbacks", "_checkpoint"))
+class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
     """Max-margin supervised topic model: topics of documents that tell their classes apart.
 
     Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
@@ -205,7 +204,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn topics and classifier together.
 
         Parameters
@@ -214,25 +213,26 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             Counts of words.
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
             Classes, or an indicator (0 or 1) for each of several labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts, its words and its classes; 0 leaves it out. The sampler takes whole numbers,
+            and a document so often.
 
         Returns
         -------
         self
         """
-        counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
-        codes = self._read_classes(y, counts, None)
-        self._mean_length = mean_length(counts)
-        if self.inference == "gibbs":
-            run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y})
-        else:
-            several = self._several or len(self.classes_) == 2
-            run_variational(self, counts, self._margins(codes) if several else self._classes(codes), {"X": X, "y": y})
-        return self
+        return self._fit_topics(*self._read(X, y, sample_weight, None, first=True), describe_data(X, y, sample_weight))
 
     @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn from further documents: the posterior after the earlier ones is the prior of these.
 
         Only ``inference="gibbs"`` has this method. Earlier documents stay in the counts of words in topics, as the last
@@ -247,49 +247,61 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
         classes : array-like of shape (n_classes,), default=None
             All classes there will be; needed in the first call of all, unless y has indicators of labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Whole numbers: how often each document is taken.
 
         Returns
         -------
         self
         """
-        first = not hasattr(self, "_memory")
-        counts = read_counts(self, X, reset=first, whole=True)
-        if first:
-            codes = self._read_classes(y, counts, classes)
-            self._mean_length = mean_length(counts)
-        else:
-            codes = self._read_known(y, counts, classes)
-        run_gibbs(self, counts, self._margins(codes), {"X": X, "y": y}, streaming=True)
-        return self
+        read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
+        return self._fit_topics(*read, describe_data(X, y, sample_weight), streaming=True)
 
-    def _read_classes(self, y: Any, counts: Counts, classes: ArrayLike | None) -> Integers:
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any, *, first: bool
+    ) -> tuple[Counts, Signs | Classes | None, Floats | None]:
+        """Return counts, margins and weights; the first documents say what the classes are and how long they are."""
+        counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
+        labels = self._read_labels(y, counts, first)
+        if sample_weight is not None:
+            rows, sample_weight = choose_rows(self, sample_weight, counts)
+            counts, labels = counts[rows], labels[rows]
+        codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
+        if first:
+            self._mean_length = mean_length(counts, sample_weight)
+        one_against_all = self.inference == "gibbs" or self._several or len(self.classes_) == 2
+        targets = (self._signs if one_against_all else self._classes)(codes, sample_weight)
+        return counts, targets, sample_weight
+
+    def _read_labels(self, y: Any, counts: Counts, first: bool) -> NDArray[Any]:
+        """Return the class of each row, or the indicators of its labels."""
+        if first:
+            check_classification_targets(y)
+            self._several = type_of_target(y) == "multilabel-indicator"
+        labels = _indicators(y) if self._several else column_or_1d(y, warn=True)
+        check_consistent_length(counts, labels)
+        return labels
+
+    def _code_classes(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
         """Learn what the classes are; return the class of each row, or the indicators of its labels."""
-        check_classification_targets(y)
-        self._several = type_of_target(y) == "multilabel-indicator"
         if self._several:
-            codes = _indicators(y, counts)
-            self.classes_ = np.arange(codes.shape[1])
+            self.classes_ = np.arange(labels.shape[1])
             if self.cost is not None or self.class_weight is not None:
                 raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
-            return codes
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(counts, y)
-        found, codes = np.unique(y, return_inverse=True)
+            return labels
+        found, codes = np.unique(labels, return_inverse=True)
         self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
         check_several(self, self.classes_)
-        return codes if classes is None else self._known_codes(y)
+        return codes if classes is None else self._known_codes(labels)
 
-    def _read_known(self, y: Any, counts: Counts, classes: ArrayLike | None) -> Integers:
+    def _code_known(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
         if self._several:
-            codes = _indicators(y, counts)
-            if codes.shape[1] != len(self.classes_):
-                raise ValueError(f"y has {codes.shape[1]} labels, but earlier documents had {len(self.classes_)}")
-            return codes
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(counts, y)
+            if labels.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
+            return labels
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} is not what it was in the first call: {self.classes_.tolist()!r}")
-        return self._known_codes(y)
+        return self._known_codes(labels)
 
     def _known_codes(self, y: NDArray[Any]) -> Integers:
         unknown = np.setdiff1d(y, self.classes_)
@@ -300,34 +312,34 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
             )
         return np.searchsorted(self.classes_, y)
 
-    def _margins(self, codes: Integers) -> Margins | None:
-        """Return the margins to ask for: one response per label or class, but only one for two classes."""
+    def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
+        """Return one margin per label or class, but only one for two classes; none without a price."""
         if self._several:
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
             n = len(self.classes_)
-            by_class = weights_by_class(self.class_weight, self.classes_, codes)
-            price_of = cost_matrix(self.cost, n)
-            price_of += np.diag(price_of.sum(axis=1) / (n - 1))
+            by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
+            cost = cost_matrix(self.cost, n)
+            cost += np.diag(cost.sum(axis=1) / (n - 1))
             signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
-            factors = price_of[codes] * by_class[codes, None]
+            factors = cost[codes] * by_class[codes, None]
             if n == 2:
                 signs, factors = signs[:, 1:], factors[:, 1:]
         if self.C == 0:
             return None
-        return Margins(signs, float(self.C) * self._mean_length * factors, float(self.margin))
+        return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
 
-    def _classes(self, codes: Integers) -> Classes | None:
-        """Return the margins between classes that mean field asks for."""
+    def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
+        """Return the margins between classes that mean field asks for; none without a price."""
         cost = cost_matrix(self.cost, len(self.classes_))
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
-        price = float(self.C) * self._mean_length * by_class[codes]
-        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, price)
+        by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
+        C = float(self.C) * self._mean_length * by_class[codes]
+        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, C)
 
-    def _attributes(self, fitted: Fitted | MeanField) -> dict[str, Any]:
+    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
-        coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.word_topic.shape[1]))
+        coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
         return {"_fitted": fitted, "coef_": coef}
 
     def decision_function(self, X: ArrayLike) -> Floats:
@@ -350,10 +362,9 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModelMixin):
         return tags
 
 
-def _indicators(y: Any, counts: Counts) -> Integers:
+def _indicators(y: Any) -> Integers:
     y = check_array(y, accept_sparse="csr", input_name="y", ensure_2d=True)
     y = y.toarray() if hasattr(y, "toarray") else y
-    check_consistent_length(counts, y)
     if not np.all((y == 0) | (y == 1)):
         raise ValueError("indicators of labels in y must be 0 or 1")
     return y.astype(np.int64)

@@ -18,19 +18,19 @@ from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
-    TopicModelMixin,
+    TopicModel,
+    choose_rows,
+    describe_data,
     has_partial_fit,
     mean_length,
     read_counts,
 )
-from regbayes.estimators._topics_gibbs import run_gibbs
-from regbayes.estimators._topics_variational import run_variational
-from regbayes.models.medlda.meanfield import MeanField
-from regbayes.models.medlda.state import Fitted, Targets
+from regbayes.margins.targets import Numbers
+from regbayes.models.medlda.topics import FittedTopics
 
 
-@persistable(skip=("_skl_callbacks", "_previous"))
-class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
+@persistable(skip=("_skl_callbacks", "_checkpoint"))
+class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
     """Max-margin supervised topic model for numbers: topics of documents that predict a rating, a price, a year.
 
     `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
@@ -153,7 +153,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn topics and weights together.
 
         Parameters
@@ -161,21 +161,19 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Counts of words.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array-like of shape (n_samples,), default=None
+            As in `MedLDAClassifier`.
 
         Returns
         -------
         self
         """
-        counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
-        values = self._begin(y, counts)
-        run = run_gibbs if self.inference == "gibbs" else run_variational
-        run(self, counts, self._targets(values), {"X": X, "y": y})
-        return self
+        return self._fit_topics(*self._read(X, y, sample_weight, first=True), describe_data(X, y, sample_weight))
 
     @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from further documents: the posterior after the earlier ones is the prior of these.
 
         As in `MedLDAClassifier`, and only for ``inference="gibbs"``. The first call's targets say what they are centred
@@ -186,49 +184,53 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Counts of words.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array-like of shape (n_samples,), default=None
+            Whole numbers: how often each document is taken.
 
         Returns
         -------
         self
         """
-        first = not hasattr(self, "_memory")
-        counts = read_counts(self, X, reset=first, whole=True)
-        values = self._begin(y, counts) if first else self._read_targets(y, counts)
-        if values.shape[1] != len(self._mean):
+        read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
+        return self._fit_topics(*read, describe_data(X, y, sample_weight), streaming=True)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
+        """Return counts, numbers and weights; the first documents say what the units are and how long they are."""
+        counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
+        values = self._read_values(y, counts)
+        if sample_weight is not None:
+            rows, sample_weight = choose_rows(self, sample_weight, counts)
+            counts, values = counts[rows], values[rows]
+        if first:
+            self._mean = np.average(values, axis=0, weights=sample_weight)
+            scale = np.sqrt(np.average((values - self._mean) ** 2, axis=0, weights=sample_weight))
+            self._scale = np.where(scale > 0, scale, 1.0)
+            self._mean_length = mean_length(counts, sample_weight)
+        elif values.shape[1] != len(self._mean):
             raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
-        run_gibbs(self, counts, self._targets(values), {"X": X, "y": y}, streaming=True)
-        return self
+        return counts, self._numbers(values), sample_weight
 
-    def _begin(self, y: Any, counts: Counts) -> Floats:
-        """Learn the targets' units and the price of a residual; return the targets."""
-        values = self._read_targets(y, counts)
-        self._mean, scale = values.mean(axis=0), values.std(axis=0)
-        self._scale = np.where(scale > 0, scale, 1.0)
-        self._mean_length = mean_length(counts)
-        return values
-
-    def _read_targets(self, y: Any, counts: Counts) -> Floats:
+    def _read_values(self, y: Any, counts: Counts) -> Floats:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if self.inference == "gibbs" and self.response_variance is not None:
-            raise ValueError(f'response_variance={self.response_variance!r} needs inference="variational"')
         y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
         check_consistent_length(counts, y)
         self._single = y.ndim == 1
         return y[:, None] if y.ndim == 1 else y
 
-    def _targets(self, values: Floats) -> Targets | None:
+    def _numbers(self, values: Floats) -> Numbers | None:
+        """Return what is asked for, in units of the first targets; nothing without a price or a response."""
         if self.C == 0 and self.response_variance is None:
             return None
         scaled = (values - self._mean) / self._scale
-        return Targets(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
+        return Numbers(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
 
-    def _attributes(self, fitted: Fitted | MeanField) -> dict[str, Any]:
+    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
-        K = fitted.word_topic.shape[1]
-        coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else np.zeros((len(self._mean), K))
-        found = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
-        if isinstance(fitted, MeanField) and fitted.response_variance is not None:
+        zeros = np.zeros((len(self._mean), fitted.n_topics))
+        coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
+        found: dict[str, Any] = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+        if fitted.response_variance is not None:
             found["response_variance_"] = fitted.response_variance * self._scale**2
         if self._single:
             found |= {name: value[0] for name, value in found.items() if name != "_fitted"}
@@ -237,7 +239,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModelMixin):
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        return np.asarray(self._shares(X) @ self.coef_.T + self.intercept_)
+        return self._shares(X) @ self.coef_.T + self.intercept_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -19,20 +19,21 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
-from regbayes.estimators._labels import labelled_cells, labels_of_tasks, read_labels, scores_of_tasks
+from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._multitask import (
     MULTITASK_CONSTRAINTS,
     check_task_given,
     check_tasks,
+    choose_sharing,
+    fit_data,
     latent_attributes,
+    make_settings,
     run_fit,
-    settings_of,
-    sharing_of,
     standardized,
 )
-from regbayes.estimators._tasks import in_order_of_tasks, known_codes, read_targets
+from regbayes.estimators._tasks import in_order_of_tasks, known_codes, read_targets, take_weighted_rows
 from regbayes.estimators.metrics import task_accuracy
-from regbayes.models.mt_ilsvm import predict
+from regbayes.models.mt_ilsvm.model import decision, features
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -61,13 +62,13 @@ class MultiTaskILSVMClassifier(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float, default=0.01
-        Price of a margin violation.
+        What one unit of loss costs.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin. A task with more than two classes has a margin for each ("this class or another?").
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, with a zero diagonal, for tasks that all have the same classes, in
+        ``cost[true, predicted]`` of a wrong class, with a zero diagonal, for tasks that all have the same classes, in
         the order of ``classes_``. It multiplies C where a row of one class scores too high for another; where it
-        scores too low for its own, the mean over answers does. 1 by default.
+        scores too low for its own, the mean over wrong classes does. 1 by default.
     class_weight : dict, list of dict, "balanced" or None, default=None
         Factors on C by class; a list has a dict for each task. "balanced" balances the classes within each task.
     fit_intercept : bool, default=True
@@ -81,8 +82,8 @@ class MultiTaskILSVMClassifier(
         What is done about a task without any observed label, in training or when predicting: refuse it, or serve it
         with the weights that tasks have in common.
     temperature : float or "auto", default="auto"
-        Heat of the features per observed label. 0 is the plain posterior: on/off features, as many as the data ask for.
-        Hotter ones are graded and predict a little better. "auto" is hot for the data at hand.
+        Temperature of the features per observed label. 0 is the plain posterior: on/off features, as many as the data
+        ask for. At higher ones features are soft and predict a little better. "auto" is high for the data at hand.
     generative_weight : float or "auto", default="auto"
         Weight of explaining a row of X beside predicting one label. "auto" follows C, ``temperature``
         and ``n_components``.
@@ -99,7 +100,8 @@ class MultiTaskILSVMClassifier(
     max_iter : int, default=60
         Steps at most.
     tol : float, default=1e-4
-        Change of the objective, per label and in units of loss, at which to stop.
+        Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
+        to a relative duality gap of ten times this, and of 0.001 at most; 0 solves them exactly.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None
@@ -134,7 +136,7 @@ class MultiTaskILSVMClassifier(
     temperature_, generative_weight_ : float
         What was used, also where "auto" chose it.
     trace_ : Trace
-        Course of the objective and its named terms.
+        History of the objective and its named terms.
     n_iter_ : int
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -218,7 +220,9 @@ class MultiTaskILSVMClassifier(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Learn features and the tasks' weights together.
 
         Parameters
@@ -230,23 +234,36 @@ class MultiTaskILSVMClassifier(
             ``task`` is one task.
         task : array-like of shape (n_samples,), default=None
             The task of each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        data = fit_data(X, y, task, sample_weight)
+        X, y, task, weights = take_weighted_rows(X, y, task, sample_weight)
         targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
-        check_tasks(self, targets)
+        sharing = choose_sharing(self.task_sharing, targets.layout)
+        check_tasks(targets, sharing, self.unseen_tasks)
         labels = read_labels(targets)
         targets, order = in_order_of_tasks(targets, len(X))
-        cells, outputs = labelled_cells(targets, labels, self.class_weight, self.cost)
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order)
+        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order, weights)
+        weights = weights if weights is None or order is None else weights[order]
+        observations, outputs = observe_labels(targets, labels, self.class_weight, self.cost, weights)
         self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
         self.classes_ = labels.common_classes
-        settings = settings_of(self, sharing_of(self, targets.layout))
-        data = {"X": X, "y": y} if task is None else {"X": X, "y": y, "metadata": {"task": task}}
-        run_fit(self, centred, (cells, outputs), settings, data, latent_attributes)
+        settings = make_settings(self.get_params(deep=False), sharing)
+        run_fit(
+            self,
+            centred,
+            (observations, outputs),
+            settings,
+            sample_weight=weights,
+            data=data,
+            attributes=latent_attributes,
+        )
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -255,7 +272,7 @@ class MultiTaskILSVMClassifier(
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
         """
-        return predict.features(self._checked(X), self._state)
+        return features(self._checked(X), self._state)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -272,10 +289,10 @@ class MultiTaskILSVMClassifier(
         than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
         """
         X = self._checked(X)
-        check_task_given(self, task)
+        check_task_given(type(self).__name__, self._layout, task)
         if self._layout == "ragged":
             return self._ragged_scores(X, task)
-        return scores_of_tasks(predict.decision(X, self._state), self._layout, self._outputs)
+        return scores_of_tasks(decision(X, self._state), self._layout, self._outputs)
 
     def _ragged_scores(self, X: Floats, task: ArrayLike | None) -> Floats:
         codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
@@ -283,7 +300,7 @@ class MultiTaskILSVMClassifier(
         place = np.arange(n_outputs)
         shared = -1 - self._outputs.groups[:n_outputs]  # a task that was not seen has the weights of its class's group
         outputs = np.where(codes[:, None] >= 0, codes[:, None] * n_outputs + place, shared)
-        scores = predict.decision(X, self._state, outputs)
+        scores = decision(X, self._state, outputs)
         return scores[:, 0] if n_outputs == 1 else scores
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:

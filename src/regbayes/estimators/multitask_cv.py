@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -19,9 +20,10 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
+from regbayes.estimators._common import row_weights
+from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
-from regbayes.estimators._list_search import ListSearch, keep_frame, list_constraints
-from regbayes.estimators._task_folds import multitask_folds
+from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
@@ -48,6 +50,7 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
         X: ArrayLike,
         y: ArrayLike,
         task: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
         *,
         records: Iterable[FoldRecord] | None = None,
         on_result: OnResult | None = None,
@@ -61,6 +64,8 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
             Labels or numbers, NaN (or None, of labels) where missing.
         task : array-like of shape (n_samples,), default=None
             The task of each row, where there is one target per row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in the fits and in their scores.
         records, on_result
             As in `PathSearchCV.fit`: fits that need not be made again, and a function that hears of each.
 
@@ -70,6 +75,8 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
         """
         rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         targets, kinds = self._read(rows, y, task)
+        weights = row_weights(sample_weight, rows)
+        counted = counted_rows(weights, len(rows))[targets.rows]
         values = np.asarray(y)
         n_columns = 1 if values.ndim == 1 else values.shape[1]
         if isinstance(self.scoring, str) and len(targets.rows) < n_columns * len(np.unique(targets.rows)):
@@ -78,8 +85,11 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
             )
         random = check_random_state(self.random_state)
         model = self._make_model(random)
-        folds = multitask_folds(self.cv, rows, targets, kinds, random)
-        metadata = {"task": None if task is None else np.asarray(task)}
+        some = replace(
+            targets, rows=targets.rows[counted], tasks=targets.tasks[counted], values=targets.values[counted]
+        )
+        folds = multitask_folds(self.cv, rows, some, kinds[counted], random)
+        metadata = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
         return self._search_lists(
             model, keep_frame(X, rows), keep_frame(y, values), folds, metadata, records=records, on_result=on_result
         )
@@ -99,17 +109,8 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Return the score of the best estimator over all observed targets, whatever ``scoring`` is."""
+        """Return the accuracy, or R², over all observed targets, pooled, whatever ``scoring`` is."""
         return self._best().score(X, y, task, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.best_estimator_.components_)
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
@@ -171,6 +172,7 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMClassifier
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMClassifier, LISTS)
+    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,
@@ -235,11 +237,6 @@ prior_variance, max_iter, tol
         """Return scores, as `MultiTaskILSVMClassifier.decision_function` does."""
         return self._best().decision_function(X, task)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
-
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
 class MultiTaskILSVMRegressorCV(RegressorMixin, TaskSearch):
@@ -289,6 +286,7 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMRegressor
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMRegressor, LISTS)
+    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,

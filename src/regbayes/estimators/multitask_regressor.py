@@ -18,17 +18,17 @@ from regbayes.estimators._multitask import (
     MULTITASK_CONSTRAINTS,
     check_task_given,
     check_tasks,
+    choose_sharing,
+    fit_data,
     latent_attributes,
+    make_settings,
     run_fit,
-    settings_of,
-    sharing_of,
     standardized,
 )
-from regbayes.estimators._tasks import Targets, in_order_of_tasks, known_codes, read_targets
+from regbayes.estimators._tasks import Targets, in_order_of_tasks, known_codes, read_targets, take_weighted_rows
 from regbayes.estimators.metrics import explained_variance_pooled
-from regbayes.models.mt_ilsvm import predict
-from regbayes.models.mt_ilsvm.cells import regression_cells
-from regbayes.models.mt_ilsvm.state import State
+from regbayes.margins.targets import observe_numbers
+from regbayes.models.mt_ilsvm.model import State, decision, features
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -52,7 +52,7 @@ class MultiTaskILSVMRegressor(
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float, default=0.01
-        Price of one unit of loss.
+        What one unit of loss costs.
     loss : {"squared_epsilon_insensitive", "epsilon_insensitive"}, default="squared_epsilon_insensitive"
         Loss of a residual. With ``epsilon=0`` they are the squared and the absolute residual.
     epsilon : float, default=0.0
@@ -166,7 +166,9 @@ class MultiTaskILSVMRegressor(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Learn features and the tasks' weights together.
 
         Parameters
@@ -178,44 +180,58 @@ class MultiTaskILSVMRegressor(
             one task.
         task : array-like of shape (n_samples,), default=None
             The task of each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
 
         Returns
         -------
         self
         """
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        data = fit_data(X, y, task, sample_weight)
+        X, y, task, weights = take_weighted_rows(X, y, task, sample_weight)
         targets = read_targets(y, task, X, numeric=True)
-        check_tasks(self, targets)
+        sharing = choose_sharing(self.task_sharing, targets.layout)
+        check_tasks(targets, sharing, self.unseen_tasks)
         targets, order = in_order_of_tasks(targets, len(X))
-        self.target_mean_, self.target_scale_ = self._target_units(targets)
+        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order, weights)
+        weights = weights if weights is None or order is None else weights[order]
+        self.target_mean_, self.target_scale_ = self._target_units(targets, weights)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
-        problem = regression_cells(targets.rows, targets.tasks, values, len(targets.ids))
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order)
         self.tasks_, self._layout = targets.ids, targets.layout
-        settings = settings_of(self, sharing_of(self, targets.layout), float(self.epsilon))
-        data = {"X": X, "y": y} if task is None else {"X": X, "y": y, "metadata": {"task": task}}
-        run_fit(self, centred, problem, settings, data, self._attributes)
+        run_fit(
+            self,
+            centred,
+            observe_numbers(targets.rows, targets.tasks, values, len(targets.ids)),
+            make_settings(self.get_params(deep=False), sharing, float(self.epsilon)),
+            sample_weight=weights,
+            data=data,
+            attributes=self._attributes,
+        )
         return self
 
-    def _target_units(self, targets: Targets) -> tuple[Floats, Floats]:
-        """Return the mean and the scale of each task's targets."""
+    def _target_units(self, targets: Targets, weights: Floats | None) -> tuple[Floats, Floats]:
+        """Return the mean and the scale of each task's targets, of rows that may have weights."""
         n_tasks = len(targets.ids)
         chosen = self.scale_targets
         if chosen == "auto" or chosen is True:
             chosen = "pooled" if targets.layout == "ragged" else "task"
         if not chosen:
             return np.zeros(n_tasks), np.ones(n_tasks)
+        counted = None if weights is None else weights[targets.rows]
         if chosen == "pooled":
-            _, mean, scale = standardized(targets.values[:, None], scaled=True)
+            _, mean, scale = standardized(targets.values[:, None], scaled=True, sample_weight=counted)
             return np.repeat(mean, n_tasks), np.repeat(scale, n_tasks)
         if self.unseen_tasks == "shared":
             raise ValueError(
                 "unseen_tasks='shared' needs targets in one unit: set scale_targets='pooled', or False if they are "
                 "scaled already"
             )
-        in_order = targets.values[np.argsort(targets.tasks, kind="stable")]
-        by_task = np.split(in_order, np.cumsum(targets.counts)[:-1])
-        units = [standardized(values[:, None], scaled=True)[1:] for values in by_task]
+        by_task = np.split(np.argsort(targets.tasks, kind="stable"), np.cumsum(targets.counts)[:-1])
+        units = [
+            standardized(targets.values[here, None], True, sample_weight=None if counted is None else counted[here])[1:]
+            for here in by_task
+        ]
         means, scales = np.array(units)[:, :, 0].T
         return means, scales
 
@@ -234,7 +250,7 @@ class MultiTaskILSVMRegressor(
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
         """
-        return predict.features(self._checked(X), self._state)
+        return features(self._checked(X), self._state)
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
@@ -246,12 +262,12 @@ class MultiTaskILSVMRegressor(
             The task of each row, if ``fit`` was told.
         """
         X = self._checked(X)
-        check_task_given(self, task)
+        check_task_given(type(self).__name__, self._layout, task)
         if self._layout == "ragged":
             codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
             # -1, a task that was not seen, is also how the model calls the weights that tasks share.
-            return predict.decision(X, self._state, codes) * self.target_scale_[codes] + self.target_mean_[codes]
-        found = predict.decision(X, self._state) * self.target_scale_ + self.target_mean_
+            return decision(X, self._state, codes) * self.target_scale_[codes] + self.target_mean_[codes]
+        found = decision(X, self._state) * self.target_scale_ + self.target_mean_
         return found[:, 0] if self._layout == "single" else found
 
     def score(

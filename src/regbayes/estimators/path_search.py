@@ -46,9 +46,18 @@ def best_has(method: str) -> Callable[[Any], bool]:
     """Return a check that an estimator to search, or the one that was found, has a method."""
 
     def has(search: PathSearchCV) -> bool:
-        return hasattr(search._searched(), method)
+        return search.refit is not False and hasattr(search._searched(), method)
 
     return has
+
+
+def copy_tags(tags: Any, model: Any) -> Any:
+    """Return the tags of a search: it takes and says what its model does."""
+    inner = get_tags(model)
+    tags.estimator_type = inner.estimator_type
+    tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+    tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+    return tags
 
 
 class BaseSearch(Saveable, BaseEstimator):
@@ -430,14 +439,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         return float(self._best().score(X, y, **metadata))
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(self.estimator)
-        tags.estimator_type = inner.estimator_type
-        tags.classifier_tags = inner.classifier_tags
-        tags.regressor_tags = inner.regressor_tags
-        tags.input_tags = inner.input_tags
-        tags.target_tags = inner.target_tags
-        return tags
+        return copy_tags(super().__sklearn_tags__(), self.estimator)
 
 
 def _routed_name(score: str) -> str:

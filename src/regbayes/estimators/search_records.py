@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 
-__all__ = ["FoldRecord", "OutOfFold", "SearchInterrupted", "read_records", "write_records"]
+__all__ = ["FoldRecord", "OutOfFold", "SearchInterrupted", "best_so_far", "read_records", "write_records"]
 
 Setting = dict[str, Any]
 
@@ -86,6 +86,29 @@ class SearchInterrupted(KeyboardInterrupt):
     def __init__(self, records: Sequence[FoldRecord]) -> None:
         super().__init__(f"interrupted after {len(records)} fits, before a setting had been tried on every fold")
         self.records = list(records)
+
+
+def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Setting:
+    """Return the setting with the best mean score among those that were tried on most folds.
+
+    What a search that was interrupted early knows. ``score`` names one of several; None is the first.
+
+    Raises
+    ------
+    ValueError
+        If there is no record.
+    """
+    found: dict[str, list[FoldRecord]] = {}
+    for record in records:
+        found.setdefault(setting_key(record.params), []).append(record)
+    if not found:
+        raise ValueError("there is no record to choose from")
+    most = max(map(len, found.values()))
+
+    def mean(tried: list[FoldRecord]) -> float:
+        return float(np.mean([record.score if score is None else record.scores[score] for record in tried]))
+
+    return max((tried for tried in found.values() if len(tried) == most), key=mean)[0].params
 
 
 def is_number(value: Any) -> bool:

@@ -17,9 +17,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
+from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import Labels, read_labels
 from regbayes.estimators._search import Fold, Samples, fit_quietly
-from regbayes.estimators._task_folds import multitask_folds
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.metrics import task_accuracy
 

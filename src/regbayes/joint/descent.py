@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import Status, StepResult
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
-from regbayes.joint.model import Inferred, JointModel, Params, Stats
+from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
 from regbayes.joint.quasi_newton import Moves
-from regbayes.margins.head import FittedHead, MarginHead
 from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 
 Block = TypeVar("Block")
@@ -42,13 +41,33 @@ class DescentOptions:
     flat: float = 0.0  # norm of the gradient at which nothing is left to do
 
 
+class Evaluable(Protocol[Block, Params, Stats]):
+    """What it takes to evaluate J, and no more: a `JointProblem`, or what a model with steps of its own has."""
+
+    @property
+    def model(self) -> JointModel[Block, Params, Stats, Any]:
+        """The model."""
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Its rows."""
+
+    @property
+    def head(self) -> Head | None:
+        """What is asked of their features."""
+
+    @property
+    def executor(self) -> Executor:
+        """Who takes the blocks."""
+
+
 @dataclass(frozen=True)
 class JointProblem(Generic[Block, Params, Stats]):
     """What stays the same through a descent."""
 
     model: JointModel[Block, Params, Stats, Any]
     blocks: Sequence[Block]  # of rows, in order
-    head: MarginHead | None  # None: nothing but the generative model
+    head: Head | None  # None: nothing but the generative model
     options: DescentOptions
     executor: Executor = field(default_factory=Serial)
 
@@ -59,7 +78,7 @@ class Evaluation(Generic[Params, Stats]):
 
     params: Params
     stats: Stats
-    head: FittedHead | None
+    head: Any  # what the head's `solve` returned (`Fitted`); None without a head
     terms: Mapping[str, float]
 
     @property
@@ -73,8 +92,13 @@ class Evaluation(Generic[Params, Stats]):
         return 0.0 if self.head is None else self.head.gap
 
     @property
+    def warm_start(self) -> Any:
+        """What the head's next solve may start from."""
+        return None if self.head is None else self.head.warm_start
+
+    @property
     def multipliers(self) -> Floats | None:
-        """Multipliers to start the next solve from."""
+        """Multipliers of the head."""
         return None if self.head is None else self.head.multipliers
 
 
@@ -93,7 +117,7 @@ Inference = list[Inferred[Stats]]
 
 
 def evaluate(
-    problem: JointProblem[Block, Params, Stats], params: Params, warm_start: Floats | None, tolerance: Tolerance
+    problem: Evaluable[Block, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
 ) -> tuple[Evaluation[Params, Stats], Inference[Stats]]:
     """Compute J: inference, statistics, terms, head. Return it with what inference found, block by block."""
     model = problem.model
@@ -121,27 +145,31 @@ def gather(parts: Sequence[Reals]) -> Reals:
 
 
 def gradient(
-    problem: JointProblem[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
+    problem: Evaluable[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
 ) -> Reals:
     """Return the gradient of J with respect to the model's position, at what an evaluation found."""
+    return problem.model.gradient(at.params, at.stats, pull_back(problem, at, inferred))
+
+
+def pull_back(
+    problem: Evaluable[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
+) -> Any:
+    """Return the model's sums of what the head's gradient by features is worth to the parameters."""
     parts, first = [], 0
     for rows, part in zip(problem.blocks, inferred, strict=True):
         parts.append((rows, part, slice(first, first + len(part.features))))
         first += len(part.features)
 
-    def pull_back(block: tuple[Block, Inferred[Stats], slice]) -> Any:
+    def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
         rows, part, place = block
         by_features = None if at.head is None else at.head.gradient(place)
         return problem.model.pull_back(rows, at.params, part, by_features)
 
-    pulled = problem.executor.map_reduce(pull_back, parts)
-    return problem.model.gradient(at.params, at.stats, pulled)
+    return problem.executor.map_reduce(of_block, parts)
 
 
-def start(
-    problem: JointProblem[Block, Params, Stats], params: Params, warm_start: Floats | None = None
-) -> Search[Params, Stats]:
-    """Evaluate the start, from the multipliers of an earlier fit on the same rows if there are any."""
+def start(problem: JointProblem[Block, Params, Stats], params: Params, warm_start: Any = None) -> Search[Params, Stats]:
+    """Evaluate the start, from the warm start of an earlier fit on the same rows if there is one."""
     at, inferred = evaluate(problem, params, warm_start, problem.options.tolerance.first)
     return Search(at, gradient(problem, at, inferred), problem.options.tolerance.first)
 
@@ -195,7 +223,7 @@ def _line_search(
     slope, length = float(np.vdot(search.gradient, direction)), 1.0
     for _ in range(problem.options.max_trials if slope < 0 else 0):
         params = model.move(at.params, position + position.dtype.type(length) * direction)
-        moved, inferred = evaluate(problem, params, at.multipliers, search.tolerance)
+        moved, inferred = evaluate(problem, params, at.warm_start, search.tolerance)
         rise = moved.objective - at.objective
         if rise <= quasi_newton.ARMIJO * length * slope:
             return moved, inferred, length
@@ -208,7 +236,7 @@ def _tighten(
     problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats], tolerance: Tolerance
 ) -> Search[Params, Stats]:
     """Solve for the head more accurately: what looked like a rise may have been the gap."""
-    at, inferred = evaluate(problem, search.at.params, search.at.multipliers, tolerance)
+    at, inferred = evaluate(problem, search.at.params, search.at.warm_start, tolerance)
     tighter = replace(search, tolerance=tolerance, gradient=gradient(problem, at, inferred))
     # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
     # belongs to the better multipliers is worth having all the same.
@@ -221,7 +249,7 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
     params = problem.model.update_blocks(at.params, at.stats)
     if params is None:
         return search
-    trial, inferred = evaluate(problem, params, at.multipliers, search.tolerance)
+    trial, inferred = evaluate(problem, params, at.warm_start, search.tolerance)
     if not trial.objective <= at.objective:
         return search
     return replace(search, at=trial, gradient=gradient(problem, trial, inferred))

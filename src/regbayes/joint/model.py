@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from regbayes._types import Floats, Reals
+from regbayes.margins.tolerance import Tolerance
 
 Params = TypeVar("Params")
 Stats = TypeVar("Stats", bound="RowSums")
@@ -30,6 +31,36 @@ class Inferred(Generic[Stats]):
     features: Reals  # (n, K): what the head sees
     stats: Stats
     cache: Any = None  # what `pull_back` would otherwise compute again
+
+
+class Fitted(Protocol):
+    """A head that was solved for at the features of all rows."""
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """What it adds to the objective."""
+
+    @property
+    def value(self) -> float:
+        """Their sum."""
+
+    @property
+    def gap(self) -> float:
+        """The value is above its minimum by this at most."""
+
+    @property
+    def warm_start(self) -> Any:
+        """What the next solve may start from."""
+
+    def gradient(self, rows: slice) -> Floats:
+        """Return the derivative of the value by the features of some rows, shape (n, K)."""
+
+
+class Head(Protocol):
+    """What is asked of the features of the rows with targets: a large-margin problem."""
+
+    def solve(self, features: Reals, warm_start: Any, tolerance: Tolerance) -> Fitted:
+        """Solve it at the features of all rows, from where an earlier solve ended."""
 
 
 class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):

@@ -2,6 +2,7 @@
 
 A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k) + tilt_k)`` for each of its words,
 and its proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
+Functions take one block of documents and run in the caller's thread; a block may share its entries with others.
 
 Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
 other part is ``exp(digamma(x))`` for every topic in every sweep; it is written without branches, so that it is
@@ -11,16 +12,14 @@ vectorised too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from regbayes._types import Floats, Indices, Singles
+from regbayes._types import Array, Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.chunks import each_task, map_chunks
 from regbayes.kernels.types import Words, read_only
 
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
@@ -37,10 +36,14 @@ class WordCounts(NamedTuple):
 
     words: Words
     """(entries,)"""
-    numbers: Singles
-    """(entries,): positive."""
+    numbers: Array
+    """(entries,): positive; single precision for the functions below."""
     starts: Indices
     """(documents + 1,): where documents begin among the entries."""
+
+    def rows(self, first: int, last: int) -> WordCounts:
+        """Return the documents from one to another, half open; the entries are shared."""
+        return self._replace(starts=self.starts[first : last + 1])
 
 
 class Prior(NamedTuple):
@@ -52,32 +55,24 @@ class Prior(NamedTuple):
     """(topics,): positive Dirichlet parameters."""
 
 
-MOST_GROUPS = 8
-
-
-ENTRIES_PER_WORD = 4  # entries of a group, at least, for each word of the vocabulary: its table must be worth its sum
-
-
-def group_bounds(starts: Indices, n_words: int) -> list[tuple[int, int]]:
-    """Cut documents into groups, each with a table of words by topics of its own: a function of the corpus alone."""
-    n_documents, n_entries = len(starts) - 1, int(starts[-1])
-    n_groups = int(np.clip(n_entries // max(ENTRIES_PER_WORD * n_words, 1 << 15), 1, MOST_GROUPS))
-    cuts = np.searchsorted(starts, np.arange(1, n_groups) * (n_entries / n_groups))
-    edges = [0, *np.minimum(cuts, n_documents).tolist(), n_documents]
-    return list(pairwise(edges))
-
-
 # --- The law, in plain NumPy
 
 
 def reference_meanfield_sweeps(
-    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    max_sweeps: int,
+    tol: float,
+    gamma: Singles,
+    collapsed: bool = False,
 ) -> int:
     """`meanfield_sweeps` in plain NumPy: the law."""
     K, total = len(prior.doc_prior), 0
     for d, number, p in _each(documents, prior):
         for _ in range(max_sweeps if number.size else 0):
-            t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
+            at = gamma[d, :K]
+            t = at.astype(np.float64) if collapsed else _factors(at, tilt[d, :K] if len(tilt) else None)
             found = prior.doc_prior + t * ((number / (p @ t + TINY)) @ p)
             change = float(np.abs(found - gamma[d, :K]).sum())
             gamma[d, :K] = found
@@ -94,35 +89,26 @@ def reference_meanfield_statistics(
     prior: Prior,
     tilt: Singles,
     gamma: Singles,
-    word_topic: Singles | None,
-    doc_topic: Singles,
+    weights: Floats,
+    word_topic: Singles | None = None,
+    doc_topic: Singles | None = None,
 ) -> Floats:
     """`meanfield_statistics` in plain NumPy: the law."""
     K = len(prior.doc_prior)
     found = np.zeros(len(documents.starts) - 1)
-    doc_topic[...] = 0
-    if word_topic is not None:
-        word_topic[...] = 0
+    for table in (word_topic, doc_topic):
+        if table is not None:
+            table[...] = 0
     for d, number, p in _each(documents, prior):
         words = documents.words[documents.starts[d] : documents.starts[d + 1]]
         t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
         r = p @ t + TINY
         phi = (number / r)[:, None] * p * t
         found[d] = number @ np.log(r)
-        doc_topic[d, :K] = phi.sum(axis=0)
+        if doc_topic is not None:
+            doc_topic[d, :K] = phi.sum(axis=0)
         if word_topic is not None:
-            np.add.at(word_topic[:, :K], words, phi.astype(np.float32))
-    return found
-
-
-def reference_infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles) -> Floats:
-    """`infer_by_sweeps` in plain NumPy: the law."""
-    K, found = len(prior.doc_prior), np.zeros(len(documents.starts) - 1)
-    gamma[...] = 0
-    for d, number, p in _each(documents, prior):
-        last = _history(number, p, prior, n_sweeps)[-1]
-        gamma[d, :K] = last
-        found[d] = number @ np.log(p @ _factors(last, None) + TINY)
+            np.add.at(word_topic[:, :K], words, (weights[d] * phi).astype(np.float32))
     return found
 
 
@@ -132,7 +118,7 @@ def reference_reverse_sweeps(
     n_sweeps: int,
     gamma: Singles,
     grad: Singles,
-    weight: float,
+    weights: Floats,
 ) -> Singles:
     """`reverse_sweeps` in plain NumPy: the law."""
     K = len(prior.doc_prior)
@@ -141,7 +127,7 @@ def reference_reverse_sweeps(
         words = documents.words[documents.starts[d] : documents.starts[d + 1]]
         by_p = np.zeros_like(p)
         history = [*_history(number, p, prior, n_sweeps - 1), gamma[d, :K].astype(np.float64)]
-        t = _factors(history[-1], None)
+        t, weight = _factors(history[-1], None), weights[d]
         q = -weight * number / (p @ t + TINY)
         by_p += np.outer(q, t)
         g = grad[d, :K] + (weight * (history[-1] - prior.doc_prior) + (q @ p) * t) * polygamma(1, history[-1])
@@ -211,9 +197,12 @@ def _trigamma(x: Any) -> Any:
 
 
 @compiled_inline
-def _write_factors(gamma: Singles, tilt: Singles, tilted: bool, n_topics: int, t: Singles) -> None:
-    """Write ``exp(digamma(gamma) + tilt)``; padding is left alone."""
-    if tilted:
+def _write_factors(gamma: Singles, tilt: Singles, tilted: bool, collapsed: bool, n_topics: int, t: Singles) -> None:
+    """Write ``exp(digamma(gamma) + tilt)``, or gamma itself; padding is left alone."""
+    if collapsed:
+        for k in range(n_topics):
+            t[k] = gamma[k]
+    elif tilted:
         for k in range(n_topics):
             t[k] = _exp_digamma(gamma[k], tilt[k])
     else:
@@ -239,14 +228,13 @@ def _sweep_documents(
     tilt: Singles,
     max_sweeps: int,
     tol: np.float32,
+    collapsed: bool,
     gamma: Singles,
-    first: int,
-    last: int,
 ) -> int:
     n_topics, columns = doc_prior.size, topics.shape[1]
     t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
     tilted, total = len(tilt) > 0, 0
-    for d in range(first, last):
+    for d in range(starts.size - 1):
         row, begin, end = gamma[d], starts[d], starts[d + 1]
         if begin == end:
             for k in range(n_topics):
@@ -256,7 +244,7 @@ def _sweep_documents(
         for i in range(begin, end):
             length += numbers[i]
         for _ in range(max_sweeps):
-            _write_factors(row, tilt[d] if tilted else row, tilted, n_topics, t)
+            _write_factors(row, tilt[d] if tilted else row, tilted, collapsed, n_topics, t)
             sums[:] = _ZERO
             for i in range(begin, end):
                 p = topics[words[i]]
@@ -275,7 +263,13 @@ def _sweep_documents(
 
 
 def meanfield_sweeps(
-    documents: WordCounts, prior: Prior, tilt: Singles, max_sweeps: int, tol: float, gamma: Singles, n_threads: int = 1
+    documents: WordCounts,
+    prior: Prior,
+    tilt: Singles,
+    max_sweeps: int,
+    tol: float,
+    gamma: Singles,
+    collapsed: bool = False,
 ) -> int:
     """Alternate between topics of words and proportions of documents, for each document by itself.
 
@@ -290,21 +284,18 @@ def meanfield_sweeps(
         A document is done when the absolute changes of its gamma sum to at most this times its length.
     gamma : (documents, columns)
         Read as the start and overwritten; columns beyond the topics are left alone.
-    n_threads : int
-        Does not change the result.
+    collapsed : bool, default=False
+        Whether topics of words have the weights gamma in the place of ``exp(digamma(gamma))``, docs/math.md eq. (56).
+        There is no tilt then.
 
     Returns
     -------
     int
         Sweeps, summed over the documents.
     """
-    fixed = _fixed(documents, prior)
-    tilt = read_only(tilt)
-
-    def work(_chunk: int, first: int, last: int) -> int:
-        return _sweep_documents(*fixed, tilt, max_sweeps, np.float32(tol), gamma, first, last)
-
-    return sum(map_chunks(work, len(documents.starts) - 1, n_threads))
+    return _sweep_documents(
+        *_fixed(documents, prior), read_only(tilt), max_sweeps, np.float32(tol), bool(collapsed), gamma
+    )
 
 
 @compiled
@@ -316,17 +307,16 @@ def _sum_documents(
     doc_prior: Singles,
     tilt: Singles,
     gamma: Singles,
+    weights: Singles,
     word_topic: Singles,
     doc_topic: Singles,
     logs: Floats,
-    first: int,
-    last: int,
 ) -> None:
     n_topics, columns = doc_prior.size, topics.shape[1]
     t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    tilted, by_word = len(tilt) > 0, len(word_topic) > 0
-    for d in range(first, last):
-        _write_factors(gamma[d], tilt[d] if tilted else gamma[d], tilted, n_topics, t)
+    tilted, by_word, by_document = len(tilt) > 0, len(word_topic) > 0, len(doc_topic) > 0
+    for d in range(starts.size - 1):
+        _write_factors(gamma[d], tilt[d] if tilted else gamma[d], tilted, False, n_topics, t)
         sums[:] = _ZERO
         log_sum = 0.0
         for i in range(starts[d], starts[d + 1]):
@@ -334,14 +324,16 @@ def _sum_documents(
             r = _dot(p, t) + _TINY
             share = numbers[i] / r
             log_sum += numbers[i] * np.log(np.float64(r))
-            for k in range(columns):
-                sums[k] += share * p[k]
-            if by_word:
-                row = word_topic[words[i]]
+            if by_document:
                 for k in range(columns):
-                    row[k] += share * t[k] * p[k]
-        for k in range(columns):
-            doc_topic[d, k] = t[k] * sums[k]
+                    sums[k] += share * p[k]
+            if by_word:
+                row, weighted = word_topic[words[i]], weights[d] * share
+                for k in range(columns):
+                    row[k] += weighted * t[k] * p[k]
+        if by_document:
+            for k in range(columns):
+                doc_topic[d, k] = t[k] * sums[k]
         logs[d] = log_sum
 
 
@@ -350,9 +342,9 @@ def meanfield_statistics(
     prior: Prior,
     tilt: Singles,
     gamma: Singles,
-    word_topic: Singles | None,
-    doc_topic: Singles,
-    n_threads: int = 1,
+    weights: Floats,
+    word_topic: Singles | None = None,
+    doc_topic: Singles | None = None,
 ) -> Floats:
     """Sum the topics of words that belong to given proportions.
 
@@ -361,34 +353,31 @@ def meanfield_statistics(
     documents, prior, tilt
         As in `meanfield_sweeps`.
     gamma : (documents, columns)
+    weights : (documents,)
+        How often each document counts in ``word_topic``.
     word_topic : (vocabulary, columns), optional
         Written: expected tokens of each word in each topic.
-    doc_topic : (documents, columns)
+    doc_topic : (documents, columns), optional
         Written: expected tokens of each document in each topic; padding is zero.
-    n_threads : int
-        Does not change the result.
 
     Returns
     -------
     (documents,)
         ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k) + tilt_k)``.
     """
-    fixed = _fixed(documents, prior)
-    tilt, gamma, shape = read_only(tilt), read_only(gamma), prior.word_given_topic.shape
-    groups = group_bounds(documents.starts, len(prior.word_given_topic))
-    logs = np.empty(len(documents.starts) - 1)
-    nothing = np.empty((0, shape[1]), np.float32)
-
-    def work(group: int) -> Singles:
-        table = nothing if word_topic is None else np.zeros(shape, np.float32)
-        _sum_documents(*fixed, tilt, gamma, table, doc_topic, logs, *groups[group])
-        return table
-
+    nothing = np.empty((0, gamma.shape[1]), np.float32)
     if word_topic is not None:
         word_topic[...] = _ZERO
-    for table in each_task(work, len(groups), n_threads):
-        if word_topic is not None:
-            word_topic += table
+    logs = np.empty(len(documents.starts) - 1)
+    _sum_documents(
+        *_fixed(documents, prior),
+        read_only(tilt),
+        read_only(gamma),
+        read_only(weights.astype(np.float32)),
+        nothing if word_topic is None else word_topic,
+        nothing if doc_topic is None else doc_topic,
+        logs,
+    )
     return logs
 
 
@@ -414,7 +403,7 @@ def _make_sweeps(
         history[0, k] = doc_prior[k] + length / np.float32(n_topics)
     for sweep in range(n_sweeps):
         before, after = history[sweep], history[sweep + 1]
-        _write_factors(before, before, False, n_topics, t)
+        _write_factors(before, before, False, False, n_topics, t)
         sums[:] = _ZERO
         for i in range(begin, end):
             p = topics[words[i]]
@@ -423,61 +412,6 @@ def _make_sweeps(
                 sums[k] += share * p[k]
         for k in range(n_topics):
             after[k] = doc_prior[k] + t[k] * sums[k]
-
-
-@compiled
-def _infer_documents(
-    words: Words,
-    numbers: Singles,
-    starts: Indices,
-    topics: Singles,
-    doc_prior: Singles,
-    n_sweeps: int,
-    gamma: Singles,
-    logs: Floats,
-    first: int,
-    last: int,
-) -> None:
-    columns = topics.shape[1]
-    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    history = np.zeros((n_sweeps + 1, columns), np.float32)
-    for d in range(first, last):
-        begin, end = starts[d], starts[d + 1]
-        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps, history, t, sums)
-        gamma[d] = history[n_sweeps]
-        _write_factors(gamma[d], gamma[d], False, doc_prior.size, t)
-        log_sum = 0.0
-        for i in range(begin, end):
-            log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
-        logs[d] = log_sum
-
-
-def infer_by_sweeps(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, n_threads: int = 1) -> Floats:
-    """Make a fixed number of label-free sweeps from even proportions.
-
-    Parameters
-    ----------
-    documents : WordCounts
-    prior : Prior
-    n_sweeps : int
-    gamma : (documents, columns)
-        Written, padding with zeros. The sweeps begin at ``doc_prior + length / topics``.
-    n_threads : int
-        Does not change the result.
-
-    Returns
-    -------
-    (documents,)
-        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
-    """
-    fixed = _fixed(documents, prior)
-    logs = np.empty(len(documents.starts) - 1)
-
-    def work(_chunk: int, first: int, last: int) -> None:
-        _infer_documents(*fixed, n_sweeps, gamma, logs, first, last)
-
-    map_chunks(work, len(logs), n_threads)
-    return logs
 
 
 @compiled
@@ -490,22 +424,20 @@ def _reverse_documents(
     n_sweeps: int,
     last_gamma: Singles,
     grad: Singles,
-    weight: np.float32,
+    weights: Singles,
     table: Singles,
-    first: int,
-    last: int,
 ) -> None:
     n_topics, columns = doc_prior.size, topics.shape[1]
     t, g = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
     by_sum, by_t = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
     history = np.zeros((n_sweeps + 1, columns), np.float32)
-    for d in range(first, last):
-        begin, end = starts[d], starts[d + 1]
+    for d in range(starts.size - 1):
+        begin, end, weight = starts[d], starts[d + 1], weights[d]
         # Sweeps are made once more rather than remembered: they would take as much room as several corpora.
         _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps - 1, history, t, by_sum)
         history[n_sweeps] = last_gamma[d]
         gamma = history[n_sweeps]
-        _write_factors(gamma, gamma, False, n_topics, t)
+        _write_factors(gamma, gamma, False, False, n_topics, t)
         by_t[:] = _ZERO
         for i in range(begin, end):
             p, row = topics[words[i]], table[words[i]]
@@ -517,7 +449,7 @@ def _reverse_documents(
             g[k] = grad[d, k] + (weight * (gamma[k] - doc_prior[k]) + by_t[k] * t[k]) * _trigamma(gamma[k])
         for sweep in range(n_sweeps - 1, -1, -1):
             gamma, after = history[sweep], history[sweep + 1]
-            _write_factors(gamma, gamma, False, n_topics, t)
+            _write_factors(gamma, gamma, False, False, n_topics, t)
             for k in range(n_topics):
                 by_sum[k] = g[k] * t[k]
                 by_t[k] = g[k] * (after[k] - doc_prior[k]) / t[k]
@@ -539,46 +471,32 @@ def _reverse_documents(
 
 
 def reverse_sweeps(
-    documents: WordCounts,
-    prior: Prior,
-    n_sweeps: int,
-    gamma: Singles,
-    grad: Singles,
-    weight: float,
-    n_threads: int = 1,
+    documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, grad: Singles, weights: Floats
 ) -> Singles:
-    """Differentiate through the sweeps of `infer_by_sweeps`, which are made once more.
+    """Differentiate through a fixed number of sweeps from even proportions, which are made once more.
 
     Parameters
     ----------
-    documents, prior, n_sweeps, gamma
-        As `infer_by_sweeps` left them.
+    documents, prior
+        As in `meanfield_sweeps`.
+    n_sweeps : int
+    gamma : (documents, columns)
+        As the sweeps left it. They began at ``doc_prior + length / topics``.
     grad : (documents, columns)
         Derivatives of an objective by gamma.
-    weight : float
-        The objective also has ``weight`` times the negative bound: the divergence of the Dirichlet distribution of
-        gamma from that of ``doc_prior``, less what `infer_by_sweeps` returned.
-    n_threads : int
-        Does not change the result.
+    weights : (documents,)
+        The objective also has each document's negative bound so often: the divergence of the Dirichlet distribution of
+        gamma from that of ``doc_prior``, less what `meanfield_statistics` returns.
 
     Returns
     -------
     (vocabulary, columns)
         Derivatives by ``word_given_topic``.
     """
-    fixed = _fixed(documents, prior)
-    gamma, grad, shape = read_only(gamma), read_only(grad), prior.word_given_topic.shape
-    groups = group_bounds(documents.starts, len(prior.word_given_topic))
-
-    def work(group: int) -> Singles:
-        table = np.zeros(shape, np.float32)
-        _reverse_documents(*fixed, n_sweeps, gamma, grad, np.float32(weight), table, *groups[group])
-        return table
-
-    found = np.zeros(shape, np.float32)
-    for table in each_task(work, len(groups), n_threads):
-        found += table
-    return found
+    table = np.zeros(prior.word_given_topic.shape, np.float32)
+    weighted = read_only(weights.astype(np.float32))
+    _reverse_documents(*_fixed(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
+    return table
 
 
 def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:

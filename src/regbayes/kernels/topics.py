@@ -1,14 +1,18 @@
-"""Topic sweeps: collapsed Gibbs over the topics of tokens, tilted by a quadratic in the topic proportions.
+"""Collapsed Gibbs of supervised topic models: topics of tokens, and weights of topics.
 
-The weights of all topics of a token are formed in one pass over contiguous rows of counts, which the compiler
-vectorises; for the numbers of topics that people fit, that beats following sparse lists. What the tilt contributes is
-kept per document: removing a token from topic k shifts the tilt of all topics by a row that depends on the document
-and k alone, so it is computed once for each topic that occurs.
+A token's topic is drawn given all others, tilted by a quadratic in the topic proportions of its document. The weights
+of all topics of a token are formed in one pass over contiguous rows of counts, which the compiler vectorises; for the
+numbers of topics that people fit, that beats following sparse lists. What the tilt contributes is kept per document:
+removing a token from topic k shifts the tilt of all topics by a row that depends on the document and k alone, so it is
+computed once for each topic that occurs.
+
+Weights are normal given the topics. What that takes are passes over documents: sums for drawing all weights at once, or
+draws one after another.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +20,43 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import SPAN, Tilt, Tokens, TopicCounts, read_only
+from regbayes.kernels.types import SPAN, CountTable, Tilt, Tokens, TopicCounts, Words, read_only
 
 _ZERO = np.float32(0.0)
 
 
-# --- The law, in plain NumPy
+class WeightStatistics(NamedTuple):
+    """Sums over documents that the weights' normal distribution needs, with proportions ``m = counts / length``."""
+
+    precision: Floats
+    """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
+    linear: Floats
+    """(responses, topics): ``sum_d linear_dl m_d``."""
+
+
+class WeightPrior(NamedTuple):
+    """What is known of single weights before the documents: ``exp(linear w - precision w^2 / 2)`` for each."""
+
+    precision: Floats
+    """(responses, topics)"""
+    linear: Floats
+    """(responses, topics)"""
+
+
+class TopicColumns(NamedTuple):
+    """The shares of topics in documents, topic by topic."""
+
+    starts: Indices
+    """(topics + 1,): where topics begin among the entries."""
+    documents: Words
+    """(entries,): those that have the topic."""
+    shares: Floats
+    """(entries,)"""
+    whole: Floats
+    """(documents,): the shares of all topics together: 1, but 0 in an empty document."""
+
+
+# --- Topics of tokens: the law, in plain NumPy
 
 
 def reference_sample_topics(
@@ -59,7 +94,7 @@ def reference_sample_topics(
     return n_changed
 
 
-# --- The compiled loops
+# --- Topics of tokens: the compiled loops
 
 
 @compiled_inline
@@ -285,4 +320,229 @@ def sample_topics(
         float(word_prior),
         read_only(uniforms),
         *counts,
+    )
+
+
+# --- Weights of topics: the law, in plain NumPy
+
+
+def reference_weight_statistics(tilt: Tilt, counts: TopicCounts) -> WeightStatistics:
+    """`weight_statistics` in plain NumPy: the law."""
+    proportions = counts.doc_topic[:, : counts.topic_total.size] / tilt.lengths[:, None]
+    precision = np.einsum("dl,dj,dk->ljk", tilt.quadratic, proportions, proportions)
+    return WeightStatistics(precision, tilt.linear.T @ proportions)
+
+
+def reference_sweep_weights(
+    tilt: Tilt,
+    counts: TopicCounts,
+    prior: WeightPrior,
+    normals: Floats,
+    weights: Floats,
+    scores: Floats,
+) -> None:
+    """`sweep_weights` in plain NumPy: the law."""
+    n_topics = counts.topic_total.size
+    shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
+    directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
+    for response in range(len(weights)):
+        quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
+        for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
+            along = shares @ direction
+            slope = along @ (tilt.linear[:, response] - quadratic * score)
+            slope += direction @ (prior.linear[response] - prior.precision[response] * w)
+            precision = quadratic @ along**2 + prior.precision[response] @ direction**2
+            change = slope / precision + normal / np.sqrt(precision)
+            w += change * direction
+            score += change * along
+
+
+# --- Weights of topics: the compiled loops
+
+
+@compiled
+def _sum_documents(
+    doc_topic: NDArray[np.int32],
+    lengths: Indices,
+    linear: Floats,
+    quadratic: Floats,
+    first: int,
+    last: int,
+    precision: Floats,
+    sums: Floats,
+) -> None:
+    """Add documents to ``precision`` (topics, topics, responses), its upper half, and to ``sums``."""
+    n_topics, n_responses = sums.shape
+    present, share = np.empty(n_topics, np.int64), np.empty(n_topics)
+    for document in range(first, last):
+        n_present = 0
+        for k in range(n_topics):
+            if doc_topic[document, k]:
+                present[n_present] = k
+                share[n_present] = doc_topic[document, k] / lengths[document]
+                n_present += 1
+        for a in range(n_present):
+            target = sums[present[a]]
+            for response in range(n_responses):
+                target[response] += share[a] * linear[document, response]
+            for b in range(a, n_present):
+                cell, product = precision[present[a], present[b]], share[a] * share[b]
+                for response in range(n_responses):
+                    cell[response] += product * quadratic[document, response]
+
+
+def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightStatistics:
+    """Sum over documents what the weights' normal distribution needs, docs/math.md eq. (55).
+
+    Topics that a document does not have cost nothing.
+
+    Parameters
+    ----------
+    tilt, counts
+        Documents, with their tilts. The weights of the tilt are not used.
+    rows : slice
+        The documents to sum over.
+    """
+    n_topics, n_responses = counts.topic_total.size, tilt.linear.shape[1]
+    precision, sums = np.zeros((n_topics, n_topics, n_responses)), np.zeros((n_topics, n_responses))
+    _sum_documents(
+        read_only(counts.doc_topic),
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        rows.start,
+        rows.stop,
+        precision,
+        sums,
+    )
+    full = np.ascontiguousarray(np.moveaxis(precision, 2, 0))
+    for of_response in full:
+        of_response += np.triu(of_response, 1).T
+    return WeightStatistics(full, np.ascontiguousarray(sums.T))
+
+
+@compiled
+def _topic_columns(
+    doc_topic: CountTable,
+    lengths: Indices,
+    starts: Indices,
+    documents: NDArray[np.int32],
+    shares: Floats,
+    whole: Floats,
+) -> None:
+    """Write the documents of each topic and its shares in them; ``starts`` are moved to the ends."""
+    for document in range(doc_topic.shape[0]):
+        whole[document] = 0.0
+        for k in range(starts.size):
+            if doc_topic[document, k]:
+                whole[document] = 1.0
+                documents[starts[k]] = document
+                shares[starts[k]] = doc_topic[document, k] / lengths[document]
+                starts[k] += 1
+
+
+def list_topics(counts: TopicCounts, lengths: Indices) -> TopicColumns:
+    """List the documents of each topic."""
+    n_topics = counts.topic_total.size
+    present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
+    starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
+    found = TopicColumns(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1]), np.empty(len(lengths)))
+    _topic_columns(read_only(counts.doc_topic), read_only(lengths), starts[:-1].copy(), *found[1:])
+    return found
+
+
+@compiled
+def _sweep_weights(
+    starts: Indices,
+    documents: NDArray[np.int32],
+    shares: Floats,
+    whole: Floats,
+    linear: Floats,
+    quadratic: Floats,
+    prior_precision: Floats,
+    prior_linear: Floats,
+    normals: Floats,
+    first: int,
+    last: int,
+    weights: Floats,
+    scores: Floats,
+) -> None:
+    """Sweep over the weights of responses ``first`` to ``last``; see `sweep_weights`."""
+    n_topics = starts.size - 1
+    slope, precision, change = np.empty(last - first), np.empty(last - first), np.empty(last - first)
+    for position in range(-1, n_topics):
+        k = position if position >= 0 else n_topics  # the shift of all weights comes first
+        for r in range(last - first):
+            known, load, row = prior_linear[first + r], prior_precision[first + r], weights[first + r]
+            slope[r], precision[r] = 0.0, 0.0
+            for j in range(0 if position < 0 else k, n_topics if position < 0 else k + 1):
+                slope[r] += known[j] - load[j] * row[j]
+                precision[r] += load[j]
+        begin, end = (starts[k], starts[k + 1]) if position >= 0 else (0, linear.shape[0])
+        for e in range(begin, end):
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
+            for r in range(last - first):
+                b = quadratic[document, first + r] * share
+                slope[r] += share * linear[document, first + r] - b * scores[document, first + r]
+                precision[r] += b * share
+        for r in range(last - first):
+            change[r] = slope[r] / precision[r] + normals[first + r, k] / np.sqrt(precision[r])
+            if position >= 0:
+                weights[first + r, k] += change[r]
+            else:
+                for j in range(n_topics):
+                    weights[first + r, j] += change[r]
+        for e in range(begin, end):
+            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
+            for r in range(last - first):
+                scores[document, first + r] += share * change[r]
+
+
+def sweep_weights(
+    tilt: Tilt,
+    columns: TopicColumns,
+    prior: WeightPrior,
+    normals: Floats,
+    first: int,
+    last: int,
+    weights: Floats,
+    scores: Floats,
+) -> None:
+    """Draw weights one after another from their normal distributions given all others, docs/math.md eq. (55).
+
+    First all weights of a response are shifted together, which moves all scores alike and what single weights do
+    slowly; then comes topic after topic. Only documents that have the topic count, so a sweep costs what the shares of
+    topics have entries.
+
+    Parameters
+    ----------
+    tilt : Tilt
+        Its weights are not used.
+    columns : TopicColumns
+        From `list_topics`.
+    prior : WeightPrior
+    normals : (responses, topics + 1)
+        Standard normal draws; the last is for the shift.
+    first, last : int
+        The responses whose weights are drawn, half open.
+    weights : (responses, topics)
+        Written.
+    scores : (documents, responses)
+        Of these weights. Written.
+    """
+    starts, documents, shares, whole = columns
+    _sweep_weights(
+        read_only(starts),
+        read_only(documents),
+        read_only(shares),
+        read_only(whole),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(prior.precision),
+        read_only(prior.linear),
+        read_only(normals),
+        first,
+        last,
+        weights,
+        scores,
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Protocol
 
 import numpy as np
@@ -80,7 +81,9 @@ class BoxBlock:
         order = np.argsort(layout.task, kind="stable")
         ends = np.searchsorted(layout.task[order], np.arange(len(layout.group) + 1))
         by_output = [order[ends[t] : ends[t + 1]] for t in range(len(layout.group))]
-        return cls(features, form, tuple((layout.feature_row[cells], cells) for cells in by_output))
+        return cls(
+            features, form, tuple((_as_slice(layout.feature_row[cells]), _as_slice(cells)) for cells in by_output)
+        )
 
     @classmethod
     def dense(cls, features: Reals, form: BoxDual) -> BoxBlock:
@@ -106,15 +109,23 @@ class BoxBlock:
             x = self.features[rows]
             pulled[output] = phi[cells] @ x
             bent = curved[cells]
+            bent = slice(None) if bent.all() else bent
             scaled = x[bent] / np.sqrt(form.ridge[cells][bent])[:, None]
             curvature[output] = scaled.T @ scaled
         return BlockSums(loss, 0.0, 0.0, pulled, curvature)
 
     def _scores(self, weights: Floats) -> Floats:
-        scores = np.empty(len(self.form))
+        scores = np.empty(self.form.linear.size)
         for output, (rows, cells) in enumerate(self.cells):
             scores[cells] = self.features[rows] @ weights[output]
         return scores
+
+
+def _as_slice(index: Array) -> Array | slice:
+    """Return neighbours as a slice, which reads them where they lie."""
+    if not len(index) or index[-1] - index[0] != len(index) - 1 or np.any(np.diff(index) != 1):
+        return index
+    return slice(int(index[0]), int(index[-1]) + 1)
 
 
 @dataclass(frozen=True)
@@ -222,6 +233,8 @@ class SharedPrior:
 
     def shared(self, weights: Floats) -> Floats:
         """Return what the likeliest split gives the groups: the part of its tasks' weights in common, (groups, d)."""
+        if self.sharing == 0.0:
+            return np.zeros((len(self.coupling), weights.shape[1]))
         return self.coupling[:, None] * sum_by_group(weights, self.group)
 
     def solve(self, curvature: Floats, right: Floats) -> Floats:
@@ -320,7 +333,7 @@ class _Problem:
 
     def at(self, weights: Floats) -> _Point:
         self.n_passes += 1
-        sums = self.executor.map_reduce(lambda block: block.sums(weights), self.blocks)
+        sums = self.executor.map_reduce(methodcaller("sums", weights), self.blocks)
         held = self.prior.precision(weights)
         gradient = held - sums.pulled
         penalty = 0.5 * float(np.vdot(held, weights))

@@ -54,56 +54,49 @@ def solve_tasks(
         Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
         the features have changed.
     """
-    problem = BoxAscent(features, form, layout, warm_start)
-    n_tasks, n_features = problem.state.weights.shape
+    n_tasks, n_features = len(layout.group), features.shape[1]
     if warm_weights is not None and warm_weights.shape != (n_tasks, n_features):
         raise ValueError(f"warm_weights must have shape {(n_tasks, n_features)}; got {warm_weights.shape}")
     is_smooth = bool(np.all(form.ridge > 0.0)) and n_tasks * n_features**2 <= MAX_NEWTON_SIZE
     patience = max(MIN_PATIENCE, n_features / PATIENCE_PER_FEATURE)
     if not is_smooth or max_epochs <= patience:
+        problem = BoxAscent(features, form, layout, warm_start)
         return problem.solution(ascend(problem, tol, max_epochs, seed))
-    n_epochs = 0.0
-    if problem.n_rows >= MIN_ROWS_PER_WEIGHT * n_tasks * n_features and _is_far(problem, form):
-        start = problem.expected_weights() if warm_weights is None else warm_weights
+    has_many_rows = len(form) >= MIN_ROWS_PER_WEIGHT * n_tasks * n_features
+    start, n_epochs = warm_weights, 0.0
+    if has_many_rows and _is_quadratic(form):  # one step is exact, from anywhere
+        start = np.zeros((n_tasks, n_features)) if start is None else start
     else:
-        outcome = ascend(problem, tol, patience, seed)
-        if outcome.status is not Status.ITERATION_LIMIT:
-            return problem.solution(outcome)
-        start, n_epochs = problem.expected_weights(), outcome.n_epochs
-    found = _newton(problem.rows.features, form, layout, start, tol, max_epochs - n_epochs)
-    n_epochs += found.n_epochs
+        problem = BoxAscent(features, form, layout, warm_start)
+        if has_many_rows and _is_worse_than_nothing(problem):
+            start = problem.expected_weights() if start is None else start
+        else:
+            outcome = ascend(problem, tol, patience, seed)
+            if outcome.status is not Status.ITERATION_LIMIT:
+                return problem.solution(outcome)
+            start, n_epochs = problem.expected_weights(), outcome.n_epochs
+    block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
+    # The look at the start is not counted, for ascent has had it.
+    found = solve_boxes([block], prior, start, tol=NEWTON_SHARE * tol, max_passes=max_epochs - n_epochs + 1.0)
+    dual, n_epochs = block.multipliers(found.weights), n_epochs + found.n_passes - 1
     if found.status is Status.CONVERGED or n_epochs >= max_epochs:
-        return replace(found, n_epochs=n_epochs)
-    problem.replace_dual(found.dual)
+        shared = prior.shared(found.weights)
+        return MarginSolution(dual, found.weights, shared, found.value, found.gap, n_epochs, found.status)
+    problem = BoxAscent(features, form, layout, dual)
     last = ascend(problem, tol, max_epochs - n_epochs, seed)
     return problem.solution(replace(last, n_epochs=n_epochs + last.n_epochs))
 
 
-def _is_far(problem: BoxAscent, form: BoxDual) -> bool:
-    """Whether Newton's method would arrive before coordinate ascent.
-
-    One step is exact for quadratic losses; and ascent is slow to mend multipliers that are worse than none, as those of
-    an earlier solution are where many rows have moved, however little.
-    """
+def _is_quadratic(form: BoxDual) -> bool:
+    """Whether every loss is a parabola: no tube, no bound."""
     unbounded = np.all(np.isinf(form.lower)) and np.all(np.isinf(form.upper))
-    if unbounded and not form.absolute.any():
-        return True
+    return bool(unbounded) and not form.absolute.any()
+
+
+def _is_worse_than_nothing(problem: BoxAscent) -> bool:
+    """Whether no multipliers at all would be a better start for ascent, which is slow to mend such.
+
+    Those of an earlier solution are where many rows have moved, however little.
+    """
     primal, gap = problem.certificate()
     return primal - gap < 0.0
-
-
-def _newton(
-    features: Reals, form: BoxDual, layout: TaskLayout, start: Floats, tol: float, max_passes: float
-) -> MarginSolution:
-    """Take Newton steps from given weights; the look at the start is not counted, for ascent has had it."""
-    block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
-    found = solve_boxes([block], prior, start, tol=NEWTON_SHARE * tol, max_passes=max_passes + 1.0)
-    return MarginSolution(
-        dual=block.multipliers(found.weights),
-        weights=found.weights,
-        shared_weights=prior.shared(found.weights),
-        primal=found.value,
-        gap=found.gap,
-        n_epochs=float(found.n_passes - 1),
-        status=found.status,
-    )

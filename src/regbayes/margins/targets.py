@@ -2,16 +2,25 @@
 
 A loss is a regularizer of the framework, a function of the scores of all rows, and its dual form is all that a solver
 sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
+
+Where rows have some outputs and not others, as in several tasks, targets are a list: `Observations`. A task with
+numbers or with two classes has one output there, a task with more classes one for each, which asks "this class or
+another?". One-vs-rest rather than one simplex of multipliers per row, because then every problem is the same
+box-constrained dual with the same certificate, a multi-class task is exactly the multi-label problem of its indicator
+matrix, and weights can be shared between tasks class by class.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
-from regbayes._types import Floats, Integers
+from regbayes._registry import persistable
+from regbayes._types import Flags, Floats, Integers
 from regbayes.framework.coordinate_ascent import TaskLayout
 from regbayes.framework.regularizers import (
     EpsilonInsensitive,
@@ -135,4 +144,147 @@ def layout_of(n_rows: int, n_outputs: int) -> TaskLayout:
     """Return the layout of scores row by row: an output is a task of its own."""
     return TaskLayout(
         np.repeat(np.arange(n_rows), n_outputs), np.tile(np.arange(n_outputs), n_rows), np.arange(n_outputs)
+    )
+
+
+Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
+
+
+@persistable(name="regbayes.MultiTaskOutputs")
+@dataclass(frozen=True)
+class Outputs:
+    """What the outputs of several tasks stand for."""
+
+    tasks: Integers  # (M,): the task of each output
+    classes: Integers  # (M,): the class whose score it is; the second of two classes; 0 for a number
+    groups: Integers  # (M,): outputs of one group may share weights
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return int(self.groups.max(initial=-1)) + 1
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Targets that some rows have for some outputs, ordered by output and then by row."""
+
+    rows: Integers  # (n,)
+    outputs: Integers  # (n,)
+    targets: Floats  # (n,): -1 or 1 for classes, a number for regression
+    weights: Floats  # (n,): what multiplies C, positive
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def loss(self, kind: Loss, C: float, epsilon: float = 0.0) -> Regularizer:
+        """Return the loss of the scores of all observations, with a tube of half-width epsilon around numbers."""
+        prices, squared = C * self.weights, kind.startswith("squared")
+        if kind.endswith("hinge"):
+            return hinge_loss(self.targets, prices, squared)
+        return tube_loss(self.targets, prices, squared, epsilon)
+
+    def layout(self, outputs: Outputs, sharing: float) -> TaskLayout:
+        """Return which features and weights belong to each observation, where groups of outputs share weights."""
+        return TaskLayout(self.rows, self.outputs, outputs.groups, sharing)
+
+    def matrix(self, values: Floats, n_outputs: int, n_rows: int) -> csr_matrix:
+        """Lay values of the observations out as a sparse matrix (n_outputs, n_rows)."""
+        starts = np.searchsorted(self.outputs, np.arange(n_outputs + 1))
+        return csr_matrix((values, self.rows, starts), shape=(n_outputs, n_rows))
+
+
+def observe_numbers(
+    rows: Integers, tasks: Integers, targets: Floats, n_tasks: int, weights: Floats | None = None
+) -> tuple[Observations, Outputs]:
+    """Return the observations of numbers: an output per task, all in one group.
+
+    Parameters
+    ----------
+    rows, tasks : (n,)
+        Where each observed target belongs.
+    targets : (n,)
+    n_tasks : int
+    weights : (n,), optional
+        Weight of each target's loss; those of weight 0 are left out.
+    """
+    nothing = np.zeros(n_tasks, dtype=np.int64)
+    return _order(rows, tasks, np.asarray(targets, dtype=np.float64), weights), Outputs(
+        np.arange(n_tasks), nothing, nothing
+    )
+
+
+def observe_classes(
+    rows: Integers,
+    tasks: Integers,
+    labels: Integers,
+    n_classes: Integers,
+    weights: Floats | None = None,
+    costs: Sequence[Floats] | None = None,
+) -> tuple[Observations, Outputs]:
+    """Return the observations of class labels.
+
+    Parameters
+    ----------
+    rows, tasks : (n,)
+        Where each observed label belongs.
+    labels : (n,)
+        Codes ``0 .. n_classes[task] - 1``.
+    n_classes : (n_tasks,)
+        Classes of each task, at least two. Outputs of two-class tasks form one group; those of larger tasks are
+        grouped by code, so code them alike where tasks share their classes.
+    weights : (n,), optional
+        Weight of each label's losses; those of weight 0 are left out.
+    costs : sequence of (classes, classes), optional
+        For each task the cost of predicting column when row is true, 1 by default. It multiplies the loss of the wrong
+        class's output; the loss of the true class's output, or of the only one, is multiplied by the mean cost of
+        wrong classes.
+    """
+    width = np.where(n_classes == 2, 1, n_classes)  # outputs per task
+    first = np.concatenate([[0], np.cumsum(width)])  # each task's first output
+    tasks_of = np.repeat(np.arange(len(width)), width)
+    offset = np.arange(first[-1]) - first[tasks_of]
+    classes = np.where(width[tasks_of] == 1, 1, offset)
+    group_names = np.where(width[tasks_of] == 1, -1, offset)
+    outputs = Outputs(tasks_of, classes, np.unique(group_names, return_inverse=True)[1].astype(np.int64))
+
+    copies = width[tasks]  # a label is one observation for every output of its task
+    source = np.repeat(np.arange(len(rows)), copies)
+    ends = np.cumsum(copies)
+    within = np.arange(len(source)) - np.repeat(ends - copies, copies)
+    output = first[tasks[source]] + within
+    is_true = labels[source] == classes[output]
+    factors = np.ones(len(source)) if weights is None else np.asarray(weights, dtype=np.float64)[source]
+    if costs is not None:
+        is_mean = is_true | (copies[source] == 1)
+        factors = factors * _costs_of(costs, tasks[source], labels[source], classes[output], is_mean)
+    return _order(rows[source], output, np.where(is_true, 1.0, -1.0), factors), outputs
+
+
+def _costs_of(
+    costs: Sequence[Floats], tasks: Integers, labels: Integers, predicted: Integers, is_mean: Flags
+) -> Floats:
+    """Return what predicting a class costs, or the mean over wrong classes where that is asked for."""
+    widest = max(len(table) for table in costs)
+    tables, means = np.zeros((len(costs), widest, widest)), np.zeros((len(costs), widest))
+    for task, table in enumerate(costs):
+        n = len(table)
+        tables[task, :n, :n] = table
+        means[task, :n] = (np.sum(table, axis=1) - np.diag(table)) / (n - 1)
+    return np.where(is_mean, means[tasks, labels], tables[tasks, labels, predicted])
+
+
+def _order(rows: Integers, outputs: Integers, targets: Floats, weights: Floats | None) -> Observations:
+    """Sort by output and row, so that a fit does not depend on the order in which targets were given."""
+    weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+    order = np.lexsort((rows, outputs))
+    order = order[weights[order] > 0]
+    return Observations(
+        np.asarray(rows[order], dtype=np.int64),
+        np.asarray(outputs[order], dtype=np.int64),
+        targets[order],
+        weights[order],
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from regbayes._types import Integers
 from regbayes.kernels.counting import Places, count_words, lay_out
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.types import Tokens
 
 TOKENS_PER_GROUP = 250_000
@@ -63,35 +64,31 @@ def default_groups(n_tokens: int, n_documents: int) -> int:
     return groups
 
 
-def build_corpus(
-    indptr: Integers,
-    indices: NDArray[np.signedinteger],
-    numbers: NDArray[np.signedinteger],
-    n_words: int,
-    n_groups: int,
-) -> Corpus:
-    """Lay out the tokens of a matrix of counts in compressed rows.
+def build_corpus(documents: WordCounts, n_words: int, n_groups: int | None = None) -> Corpus:
+    """Lay out the tokens of documents.
 
     Parameters
     ----------
-    indptr : (N + 1,)
-    indices : (entries,)
-        Words.
-    numbers : (entries,)
-        How often they occur, at least 1.
+    documents : WordCounts
+        Of whole numbers of words.
     n_words : int
         The size of the vocabulary, V.
-    n_groups : int
+    n_groups : int, default=None
+        Groups of documents, and of words; None is `default_groups`.
     """
+    indptr, indices = documents.starts, documents.words
+    numbers = documents.numbers.astype(np.int32, copy=False)
     n_documents = len(indptr) - 1
+    if n_groups is None:
+        n_groups = default_groups(int(numbers.sum(dtype=np.int64)), n_documents)
     document_group = (np.arange(n_documents) % n_groups).astype(np.int32)
     frequency = count_words(indices, numbers, n_words)
     word_group = np.empty(n_words, dtype=np.int32)
     word_group[np.argsort(-frequency, kind="stable")] = np.arange(n_words) % n_groups
     document_order, new_document = _by_group(document_group)
     word_order, new_word = _by_group(word_group)
-    documents, vocabulary = Places(document_group, new_document), Places(word_group, new_word)
-    tokens, block_runs, lengths = lay_out(indptr, indices, numbers, documents, vocabulary, n_groups)
+    places, vocabulary = Places(document_group, new_document), Places(word_group, new_word)
+    tokens, block_runs, lengths = lay_out(indptr, indices, numbers, places, vocabulary, n_groups)
     return Corpus(tokens, block_runs, document_order, word_order, lengths)
 
 

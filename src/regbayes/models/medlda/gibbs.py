@@ -1,35 +1,65 @@
 """The sampler: topics, weights, augmentation variables, each from its conditional distribution given the rest.
 
-Proportions of documents and words of topics are integrated out. docs/math.md eq. (53)-(55).
+The model is that with the expected loss, and proportions of documents and words of topics are integrated out: a
+collapsed Gibbs sampler over the topics of single tokens. Averages over the chain are the fit. docs/math.md 5.1-5.4.
+
+    state                      settings, the problem, the chain, what a fit leaves behind
+    fit                        from documents and targets to `FittedTopics`
+    start and step             one sweep: topics, weights, augmentation variables
+    topics                     over blocks of documents and words (`corpus`)
+    weights                    normal given everything else
+    augmentation variables     losses as mixtures of normals
+    objective                  the logarithm of the joint density, term by term
+    what is left behind        averages, the posterior for later documents, weights that predict
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import StepResult
-from regbayes.kernels.chunks import chunk_bounds, map_chunks, map_tasks
+from regbayes.engine import FitResult, Progress, StepResult, run
+from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.kernels.counting import count_tokens, tally
-from regbayes.kernels.proportions import WeightPrior, WeightStatistics, sweep_weights, weight_statistics
+from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
-from regbayes.kernels.topics import sample_topics
+from regbayes.kernels.topics import (
+    WeightPrior,
+    WeightStatistics,
+    list_topics,
+    sample_topics,
+    sweep_weights,
+    weight_statistics,
+)
 from regbayes.kernels.types import Tilt, TopicCounts, padded
-from regbayes.models.medlda.augmentation import draw_quadratics, expected_quadratics, losses, n_variables
-from regbayes.models.medlda.corpus import Corpus
-from regbayes.models.medlda.state import Averages, Chain, Memory, Responses, Settings
+from regbayes.margins.head import MarginHead
+from regbayes.margins.targets import Numbers, Signs
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.medlda.corpus import Corpus, build_corpus
+from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, lengths_of, proportions
+
+Responses = Signs | Numbers
+Callback = Callable[[Progress[FittedTopics]], bool | None]
 
 MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
 MOST_DRAWN_ALONE = 250  # topics, without responses
 PORTION = 16  # tokens of a document whose proposals share a guess of its scores
 MOST_DRAWN_TOGETHER = 300  # topics: beyond, weights are drawn one after another, since the cube of their number counts
+N_PARTS = 4  # of documents, or of responses, when weights are drawn
+MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
+
+REFIT_C = 10.0  # of a unit of loss at C = 1: here only the weights' prior stands against it, not a document's words
+REFIT_TOLERANCE = Tolerance(gap=1e-2, max_epochs=50.0)  # the weights are averages of noisy topics anyway
 
 
 def prefers_proposals(n_topics: int, n_responses: int) -> bool:
@@ -37,47 +67,245 @@ def prefers_proposals(n_topics: int, n_responses: int) -> bool:
     return n_topics * n_responses > MOST_DRAWN or (n_responses == 0 and n_topics > MOST_DRAWN_ALONE)
 
 
+# --- State
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to sample."""
+
+    n_components: int  # K
+    doc_topic_prior: float  # alpha, of each topic
+    topic_word_prior: float  # beta, of each word
+    weight_variance: float  # v^2
+    n_sweeps: int
+    n_burn_in: int  # sweeps of a chain before averages are taken
+    n_warm_up: int  # sweeps over which C grows from zero
+    propose: bool  # whether topics are proposed and accepted, or drawn; see `prefers_proposals`
+    seed: int
+    n_groups: int | None = None  # of documents and of words; None: as the corpus asks for
+    refit: bool = True  # whether the weights that predict are solved for in the end; otherwise the chain's mean
+
+
+@persistable(name="regbayes.medlda.GramStats")
+@dataclass(frozen=True)
+class GramStats:
+    """Sums over documents for weights by least squares, at the shares of topics that prediction sees."""
+
+    precision: Floats  # (K, K)
+    linear: Floats  # (L, K)
+
+
+@persistable(name="regbayes.medlda.StreamingPosterior")
+@dataclass(frozen=True)
+class StreamingPosterior:
+    """What documents leave behind: the prior of later ones."""
+
+    word_topic: NDArray[np.int32]  # (V, K): counts of the last sweep
+    precision: Floats  # (L, K, K): of the weights; (L, K), its diagonal, where there are many topics
+    linear: Floats  # (L, K): precision times mean of the weights
+    gram: GramStats | None = None  # None: weights are not refitted
+
+    def mean_weights(self) -> Floats:
+        """Return the mean of the weights, shape (L, K)."""
+        if self.precision.ndim == 2:
+            return self.linear / self.precision
+        return np.linalg.solve(self.precision, self.linear[:, :, None])[:, :, 0].astype(np.float64, copy=False)
+
+
 @dataclass(frozen=True)
 class Problem:
-    """What the chain is about. Responses and memory are in the corpus's order of documents and words."""
+    """What the chain is about. Responses and the posterior are in the corpus's order of documents and words."""
 
     corpus: Corpus
     responses: Responses | None  # None: plain latent Dirichlet allocation
     settings: Settings
-    memory: Memory | None = None
+    earlier: StreamingPosterior | None = None  # of earlier documents
+    executor: Executor = field(default_factory=Serial)
 
     @property
     def n_responses(self) -> int:
-        """L."""
-        return 0 if self.responses is None else self.responses.prices.shape[1]
+        """The number of responses, L."""
+        return 0 if self.responses is None else self.responses.n_outputs
 
 
-def start(problem: Problem, hint: Memory | None = None) -> Chain:
+@dataclass(frozen=True)
+class Averages:
+    """Sums over the sweeps that were kept."""
+
+    n_kept: int
+    word_topic: Singles  # (V, columns), in the corpus's order of words
+    weights: Floats  # (L, K)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Where the chain stands after a sweep."""
+
+    counts: TopicCounts
+    weights: Floats  # (L, K)
+    linear: Floats  # (N, L): of the tilt, given the augmentation variables
+    quadratic: Floats  # (N, L)
+    scores: Floats  # (N, L)
+    sweep: int  # sweeps so far
+    averages: Averages | None  # None before the first sweep that is kept
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A chain to go on with, and what tells the problem it belongs to."""
+
+    chain: Chain
+    fingerprint: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GibbsFit:
+    """A fit: averages for prediction, the posterior for later documents, and the chain, to go on with."""
+
+    fitted: FittedTopics
+    posterior: StreamingPosterior
+    checkpoint: Checkpoint
+
+
+# --- Fit
+
+
+def fit(  # noqa: PLR0913 - options, all by name
+    documents: WordCounts,
+    n_words: int,
+    responses: Responses | None,
+    settings: Settings,
+    *,
+    executor: Executor,
+    earlier: StreamingPosterior | None = None,
+    resume: Checkpoint | None = None,
+    init_from: StreamingPosterior | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult[GibbsFit]:
+    """Run the chain.
+
+    Parameters
+    ----------
+    documents : WordCounts
+        Of whole numbers of words.
+    n_words : int
+        The size of the vocabulary.
+    responses : Responses or None
+        Of the documents. None is latent Dirichlet allocation.
+    settings : Settings
+    executor : Executor
+        For blocks of the corpus; the result does not depend on it.
+    earlier : StreamingPosterior, default=None
+        What earlier documents left behind; they then are the prior.
+    resume : Checkpoint, default=None
+        A chain to go on with, if it is of these documents, with as many topics and responses.
+    init_from : StreamingPosterior, default=None
+        Otherwise, topics and weights to begin at, which do not count beyond that; if they are of these sizes.
+    callbacks : sequence of callable
+        Each sees the `Progress` of every sweep.
+
+    Returns
+    -------
+    FitResult
+        The objective in its trace is the negative logarithm of the joint density that is sampled from, up to a
+        constant, after each sweep.
+    """
+    corpus = build_corpus(documents, n_words, settings.n_groups)
+    n_responses = 0 if responses is None else responses.n_outputs
+    fingerprint = _fingerprint(corpus, settings, n_responses)
+    chain = None if resume is None or resume.fingerprint != fingerprint else resume.chain
+    if init_from is not None and init_from.linear.shape != (n_responses, settings.n_components):
+        init_from = None
+    known = not (earlier is None and init_from is None and chain is None)
+    problem = Problem(
+        corpus,
+        _sort_responses(responses, corpus),
+        replace(settings, n_warm_up=0) if known else settings,  # topics that are known need no time to form
+        _sort_posterior(_fill_posterior(earlier, n_responses, settings), corpus),
+        executor,
+    )
+    result = run(
+        partial(step, problem),
+        start(problem, _sort_posterior(init_from, corpus)) if chain is None else chain,
+        max_iter=settings.n_sweeps,
+        callbacks=callbacks,
+        view=partial(summarize, problem),
+        keep="last",
+    )
+    end = result.state
+    fitted, posterior = summarize(problem, end), posterior_of(problem, end)
+    if settings.refit and responses is not None:
+        gram = None if earlier is None else earlier.gram
+        weights, gram = refit_weights(documents, fitted, responses, settings.weight_variance, gram, executor)
+        fitted, posterior = replace(fitted, weights=weights), replace(posterior, gram=gram)
+    return FitResult(
+        GibbsFit(fitted, posterior, Checkpoint(end, fingerprint)),
+        result.trace,
+        result.status,
+        result.n_iter,
+        result.kept_iteration,
+    )
+
+
+def _fingerprint(corpus: Corpus, settings: Settings, n_responses: int) -> tuple[int, ...]:
+    """Return what must be the same for a chain to go on: the documents, and the numbers of topics and responses."""
+    checksums = [zlib.crc32(array.tobytes()) for array in corpus.tokens]
+    shape = (len(corpus.lengths), len(corpus.word_order), corpus.n_groups)
+    return (*checksums, *shape, settings.n_components, n_responses)
+
+
+def _fill_posterior(
+    earlier: StreamingPosterior | None, n_responses: int, settings: Settings
+) -> StreamingPosterior | None:
+    """Return what earlier documents left; responses that were not asked for then have only their prior."""
+    if earlier is None or len(earlier.linear) == n_responses:
+        return earlier
+    prior = prior_precision(n_responses, settings.n_components, settings.weight_variance)
+    return StreamingPosterior(earlier.word_topic, prior, np.zeros((n_responses, settings.n_components)))
+
+
+def _sort_responses(responses: Responses | None, corpus: Corpus) -> Responses | None:
+    if responses is None:
+        return None
+    taken = responses.take(corpus.document_order)
+    # Empty documents have no proportions to score; their losses would only add a constant.
+    return replace(taken, C=np.where(corpus.lengths[:, None] > 0, taken.C, 0.0))
+
+
+def _sort_posterior(posterior: StreamingPosterior | None, corpus: Corpus) -> StreamingPosterior | None:
+    return None if posterior is None else replace(posterior, word_topic=posterior.word_topic[corpus.word_order])
+
+
+# --- Start and step
+
+
+def start(problem: Problem, init_from: StreamingPosterior | None = None) -> Chain:
     """Begin a chain.
 
     Parameters
     ----------
     problem : Problem
-    hint : Memory, default=None
-        Topics and weights to begin at, by default those of the problem's memory. Without either, tokens get topics at
-        random and weights are zero.
+    init_from : StreamingPosterior, default=None
+        Topics and weights to begin at, by default those of the problem's earlier documents. Without either, tokens get
+        topics at random and weights are zero.
     """
     corpus, settings = problem.corpus, problem.settings
-    hint = problem.memory if hint is None else hint
+    init_from = problem.earlier if init_from is None else init_from
     rng = _generator(settings, 0, 0)
     K = settings.n_components
-    if hint is None:
+    if init_from is None:
         topics = rng.integers(0, K, corpus.n_tokens, dtype=np.int16)
         weights: Floats = np.zeros((problem.n_responses, K))
     else:
-        topics = _draw_by_topics(problem, hint, rng.random(corpus.n_tokens, dtype=np.float32))
-        weights = _mean_weights(hint)
+        topics = _draw_by_topics(problem, init_from, rng.random(corpus.n_tokens, dtype=np.float32))
+        weights = init_from.mean_weights()
     counts = _count(problem, topics)
     if problem.responses is None:
         nothing = np.zeros((len(corpus.lengths), 0))
         return Chain(counts, weights[:0], nothing, nothing, nothing, 0, None)
     scores = document_scores(problem, counts, weights)
-    return Chain(counts, weights, *expected_quadratics(_risen(problem, 0), scores), scores, 0, None)
+    return Chain(counts, weights, *expected_quadratics(_warm_responses(problem, 0), scores), scores, 0, None)
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
@@ -87,31 +315,71 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
     counts = TopicCounts(topics.copy(), doc_topic.copy(), word_topic.copy(), topic_total.copy())
     chain = replace(chain, counts=counts, sweep=sweep)
     n_changed = _sample_topics(problem, chain)
-    terms = {"words": -log_joint(problem, counts)}
+    terms = {"likelihood": -log_joint(problem, counts)}
     if problem.responses is not None:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
         weights, scores = update_weights(problem, chain, rng)
         shape = (n_variables(problem.responses), *scores.shape)
-        drawn = draw_quadratics(_risen(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
+        drawn = draw_quadratics(_warm_responses(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
-        terms |= _response_terms(problem, scores, weights)
+        terms |= _response_terms(problem, problem.responses, scores, weights)
     if sweep > settings.n_burn_in:
-        chain = replace(chain, averages=_averaged(chain))
+        chain = replace(chain, averages=_update_averages(chain))
     return StepResult(chain, terms, {"changed": n_changed / max(problem.corpus.n_tokens, 1)})
 
 
-def _risen(problem: Problem, sweep: int) -> Responses:
-    """Return the responses at the prices of the next sweep."""
+def _warm_responses(problem: Problem, sweep: int) -> Responses:
+    """Return the responses at the C of the next sweep."""
     assert problem.responses is not None
-    n_rising = problem.settings.n_rising
-    if sweep >= n_rising:
+    n_warm_up = problem.settings.n_warm_up
+    if sweep >= n_warm_up:
         return problem.responses
-    return replace(problem.responses, prices=problem.responses.prices * ((sweep + 1) / (n_rising + 1)))
+    return replace(problem.responses, C=problem.responses.C * ((sweep + 1) / (n_warm_up + 1)))
 
 
 def _generator(settings: Settings, sweep: int, part: int) -> np.random.Generator:
     """Return the random numbers of one part of one sweep: the same whichever thread comes to it first."""
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([settings.seed, sweep, part])))
+
+
+def _update_averages(chain: Chain) -> Averages:
+    """Take the state after a sweep into the averages."""
+    old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
+    if old is None:
+        return Averages(1, word_topic, chain.weights)
+    word_topic += old.word_topic
+    return Averages(old.n_kept + 1, word_topic, old.weights + chain.weights)
+
+
+# --- Topics
+
+
+def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
+    """Count tokens by document, word and topic, on top of what earlier documents left."""
+    corpus, K = problem.corpus, problem.settings.n_components
+    columns = padded(K)
+    N, V = len(corpus.lengths), len(corpus.word_order)
+    doc_topic, word_topic = np.zeros((N, columns), dtype=np.int32), np.zeros((V, columns), dtype=np.int32)
+    count_tokens(corpus.tokens, topics, doc_topic, word_topic)
+    if problem.earlier is not None:
+        word_topic[:, :K] += problem.earlier.word_topic
+    return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))
+
+
+def _draw_by_topics(problem: Problem, init_from: StreamingPosterior, uniforms: Singles) -> NDArray[np.int16]:
+    """Draw each token's topic from what earlier documents say about its word."""
+    p = init_from.word_topic + problem.settings.topic_word_prior
+    p /= p.sum(axis=0)
+    cumulative = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1).astype(np.float32)
+    topics = np.empty(len(uniforms), dtype=np.int16)
+    words = problem.corpus.tokens.words
+
+    def draw(tokens: slice) -> None:
+        below = cumulative[words[tokens]] <= uniforms[tokens, None]
+        topics[tokens] = np.minimum(below.sum(axis=1), problem.settings.n_components - 1)
+
+    problem.executor.map(draw, row_blocks(len(uniforms)))
+    return topics
 
 
 def _tilt(problem: Problem, chain: Chain) -> Tilt:
@@ -123,29 +391,20 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
-    tilt, scores = _tilt(problem, chain), chain.scores.copy()
     lists = list_words(chain.counts) if problem.settings.propose else None
+    sample = partial(_sample_block, problem, chain, _tilt(problem, chain), chain.scores.copy(), lists)
     for diagonal in problem.corpus.diagonals():
-        work = partial(_sample_block, problem, chain, tilt, scores, lists, diagonal)
-        results = map_tasks(work, len(diagonal), problem.settings.n_threads)
-        for changed, difference in results:
+        for changed, difference in problem.executor.map(sample, diagonal):
             total += difference
             n_changed += changed
     return n_changed
 
 
 def _sample_block(
-    problem: Problem,
-    chain: Chain,
-    tilt: Tilt,
-    scores: Floats,
-    lists: WordLists | None,
-    blocks: list[int],
-    position: int,
+    problem: Problem, chain: Chain, tilt: Tilt, scores: Floats, lists: WordLists | None, block: int
 ) -> tuple[int, Integers]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
-    block = blocks[position]
     first, last = int(corpus.block_runs[block]), int(corpus.block_runs[block + 1])
     n_tokens = int(tokens.starts[last] - tokens.starts[first])
     rng, priors = _generator(settings, chain.sweep, block), (settings.doc_topic_prior, settings.topic_word_prior)
@@ -159,63 +418,67 @@ def _sample_block(
     return changed, counts.topic_total - chain.counts.topic_total
 
 
+# --- Weights
+
+
 def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draw the weights given topics and augmentation variables; return them and the scores of the documents."""
-    settings = problem.settings
-    if settings.n_components <= MOST_DRAWN_TOGETHER:
+    if problem.settings.n_components <= MOST_DRAWN_TOGETHER:
         weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(chain.weights.shape))
         return weights, document_scores(problem, chain.counts, weights)
     L, K = chain.weights.shape
-    if problem.memory is None:
-        prior = WeightPrior(prior_precision(L, K, settings.weight_variance), np.zeros((L, K)))
+    if problem.earlier is None:
+        prior = WeightPrior(prior_precision(L, K, problem.settings.weight_variance), np.zeros((L, K)))
     else:
-        prior = WeightPrior(problem.memory.precision, problem.memory.linear)
+        prior = WeightPrior(problem.earlier.precision, problem.earlier.linear)
     weights, scores = chain.weights.copy(), document_scores(problem, chain.counts, chain.weights)
-    sweep_weights(
-        _tilt(problem, chain), chain.counts, prior, rng.standard_normal((L, K + 1)), weights, scores, settings.n_threads
-    )
+    tilt, normals = _tilt(problem, chain), rng.standard_normal((L, K + 1))
+    columns = list_topics(chain.counts, tilt.lengths)
+
+    def sweep(part: slice) -> None:
+        sweep_weights(tilt, columns, prior, normals, part.start, part.stop, weights, scores)
+
+    problem.executor.map(sweep, _split(L, min(N_PARTS, L)))
     return weights, scores
 
 
+def _split(n: int, n_parts: int) -> list[slice]:
+    edges = np.linspace(0, n, n_parts + 1).astype(np.int64).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
+
+
 def prior_precision(n_responses: int, n_topics: int, weight_variance: float) -> Floats:
-    """Return the precision of the weights' prior as `Memory` has it: its diagonal where there are many topics."""
+    """Return the weights' prior precision as `StreamingPosterior` has it: its diagonal where there are many topics."""
     if n_topics > MOST_DRAWN_TOGETHER:
         return np.full((n_responses, n_topics), 1.0 / weight_variance)
     return np.repeat(np.eye(n_topics)[None] / weight_variance, n_responses, axis=0)
 
 
 def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
-    """Return the precision of the weights' normal distribution and that times its mean."""
-    settings, (L, K) = problem.settings, chain.weights.shape
-    statistics = weight_statistics(_tilt(problem, chain), chain.counts, settings.n_threads)
-    if problem.memory is not None:
-        statistics.precision[...] += problem.memory.precision
-        statistics.linear[...] += problem.memory.linear
-    else:
-        statistics.precision[...] += prior_precision(L, K, settings.weight_variance)
-    return statistics
+    """Return the precision of the weights' normal distribution and that times its mean, docs/math.md eq. (55)."""
+    (L, K), tilt = chain.weights.shape, _tilt(problem, chain)
+    n_parts = N_PARTS if K * K * L <= MOST_CELLS else 1
+    parts = problem.executor.map(partial(weight_statistics, tilt, chain.counts), _split(len(tilt.lengths), n_parts))
+    precision, linear = (sum(sums[1:], sums[0]) for sums in zip(*parts, strict=True))
+    if problem.earlier is not None:
+        return WeightStatistics(precision + problem.earlier.precision, linear + problem.earlier.linear)
+    return WeightStatistics(precision + prior_precision(L, K, problem.settings.weight_variance), linear)
 
 
 def posterior_precision(problem: Problem, chain: Chain) -> Floats:
-    """Return the precision of the weights as `Memory` has it."""
+    """Return the precision of the weights as `StreamingPosterior` has it."""
     if problem.settings.n_components <= MOST_DRAWN_TOGETHER:
         return weight_posterior(problem, chain).precision
     L, K = chain.weights.shape
-    if problem.memory is None:
+    if problem.earlier is None:
         found = prior_precision(L, K, problem.settings.weight_variance)
     else:
-        found = problem.memory.precision.copy()
+        found = problem.earlier.precision.copy()
     lengths = np.maximum(problem.corpus.lengths, 1)
-    for first, last in chunk_bounds(len(lengths)):
-        shares = chain.counts.doc_topic[first:last, :K] / lengths[first:last, None]
-        found += chain.quadratic[first:last].T @ shares**2
+    for rows in row_blocks(len(lengths)):
+        shares = chain.counts.doc_topic[rows, :K] / lengths[rows, None]
+        found += chain.quadratic[rows].T @ shares**2
     return found
-
-
-def _mean_weights(memory: Memory) -> Floats:
-    if memory.precision.ndim == 2:
-        return memory.linear / memory.precision
-    return np.asarray(np.linalg.solve(memory.precision, memory.linear[:, :, None])[:, :, 0], dtype=np.float64)
 
 
 def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
@@ -236,12 +499,88 @@ def document_scores(problem: Problem, counts: TopicCounts, weights: Floats) -> F
     scores = np.empty((len(lengths), len(weights)))
     loads = np.ascontiguousarray(weights.T)
 
-    def work(_: int, first: int, last: int) -> None:
-        rows = counts.doc_topic[first:last, : len(loads)].astype(np.float64)
-        scores[first:last] = (rows @ loads) / lengths[first:last, None]
+    def score(rows: slice) -> None:
+        scores[rows] = (counts.doc_topic[rows, : len(loads)].astype(np.float64) @ loads) / lengths[rows, None]
 
-    map_chunks(work, len(lengths), problem.settings.n_threads)
+    problem.executor.map(score, row_blocks(len(lengths)))
     return scores
+
+
+# --- Augmentation variables
+#
+# Losses are mixtures of normals, which makes everything else conjugate: ``exp(-2 max(0, u))`` is the integral over
+# lambda > 0 of ``exp(-(lambda + u)^2 / (2 lambda)) / sqrt(2 pi lambda)`` (Polson and Scott, Bayesian Analysis 2011).
+# Given lambda the loss of a score f is a quadratic in f, here ``linear f - quadratic f^2 / 2``, and 1 / lambda given f
+# is inverse Gaussian. docs/math.md eq. (51), (52).
+
+
+def n_variables(responses: Responses) -> int:
+    """Return the number of augmentation variables for each response of a document."""
+    return 1 if isinstance(responses, Signs) else 2
+
+
+def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
+    """Draw the augmentation variables given the scores; return the ``linear`` and ``quadratic`` that they stand for.
+
+    Parameters
+    ----------
+    responses : Responses
+    scores : (N, L)
+    normals, uniforms : (variables, N, L)
+        Standard normal draws, and draws from [0, 1); see `n_variables`.
+    """
+    c = 0.5 * responses.C
+    if isinstance(responses, Signs):
+        return _margin_quadratic(
+            responses, draw_inverse(c * (responses.margin - responses.signs * scores), normals[0], uniforms[0])
+        )
+    above = c * (responses.values - scores - responses.epsilon)
+    below = c * (scores - responses.values - responses.epsilon)
+    return _target_quadratic(
+        responses, draw_inverse(above, normals[0], uniforms[0]), draw_inverse(below, normals[1], uniforms[1])
+    )
+
+
+def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, Floats]:
+    """Return ``linear`` and ``quadratic`` with lambda at its mean given the scores, ``1 + |u|``.
+
+    The mean of 1 / lambda itself is infinite where a score is at its margin.
+    """
+    c = 0.5 * responses.C
+    if isinstance(responses, Signs):
+        return _margin_quadratic(responses, 1.0 / (1.0 + c * np.abs(responses.margin - responses.signs * scores)))
+    above, below = (sign * (responses.values - scores) - responses.epsilon for sign in (1.0, -1.0))
+    return _target_quadratic(responses, 1.0 / (1.0 + c * np.abs(above)), 1.0 / (1.0 + c * np.abs(below)))
+
+
+def _margin_quadratic(responses: Signs, inverse: Floats) -> tuple[Floats, Floats]:
+    c = 0.5 * responses.C
+    return c * responses.signs * (1.0 + c * responses.margin * inverse), c * c * inverse
+
+
+def _target_quadratic(responses: Numbers, inverse_above: Floats, inverse_below: Floats) -> tuple[Floats, Floats]:
+    c = 0.5 * responses.C
+    above, below = c * c * inverse_above, c * c * inverse_below
+    linear = above * (responses.values - responses.epsilon) + below * (responses.values + responses.epsilon)
+    return linear, above + below
+
+
+def draw_inverse(u: Floats, normals: Floats, uniforms: Floats) -> Floats:
+    """Draw ``1 / lambda`` given u: inverse Gaussian with mean ``1 / |u|`` and shape 1.
+
+    The roots of Michael, Schucany and Haas (The American Statistician 1976), written so that nothing cancels: u may
+    be zero, where lambda is chi-squared with one degree of freedom.
+    """
+    t = np.abs(u)
+    y = normals**2
+    smaller = 1.0 / np.maximum(t + 0.5 * y + np.sqrt(y * (0.25 * y + t)), np.finfo(np.float64).tiny)
+    ratio = smaller * t  # of the smaller root to the mean, in [0, 1]
+    use_larger = uniforms * (1.0 + ratio) > 1.0
+    larger = 1.0 / np.maximum(smaller * t * t, np.finfo(np.float64).tiny)
+    return np.where(use_larger, larger, smaller)
+
+
+# --- Objective
 
 
 def log_joint(problem: Problem, counts: TopicCounts) -> float:
@@ -265,53 +604,102 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
     return float(np.sum(gammaln(positive + prior)) - positive.size * gammaln(prior))
 
 
-def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> Mapping[str, float]:
+def _response_terms(problem: Problem, responses: Responses, scores: Floats, weights: Floats) -> dict[str, float]:
     """What responses and weights add to the negative logarithm of the posterior."""
-    assert problem.responses is not None
-    margin = float(np.vdot(problem.responses.prices, losses(problem.responses, scores)))
-    if problem.memory is None:
-        return {"margin": margin, "weights": 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance}
-    loads = times_precision(problem.memory.precision, weights)
-    return {"margin": margin, "weights": float(np.vdot(weights, 0.5 * loads - problem.memory.linear))}
+    margin = responses.loss(squared=False).value(scores.ravel())
+    if problem.earlier is None:
+        penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
+    else:
+        loads = times_precision(problem.earlier.precision, weights)
+        penalty = float(np.vdot(weights, 0.5 * loads - problem.earlier.linear))
+    return {"kl_weights": penalty, "margin": margin}
 
 
 def times_precision(precision: Floats, weights: Floats) -> Floats:
-    """Return the precision that `Memory` has times weights, shape (L, K)."""
+    """Return the precision that `StreamingPosterior` has times weights, shape (L, K)."""
     return precision * weights if precision.ndim == 2 else np.einsum("ljk,lk->lj", precision, weights)
 
 
-def _averaged(chain: Chain) -> Averages:
-    """Take the state after a sweep into the averages."""
-    old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
-    if old is None:
-        return Averages(1, word_topic, chain.weights)
-    word_topic += old.word_topic
-    return Averages(old.n_kept + 1, word_topic, old.weights + chain.weights)
+# --- What is left behind
 
 
-def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
-    """Count tokens by document, word and topic, on top of what earlier documents left."""
-    corpus, K = problem.corpus, problem.settings.n_components
-    columns = padded(K)
-    N, V = len(corpus.lengths), len(corpus.word_order)
-    doc_topic, word_topic = np.zeros((N, columns), dtype=np.int32), np.zeros((V, columns), dtype=np.int32)
-    count_tokens(corpus.tokens, topics, doc_topic, word_topic)
-    if problem.memory is not None:
-        word_topic[:, :K] += problem.memory.word_topic
-    return TopicCounts(topics, doc_topic, word_topic, word_topic[:, :K].sum(axis=0, dtype=np.int64))
+def summarize(problem: Problem, chain: Chain) -> FittedTopics:
+    """Return the averages of the chain, or its last state if none were taken yet, in the order of X's columns."""
+    settings, K = problem.settings, problem.settings.n_components
+    if chain.averages is None:
+        word_topic, weights = chain.counts.word_topic.astype(np.float32), chain.weights
+    else:
+        n_kept = chain.averages.n_kept
+        word_topic, weights = chain.averages.word_topic / np.float32(n_kept), chain.averages.weights / n_kept
+    table = np.empty((len(word_topic), K), dtype=np.float32)
+    table[problem.corpus.word_order] = word_topic[:, :K]
+    tokens = table.sum(axis=0, dtype=np.float64)
+    total = tokens + len(table) * settings.topic_word_prior
+    table += np.float32(settings.topic_word_prior)
+    table /= total.astype(np.float32)
+    overall = tokens + settings.doc_topic_prior
+    return FittedTopics(
+        word_given_topic=table,
+        topic_total=total,
+        doc_prior=np.full(K, settings.doc_topic_prior),
+        weights=weights,
+        shares=overall / overall.sum(),
+        n_sweeps=UNTIL_SETTLED,
+        collapsed=True,
+    )
 
 
-def _draw_by_topics(problem: Problem, hint: Memory, uniforms: Singles) -> NDArray[np.int16]:
-    """Draw each token's topic from what earlier documents say about its word."""
-    p = hint.word_topic + problem.settings.topic_word_prior
-    p /= p.sum(axis=0)
-    cumulative = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1).astype(np.float32)
-    topics = np.empty(len(uniforms), dtype=np.int16)
-    words = problem.corpus.tokens.words
+def posterior_of(problem: Problem, chain: Chain) -> StreamingPosterior:
+    """Return what later documents need to know of these.
 
-    def work(_: int, first: int, last: int) -> None:
-        below = cumulative[words[first:last]] <= uniforms[first:last, None]
-        topics[first:last] = np.minimum(below.sum(axis=1), problem.settings.n_components - 1)
+    The weights' distribution is normal about their mean over the chain, with the precision of the last sweep at
+    augmentation variables that have their expected values; where there are many topics, weights are independent.
+    """
+    K = problem.settings.n_components
+    word_topic = np.empty((len(chain.counts.word_topic), K), dtype=np.int32)
+    word_topic[problem.corpus.word_order] = chain.counts.word_topic[:, :K]
+    if problem.responses is None:
+        prior = prior_precision(0, K, problem.settings.weight_variance)
+        return StreamingPosterior(word_topic, prior, np.zeros((0, K)))
+    weights = chain.weights if chain.averages is None else chain.averages.weights / chain.averages.n_kept
+    linear, quadratic = expected_quadratics(problem.responses, chain.scores)
+    precision = posterior_precision(problem, replace(chain, linear=linear, quadratic=quadratic))
+    return StreamingPosterior(word_topic, precision, times_precision(precision, weights))
 
-    map_chunks(work, len(uniforms), problem.settings.n_threads)
-    return topics
+
+def refit_weights(
+    documents: WordCounts,
+    fitted: FittedTopics,
+    responses: Responses,
+    weight_variance: float,
+    earlier: GramStats | None,
+    executor: Executor,
+) -> tuple[Floats, GramStats]:
+    """Return weights for prediction, shape (L, K), and the sums of these documents: docs/math.md eq. (57).
+
+    The chain's topics of a training document know its response; those of a new document do not, and are less extreme.
+    The chain's weights then are too small for them. Solving for the weights once more, with the same losses and prior,
+    at the shares that label-free inference finds for the training documents takes the difference away. Margins need
+    all documents at hand. Where there are earlier ones, of which only sums are left, the weights are those of least
+    squares, whose sums are all it takes.
+    """
+    documents = documents._replace(numbers=documents.numbers.astype(np.float32, copy=False))
+    shares, lengths = proportions(documents, fitted, executor), lengths_of(documents)
+    mean_length = max(lengths.sum(), 1.0) / max(np.count_nonzero(lengths), 1)
+    C = np.where(lengths[:, None] > 0, responses.C * (REFIT_C / mean_length), 0.0)
+    lighter = replace(responses, C=C)
+    gram = sum_gram(shares, lighter, earlier)
+    if earlier is None:
+        head = MarginHead(lighter, squared=False, fit_intercept=False, weight_variance=weight_variance)
+        return head.solve(shares, None, REFIT_TOLERANCE).head.weights, gram
+    prior = np.eye(shares.shape[1]) / weight_variance
+    weights = np.linalg.solve(gram.precision + prior, gram.linear.T).T
+    return weights.astype(np.float64, copy=False), gram
+
+
+def sum_gram(shares: Floats, responses: Responses, earlier: GramStats | None) -> GramStats:
+    """Add documents to the sums; one precision serves all responses, so each document has the mean of its C."""
+    weighted = shares * responses.C.mean(axis=1, keepdims=True)
+    values = responses.margin * responses.signs if isinstance(responses, Signs) else responses.values
+    new = GramStats(weighted.T @ shares, values.T @ weighted)
+    return new if earlier is None else GramStats(earlier.precision + new.precision, earlier.linear + new.linear)

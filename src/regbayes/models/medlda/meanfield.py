@@ -1,106 +1,377 @@
-"""Mean field of documents: what topics say about them, and the bound on their log-probability. docs/math.md 5.5."""
+"""Mean field with margins on what prediction sees: descent over the topics, through label-free inference.
+
+Topics of a document are what S sweeps of mean field find for it *without its response*, for training and new documents
+alike: RegBayes over a smaller family. Margins then act on the topics' words through the sweeps, and the exact gradient
+goes back through them. It is a `JointModel` with the logits of the topics as its position, so `joint.descent` fits it
+and J never rises. docs/math.md 5.6, eq. (66)-(71).
+
+    model and documents        the JointModel, and blocks of documents
+    fit                        from documents and targets to `FittedTopics`
+    first topics               at the words of the classes, or at those of the corpus
+
+The paper's own scheme, margins on the posterior of the training documents, is `posterior`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from scipy.special import digamma, gammaln
 
-from regbayes._registry import persistable
-from regbayes._types import Floats, Reals, Singles
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.kernels.types import padded
-from regbayes.models.medlda.predict import MAX_SWEEPS, TOL, Documents
+from regbayes._types import Floats, Integers, Reals, Singles
+from regbayes.engine import DiminishingReturns, FitResult, Progress, run
+from regbayes.engine.executor import Executor
+from regbayes.joint import descent
+from regbayes.joint.descent import DescentOptions, JointProblem, Search
+from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps, reverse_sweeps
+from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.targets import Classes, Signs, Targets
+from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
+from regbayes.models.medlda.topics import (
+    FittedTopics,
+    as_table,
+    even_gamma,
+    lengths_of,
+    log_likelihoods,
+    no_tilt,
+    proportion_divergences,
+)
 
-UNTIL_SETTLED = 0  # sweeps
+Callback = Callable[[Progress[FittedTopics]], bool | None]
+
+MOST_BLOCKS = 8  # of documents: each has a table of words by topics of its own in the backward pass
+ENTRIES_PER_WORD = 4  # of a block, at least, for each word of the vocabulary: its table must be worth its sum
+FEWEST_ENTRIES = 1 << 15  # of a block
+
+FIRST_MOVE = 0.1  # root mean square of the first change of the logits
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0)  # of the head, once the topics stand
+OPTIONS = DescentOptions(
+    tolerance=ToleranceSchedule(
+        first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 40.0)
+    ),
+    memory=3,  # pairs of tables of words by topics; ten did no better
+)
+
+FLOOR = 1e-8  # probability that a word of earlier topics begins with, at least
+CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: it parts topics of the same class
+CORPUS_NOISE = 0.1  # and around those of the corpus
+SMOOTHING = 1.0  # words of the whole corpus that are added to a class, for each word of the vocabulary
 
 
-@persistable(name="regbayes.medlda.MeanField")
+# --- Model and documents
+
+
 @dataclass(frozen=True)
-class MeanField:
-    """What a variational fit leaves behind: all that prediction needs."""
+class TrainingDocuments:
+    """Documents with words, and how often each counts. A block of them shares the entries of all."""
 
-    word_given_topic: Singles  # (V, K): probabilities, or exp of the expected logarithms of them
-    word_topic: Singles  # (V, K): pseudo-counts; columns divided by their sums are the expected topics
-    doc_prior: Floats  # (K,): Dirichlet parameters of the proportions
-    weights: Floats  # (L, K): with the intercept inside
-    shares: Floats  # (K,): of the corpus, for documents without words
-    n_sweeps: int  # that label-free inference makes, or UNTIL_SETTLED
-    response_variance: Floats | None = None  # (L,): of a Gaussian response
+    counts: WordCounts
+    lengths: Floats  # (N,)
+    weights: Floats  # (N,)
 
+    def __len__(self) -> int:
+        return len(self.lengths)
 
-def as_word_counts(documents: Documents) -> WordCounts:
-    """Return documents as kernels take them."""
-    return WordCounts(documents.words, documents.numbers, documents.starts)
+    def rows(self, rows: slice) -> TrainingDocuments:
+        """Return some documents in a row."""
+        return TrainingDocuments(self.counts.rows(rows.start, rows.stop), self.lengths[rows], self.weights[rows])
 
-
-def as_table(topics: Reals) -> Singles:
-    """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
-    table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
-    table[:, : topics.shape[1]] = topics
-    return table
-
-
-def lengths_of(documents: WordCounts | Documents) -> Floats:
-    """Return the numbers of words of documents, shape (N,)."""
-    sums = np.concatenate([[0.0], np.cumsum(documents.numbers, dtype=np.float64)])
-    return np.asarray(np.diff(sums[documents.starts]))
+    def cut(self, n_words: int) -> list[slice]:
+        """Cut documents into blocks, few where the vocabulary is large: a function of the corpus alone."""
+        starts = self.counts.starts - self.counts.starts[0]
+        n_entries = int(starts[-1])
+        n_blocks = int(np.clip(n_entries // max(ENTRIES_PER_WORD * n_words, FEWEST_ENTRIES), 1, MOST_BLOCKS))
+        cuts = np.searchsorted(starts, np.arange(1, n_blocks) * (n_entries / n_blocks))
+        edges = [0, *np.minimum(cuts, len(self)).tolist(), len(self)]
+        return [slice(first, last) for first, last in pairwise(edges)]
 
 
-def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
-    """Return the start of label-free inference: every topic has the same share. Shape (N, columns)."""
-    K = len(doc_prior)
-    gamma = np.zeros((len(lengths), padded(K)), np.float32)
-    gamma[:, :K] = doc_prior + lengths[:, None] / K
-    return gamma
+def select_documents(
+    documents: WordCounts, targets: Targets | None, sample_weight: Floats | None
+) -> tuple[TrainingDocuments, Targets | None]:
+    """Return the documents that have words, and what is asked of them, with a C that counts as the documents do."""
+    rows = np.flatnonzero(np.diff(documents.starts) > 0)
+    kept = documents._replace(starts=np.append(documents.starts[rows], documents.starts[-1]))
+    weights = np.ones(len(rows)) if sample_weight is None else sample_weight[rows].astype(np.float64)
+    if targets is not None:
+        targets = targets.take(rows)
+        targets = replace(targets, C=(targets.C.T * weights).T)
+    return TrainingDocuments(kept, lengths_of(kept), weights), targets
 
 
-def infer_gamma(documents: WordCounts, fitted: MeanField, n_threads: int) -> Singles:
-    """Return the Dirichlet parameters that label-free inference finds, shape (N, columns)."""
-    gamma = even_gamma(lengths_of(documents), fitted.doc_prior)
-    prior = Prior(as_table(fitted.word_given_topic), fitted.doc_prior.astype(np.float32))
-    untilted = np.empty((0, gamma.shape[1]), np.float32)
-    settled = fitted.n_sweeps == UNTIL_SETTLED
-    limits = (MAX_SWEEPS, TOL) if settled else (fitted.n_sweeps, -1.0)
-    meanfield_sweeps(documents, prior, untilted, *limits, gamma, n_threads)
-    return gamma
+@dataclass(frozen=True)
+class TopicLogits:
+    """The topics: parameters of the descent."""
+
+    logits: Singles  # (V, K): log-probabilities of words in topics, up to a constant for each topic
+    table: Singles  # (V, columns): probabilities, padded
+    log_sum: float  # of all probabilities' logarithms
 
 
-def proportions(documents: Documents, fitted: MeanField, n_threads: int) -> Floats:
-    """Return the expected share of each topic among each document's tokens; of an empty one, that of the corpus."""
-    gamma = infer_gamma(as_word_counts(documents), fitted, n_threads)
-    counts = np.maximum(gamma[:, : len(fitted.doc_prior)] - fitted.doc_prior, 0.0)
-    counts[np.diff(documents.starts) == 0] = fitted.shares
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+def make_topics(position: Reals) -> TopicLogits:
+    """Return the topics that logits stand for."""
+    logits = position.astype(np.float32, copy=False)
+    shifted = logits - logits.max(axis=0)
+    weight = np.exp(shifted)
+    mass = weight.sum(axis=0, dtype=np.float64)
+    log_sum = float(shifted.sum(dtype=np.float64)) - len(logits) * float(np.sum(np.log(mass)))
+    return TopicLogits(logits, as_table(weight / mass), log_sum)
 
 
-def bounds(documents: Documents, fitted: MeanField, n_threads: int) -> Floats:
-    """Return a lower bound on each document's log-probability given the topics, shape (N,)."""
-    counted = as_word_counts(documents)
-    gamma = infer_gamma(counted, fitted, n_threads)
-    prior = Prior(as_table(fitted.word_given_topic), fitted.doc_prior.astype(np.float32))
-    untilted = np.empty((0, gamma.shape[1]), np.float32)
-    logs = meanfield_statistics(counted, prior, untilted, gamma, None, np.empty_like(gamma), n_threads)
-    return word_bounds(
-        logs, gamma[:, : len(fitted.doc_prior)].astype(np.float64), lengths_of(counted), fitted.doc_prior
-    )
+@dataclass(frozen=True)
+class BoundSums(RowSums):
+    """Sums over documents."""
+
+    likelihood: float  # negative, of words and their topics
+    kl_proportions: float
+    tokens: Floats  # (K,): expected tokens in topics
 
 
-def word_bounds(logs: Floats, gamma: Floats, lengths: Floats, doc_prior: Floats) -> Floats:
-    """Return each document's bound, from the logarithms that kernels return. Shape (N,).
+@dataclass(frozen=True)
+class TableSums(RowSums):
+    """Sums over documents of derivatives by the probabilities of words in topics."""
+
+    by_table: Singles  # (V, columns)
+
+
+@dataclass(frozen=True)
+class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, TableSums]):
+    """Topics that are points, and documents by a fixed number of label-free sweeps."""
+
+    doc_prior: Floats  # (K,)
+    word_prior: float
+    n_sweeps: int
+
+    def infer(self, rows: TrainingDocuments, params: TopicLogits) -> Inferred[BoundSums]:
+        """Make the sweeps, docs/math.md eq. (66); features are the shares of topics, gamma is what is kept."""
+        prior, columns = self._prior(params), even_gamma(rows.lengths, self.doc_prior)
+        meanfield_sweeps(rows.counts, prior, no_tilt(columns), self.n_sweeps, -1.0, columns)
+        logs = meanfield_statistics(rows.counts, prior, no_tilt(columns), columns, rows.weights)
+        gamma = columns[:, : len(self.doc_prior)].astype(np.float64)
+        tokens = gamma - self.doc_prior
+        sums = BoundSums(
+            likelihood=-float(rows.weights @ log_likelihoods(logs, gamma, rows.lengths)),
+            kl_proportions=float(rows.weights @ proportion_divergences(gamma, self.doc_prior)),
+            tokens=rows.weights @ tokens,
+        )
+        return Inferred(tokens / rows.lengths[:, None], sums, cache=columns)
+
+    def pull_back(
+        self, rows: TrainingDocuments, params: TopicLogits, inferred: Inferred[BoundSums], gradient: Floats | None
+    ) -> TableSums:
+        """Differentiate the bound and the head's value through the sweeps, docs/math.md eq. (69), (70)."""
+        by_gamma = np.zeros_like(inferred.cache)
+        if gradient is not None:
+            by_gamma[:, : len(self.doc_prior)] = gradient / rows.lengths[:, None]
+        prior = self._prior(params)
+        return TableSums(reverse_sweeps(rows.counts, prior, self.n_sweeps, inferred.cache, by_gamma, rows.weights))
+
+    def terms(self, params: TopicLogits, stats: BoundSums) -> dict[str, float]:
+        """Return the negative bound on the words' log-probability and minus the logarithm of the topics' prior."""
+        return {
+            "likelihood": stats.likelihood,
+            "kl_proportions": stats.kl_proportions,
+            "kl_topics": -self.word_prior * params.log_sum,
+        }
+
+    def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> Singles:
+        """Return the derivatives by the logits, docs/math.md eq. (71)."""
+        topics = params.table[:, : len(self.doc_prior)]
+        found = pulled.by_table[:, : len(self.doc_prior)] * topics
+        total = found.sum(axis=0, dtype=np.float64) - self.word_prior * len(topics)
+        found -= topics * total.astype(np.float32)
+        found -= np.float32(self.word_prior)
+        return found
+
+    def position(self, params: TopicLogits) -> Singles:
+        """Return the logits."""
+        return params.logits
+
+    def move(self, params: TopicLogits, position: Reals) -> TopicLogits:
+        """Return topics with these logits."""
+        return make_topics(position)
+
+    def first_length(self, params: TopicLogits) -> float:
+        """Return the length of the first step, in the units of logits."""
+        return FIRST_MOVE * float(np.sqrt(params.logits.size))
+
+    def _prior(self, params: TopicLogits) -> Prior:
+        return Prior(params.table, self.doc_prior.astype(np.float32))
+
+
+# --- Fit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fit."""
+
+    n_components: int  # K
+    doc_topic_prior: float  # alpha, of each topic
+    topic_word_prior: float
+    weight_variance: float  # v^2
+    squared: bool  # whether losses are squared
+    n_sweeps: int  # of label-free inference
+    max_iter: int
+    tol: float  # share of the objective's whole decrease that five steps may gain in the end
+    seed: int
+
+
+def fit(
+    documents: WordCounts,
+    n_words: int,
+    targets: Targets,
+    settings: Settings,
+    *,
+    executor: Executor,
+    sample_weight: Floats | None = None,
+    start: FittedTopics | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult[FittedTopics]:
+    """Fit topics and weights.
 
     Parameters
     ----------
-    logs : (N,)
-        As from ``meanfield_statistics``: without the normalisers of E[log theta].
-    gamma : (N, K)
-    lengths : (N,)
-    doc_prior : (K,)
+    documents : WordCounts
+        Empty ones are left out.
+    n_words : int
+        The size of the vocabulary.
+    targets : Targets
+        Of all documents.
+    settings : Settings
+    executor : Executor
+        For blocks of documents; the result does not depend on it.
+    sample_weight : (N,), default=None
+        How often each document counts, more than never; 1 by default.
+    start : FittedTopics, default=None
+        Topics to begin with.
+    callbacks : sequence of callable
+        Each sees the `Progress` of every step.
+
+    Returns
+    -------
+    FitResult
+        The objective never rises in its trace.
     """
-    total = gamma.sum(axis=1)
-    at_total = digamma(total)
-    divergence = gammaln(total) - gammaln(doc_prior.sum()) + np.sum(gammaln(doc_prior))
-    divergence += np.sum((gamma - doc_prior) * digamma(gamma) - gammaln(gamma), axis=1)
-    divergence -= (total - doc_prior.sum()) * at_total
-    return np.asarray(logs - lengths * at_total - divergence)
+    kept, asked = select_documents(documents, targets, sample_weight)
+    assert asked is not None
+    problem = label_free_problem(kept, n_words, asked, settings, executor)
+    logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
+    result: FitResult[Any] = run(
+        partial(descent.step, problem),
+        descent.start(problem, make_topics(logits)),
+        max_iter=settings.max_iter,
+        objective=lambda search: search.at.terms,
+        stop=DiminishingReturns(settings.tol),
+        callbacks=callbacks,
+        view=partial(finish, problem),
+    )
+    return replace(result, state=finish(problem, result.state))
+
+
+Problem = JointProblem[TrainingDocuments, TopicLogits, BoundSums]
+
+
+def label_free_problem(
+    documents: TrainingDocuments, n_words: int, targets: Targets, settings: Settings, executor: Executor
+) -> Problem:
+    """Return the model with a head over its shares: centred, because they are far from zero, with an intercept."""
+    head = MarginHead(
+        targets, settings.squared, weight_variance=settings.weight_variance, row_weights=documents.weights
+    )
+    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
+    model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
+    return JointProblem(model, [documents.rows(rows) for rows in documents.cut(n_words)], head, OPTIONS, executor)
+
+
+def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTopics:
+    """Return the fitted model: the topics, and the head solved for once more, accurately."""
+    at, model = search.at, problem.model
+    assert isinstance(problem.head, MarginHead)
+    assert isinstance(model, LabelFreeTopics)
+    inferred = problem.executor.map(partial(model.infer, params=at.params), problem.blocks)
+    shares = descent.gather([part.features for part in inferred])
+    head = problem.head.solve(shares, at.multipliers, FINAL).head
+    return FittedTopics(
+        word_given_topic=np.ascontiguousarray(at.params.table[:, : len(model.doc_prior)]),
+        topic_total=at.stats.tokens,
+        doc_prior=model.doc_prior,
+        weights=fold_intercept(head),
+        shares=at.stats.tokens / at.stats.tokens.sum(),
+        n_sweeps=model.n_sweeps,
+        collapsed=False,
+    )
+
+
+def fold_intercept(head: LinearHead) -> Floats:
+    """Return the weights with the intercept inside, for shares that sum to one, shape (L, K)."""
+    weights = head.feature_weights
+    return weights + (head.weights[:, -1] - weights @ head.centre)[:, None]
+
+
+# --- First topics
+
+
+def first_logits(
+    documents: TrainingDocuments,
+    n_words: int,
+    targets: Targets | None,
+    n_topics: int,
+    seed: int,
+    start: FittedTopics | None,
+) -> Floats:
+    """Return where topics begin: at earlier ones, or the words of the classes, where there are any."""
+    rng = np.random.default_rng(seed)
+    if start is not None:
+        return np.log(np.maximum(start.word_given_topic, FLOOR)).astype(np.float64)
+    if isinstance(targets, Classes):
+        return class_logits(documents, n_words, n_topics, np.eye(targets.n_outputs)[targets.labels], rng)
+    if isinstance(targets, Signs):
+        positive = (targets.signs > 0).astype(np.float64)
+        # With a single response the documents that do not have it are a class as well.
+        membership = np.hstack([positive, 1.0 - positive]) if positive.shape[1] == 1 else positive
+        return class_logits(documents, n_words, n_topics, membership, rng)
+    return random_logits(documents, n_words, n_topics, rng)
+
+
+def count_words(documents: TrainingDocuments, n_words: int, weights: Floats) -> Floats:
+    """Return how often each word occurs in documents that count so often, shape (V,)."""
+    counts = documents.counts
+    row = np.repeat(np.arange(len(documents)), np.diff(counts.starts))
+    entries = slice(counts.starts[0], counts.starts[-1])
+    return np.bincount(counts.words[entries], counts.numbers[entries] * weights[row], n_words).astype(np.float64)
+
+
+def random_logits(documents: TrainingDocuments, n_words: int, n_topics: int, rng: np.random.Generator) -> Floats:
+    """Return log-probabilities of words in topics: those of the corpus, with noise. Shape (V, K)."""
+    frequency = count_words(documents, n_words, documents.weights) + 0.5
+    return np.log(frequency)[:, None] + CORPUS_NOISE * rng.standard_normal((n_words, n_topics))
+
+
+def class_logits(
+    documents: TrainingDocuments, n_words: int, n_topics: int, membership: Floats, rng: np.random.Generator
+) -> Floats:
+    """Return log-probabilities of words in topics: those of the classes in turn, smoothed, with noise. Shape (V, K).
+
+    Parameters
+    ----------
+    documents : TrainingDocuments
+    n_words, n_topics : int
+    membership : (N, L)
+        How much each document belongs to each class. Where classes are more than topics, several share one.
+    rng : Generator
+    """
+    n_groups = min(membership.shape[1], n_topics)
+    owner: Integers = np.arange(membership.shape[1]) % n_groups
+    frequency = count_words(documents, n_words, documents.weights) + 0.5
+    logits = np.empty((n_words, n_groups))
+    for group in range(n_groups):
+        count = count_words(documents, n_words, documents.weights * membership[:, owner == group].sum(axis=1))
+        smooth = count + SMOOTHING * frequency / frequency.mean()
+        logits[:, group] = np.log(smooth / smooth.sum())
+    return logits[:, np.arange(n_topics) % n_groups] + CLASS_NOISE * rng.standard_normal((n_words, n_topics))

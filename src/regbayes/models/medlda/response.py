@@ -17,13 +17,12 @@ from scipy.sparse import csr_array
 from scipy.special import digamma
 
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import Status
-from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.large_margin import MarginSolution, solve_box
-from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.kernels.chunks import map_chunks
+from regbayes.engine.executor import Executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.models.medlda.margins import Dual, Readout
+from regbayes.margins.head import MarginHead
+from regbayes.margins.targets import Numbers
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.medlda.meanfield import TrainingDocuments
 
 N_SWEEPS = 5  # over the documents in a round; they go on from there in the next
 SMALLEST_VARIANCE = 1e-6  # of the response: constant numbers would have none
@@ -40,7 +39,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Belief:
+class WeightPosterior:
     """The distribution of the weights, normal for each response, and the variance of the responses."""
 
     mean: Floats  # (L, K)
@@ -50,7 +49,7 @@ class Belief:
     @property
     def curvature(self) -> Floats:
         """Sum over responses of E[eta eta^T] / delta^2, shape (K, K)."""
-        return np.asarray(np.einsum("l,ljk->jk", 1.0 / self.variance, second_moments(self)))
+        return np.einsum("l,ljk->jk", 1.0 / self.variance, second_moments(self))
 
 
 @dataclass(frozen=True)
@@ -66,15 +65,24 @@ class Moments:
     """Of the shares of topics in documents."""
 
     shares: Floats  # (N, K): E[zbar]
-    second: Floats  # (K, K): E[zbar zbar^T], summed over documents
+    second: Floats  # (K, K): E[zbar zbar^T], summed over documents, each as often as it counts
+    weights: Floats  # (N,): how often that is
 
 
 @dataclass(frozen=True)
-class Reward:
+class SolvedMargins:
+    """What the large-margin step found for all responses."""
+
+    multipliers: Floats  # (N, L)
+    gap: float
+
+
+@dataclass(frozen=True)
+class QuadraticTilt:
     """What margins and responses add to a document's bound: a quadratic function of its shares of topics."""
 
-    tilt: Floats  # (N, K): the linear part, for each token
-    curvature: Floats  # (K, K): of the quadratic part, `Belief.curvature`
+    linear: Floats  # (N, K): the linear part, for each token
+    curvature: Floats  # (K, K): of the quadratic part, `WeightPosterior.curvature`
 
 
 @dataclass(frozen=True)
@@ -83,84 +91,88 @@ class WordTopics:
 
     log_phi: Singles  # (entries, K)
     gamma: Floats  # (N, K)
-    word_topic: Floats  # (V, K): expected tokens
+    word_topic: Floats  # (V, K): expected tokens, of each document as often as it counts
     doc_topic: Floats  # (N, K): expected tokens
     entropy: Floats  # (N,): E[log theta - log q(z)], summed over tokens
     words: Floats  # (N,): E[log beta], summed over tokens
     own: Floats  # (N,): phi^T curvature phi, summed over tokens
-    overlap: Floats  # (K, K): sum over tokens of phi phi^T / length^2
+    overlap: Floats  # (K, K): sum over tokens of phi phi^T / length^2, of each document as often as it counts
 
 
-def second_moments(belief: Belief) -> Floats:
+def second_moments(weights: WeightPosterior) -> Floats:
     """Return E[eta eta^T] of each response, shape (L, K, K)."""
-    return belief.covariance + belief.mean[:, :, None] * belief.mean[:, None, :]
+    return weights.covariance + weights.mean[:, :, None] * weights.mean[:, None, :]
 
 
-def no_belief(response: Response, n_topics: int) -> Belief:
+def zero_weights(response: Response, n_topics: int) -> WeightPosterior:
     """Return weights that are known to be zero: responses then say nothing about topics."""
     L = response.values.shape[1]
-    return Belief(np.zeros((L, n_topics)), np.zeros((L, n_topics, n_topics)), np.full(L, response.variance))
+    return WeightPosterior(np.zeros((L, n_topics)), np.zeros((L, n_topics, n_topics)), np.full(L, response.variance))
 
 
-def moments(shares: Floats, lengths: Floats, overlap: Floats) -> Moments:
+def moments(shares: Floats, lengths: Floats, overlap: Floats, weights: Floats) -> Moments:
     """Return the first two moments of the shares, docs/math.md eq. (105)."""
-    return Moments(shares, shares.T @ shares + np.diag(np.sum(shares / lengths[:, None], axis=0)) - overlap)
+    weighted = shares * weights[:, None]
+    return Moments(
+        shares, weighted.T @ shares + np.diag(np.sum(weighted / lengths[:, None], axis=0)) - overlap, weights
+    )
 
 
 def infer_words(
-    documents: WordCounts,
+    documents: TrainingDocuments,
     log_topics: Floats,
     doc_prior: Floats,
-    reward: Reward,
+    tilt: QuadraticTilt,
     log_phi: Singles,
     gamma: Floats,
     n_sweeps: int,
-    n_threads: int,
+    executor: Executor,
 ) -> WordTopics:
     """Update topics of words and proportions in turn, docs/math.md eq. (106), (62); no sweep lowers the bound.
 
     Parameters
     ----------
-    documents : WordCounts
-        None is empty.
+    documents : TrainingDocuments
+        With entries that begin at zero.
     log_topics : (V, K)
         E[log beta].
     doc_prior : (K,)
-    reward : Reward
+    tilt : QuadraticTilt
     log_phi : (entries, K)
         The start.
     gamma : (N, K)
         The start.
     n_sweeps : int
-    n_threads : int
-        Does not change the result.
+    executor : Executor
+        For blocks of documents; does not change the result.
     """
-    tilt, curvature = reward.tilt, reward.curvature
+    curvature, counts = tilt.curvature, documents.counts
     logs, after_phi, after_gamma = log_topics.astype(np.float32), log_phi.copy(), gamma.copy()
     n_documents, K = gamma.shape
     doc_topic = np.empty((n_documents, K))
     entropy, words, own = np.empty(n_documents), np.empty(n_documents), np.empty(n_documents)
 
-    def work(_chunk: int, first: int, last: int) -> tuple[Floats, Floats]:
-        begin, end = int(documents.starts[first]), int(documents.starts[last])
-        part = _Part.of(documents, first, last, len(log_topics))
-        found, phi = after_phi[begin:end], np.exp(after_phi[begin:end])
-        exponent = logs[part.words] + _by_entry(tilt[first:last] - 0.5 * np.diag(curvature) / part.squares, part)
-        at = after_gamma[first:last]
+    def infer(rows: slice) -> tuple[Floats, Floats]:
+        part = _Part.of(documents.rows(rows), len(log_topics))
+        entries = slice(int(counts.starts[rows.start]), int(counts.starts[rows.stop]))
+        found, phi = after_phi[entries], np.exp(after_phi[entries])
+        exponent = logs[part.words] + _by_entry(tilt.linear[rows] - 0.5 * np.diag(curvature) / part.squares, part)
+        at = after_gamma[rows]
         for _ in range(n_sweeps):
             phi = _sweep(part, exponent, digamma(at), curvature, found, phi)
             at[...] = doc_prior + part.by_document @ phi
         sums = part.by_document @ phi
-        doc_topic[first:last] = sums
+        doc_topic[rows] = sums
         expected = digamma(at) - digamma(at.sum(axis=1))[:, None]
         surprise = part.by_document @ np.einsum("ek,ek->e", phi, found, dtype=np.float64)
-        entropy[first:last] = np.sum(sums * expected, axis=1) - surprise
-        words[first:last] = part.by_document @ np.einsum("ek,ek->e", phi, logs[part.words], dtype=np.float64)
-        own[first:last] = part.by_document @ np.einsum("ek,ek->e", phi @ curvature.astype(np.float32), phi)
-        weighted = phi.astype(np.float64) * np.sqrt(part.numbers / part.squares[part.row, 0])[:, None]
+        entropy[rows] = np.sum(sums * expected, axis=1) - surprise
+        words[rows] = part.by_document @ np.einsum("ek,ek->e", phi, logs[part.words], dtype=np.float64)
+        own[rows] = part.by_document @ np.einsum("ek,ek->e", phi @ curvature.astype(np.float32), phi)
+        per_token = part.numbers * documents.weights[rows][part.row] / part.squares[part.row, 0]
+        weighted = phi.astype(np.float64) * np.sqrt(per_token)[:, None]
         return part.by_word @ phi, weighted.T @ weighted
 
-    results = map_chunks(work, n_documents, n_threads)
+    results = executor.map(infer, row_blocks(n_documents))
     word_topic, overlap = (np.sum([pair[i] for pair in results], axis=0) for i in (0, 1))
     return WordTopics(after_phi, after_gamma, word_topic, doc_topic, entropy, words, own, overlap)
 
@@ -174,18 +186,19 @@ class _Part:
     row: Integers  # (entries,): the document
     lengths: Floats  # (documents, 1)
     by_document: csr_array  # (documents, entries)
-    by_word: csr_array  # (V, entries)
+    by_word: csr_array  # (V, entries): documents count as often as they do
 
     @classmethod
-    def of(cls, documents: WordCounts, first: int, last: int, n_words: int) -> _Part:
-        starts = documents.starts[first : last + 1] - documents.starts[first]
-        entries = slice(documents.starts[first], documents.starts[last])
-        words, numbers = documents.words[entries], documents.numbers[entries]
-        row, column = np.repeat(np.arange(last - first), np.diff(starts)), np.arange(len(words))
-        by_document = csr_array((numbers, column, starts), shape=(last - first, len(words)))
-        by_word = csr_array((numbers, (words, column)), shape=(n_words, len(words)))
-        lengths = np.asarray(by_document.sum(axis=1, dtype=np.float64))[:, None]
-        return cls(words, numbers, row, lengths, by_document, by_word)
+    def of(cls, documents: TrainingDocuments, n_words: int) -> _Part:
+        counts = documents.counts
+        starts = counts.starts - counts.starts[0]
+        entries = slice(counts.starts[0], counts.starts[-1])
+        words, numbers = counts.words[entries], counts.numbers[entries]
+        row, column = np.repeat(np.arange(len(documents)), np.diff(starts)), np.arange(len(words))
+        by_document = csr_array((numbers, column, starts), shape=(len(documents), len(words)))
+        weighted = (numbers * documents.weights[row]).astype(np.float32)
+        by_word = csr_array((weighted, (words, column)), shape=(n_words, len(words)))
+        return cls(words, numbers, row, documents.lengths[:, None], by_document, by_word)
 
     @property
     def squares(self) -> Floats:
@@ -228,90 +241,69 @@ def first_topics(documents: WordCounts, log_topics: Floats, gamma: Floats) -> Si
     found = log_topics.astype(np.float32)[documents.words] + digamma(gamma).astype(np.float32)[row]
     found -= found.max(axis=1, keepdims=True)
     found -= np.log(np.sum(np.exp(found), axis=1, keepdims=True))
-    return np.asarray(found)
+    return found
 
 
 def quadratic_costs(own: Floats, doc_topic: Floats, lengths: Floats, curvature: Floats) -> Floats:
     """Return half the trace of curvature times E[zbar zbar^T], of each document, shape (N,)."""
     together = np.einsum("dk,dk->d", doc_topic @ curvature, doc_topic)
-    return np.asarray(0.5 * (together - own + doc_topic @ np.diag(curvature)) / lengths**2)
+    return 0.5 * (together - own + doc_topic @ np.diag(curvature)) / lengths**2
 
 
 def solve_weights(
-    seen: Moments, response: Response, dual: Dual, variance: Floats, warm_start: Floats | None, accuracy: Accuracy
-) -> tuple[Belief, Readout]:
+    seen: Moments,
+    response: Response,
+    head: MarginHead,
+    variance: Floats,
+    warm_start: Floats | None,
+    tolerance: Tolerance,
+) -> tuple[WeightPosterior, SolvedMargins]:
     """Return the distribution of the weights that meets the margins, docs/math.md eq. (107), (108).
 
     The base measure is what likelihood and prior say without margins. In coordinates in which it is standard normal
     the margins are the large-margin problem of the framework, with targets less the mean predictions of the base.
     """
-    n, K = seen.shares.shape
-    means, covariances, solutions = [], [], []
+    targets = head.targets
+    assert isinstance(targets, Numbers)
+    means, covariances, solved = [], [], []
     for i, (y, spread) in enumerate(zip(response.values.T, variance, strict=True)):
         base = base_measure(seen, y, spread, response.weight_variance)
         root = np.linalg.cholesky(base.precision)
-        form = _form_of(dual, i, seen.shares @ base.mean)
+        left = targets.values[:, [i]] - (seen.shares @ base.mean)[:, None]
+        standard = MarginHead(Numbers(left, targets.C[:, [i]], targets.epsilon), head.squared, fit_intercept=False)
         features = solve_triangular(root, seen.shares.T, lower=True).T
-        before = None if warm_start is None else np.ascontiguousarray(warm_start.reshape(n, -1)[:, i])
-        solution = solve_box(features, form, warm_start=before, tol=accuracy.gap, max_epochs=accuracy.max_epochs)
-        means.append(base.mean + solve_triangular(root.T, solution.weights[0]))
-        covariances.append(cho_solve((root, True), np.eye(K)))
-        solutions.append(solution)
-    belief = Belief(np.array(means), np.array(covariances), variance)
-    return belief, as_readout(belief.mean, solutions)
+        found = standard.solve(features, None if warm_start is None else warm_start[:, [i]], tolerance)
+        means.append(base.mean + solve_triangular(root.T, found.head.weights[0]))
+        covariances.append(cho_solve((root, True), np.eye(len(root))))
+        solved.append(found)
+    margins = SolvedMargins(np.hstack([found.multipliers for found in solved]), sum(found.gap for found in solved))
+    return WeightPosterior(np.array(means), np.array(covariances), variance), margins
 
 
 def base_measure(seen: Moments, values: Floats, variance: float, weight_variance: float) -> Base:
     """Return the normal distribution of one response's weights without margins: Bayesian linear regression."""
     precision = np.eye(len(seen.second)) / weight_variance + seen.second / variance
-    return Base(precision, cho_solve(cho_factor(precision), seen.shares.T @ values / variance))
+    return Base(precision, cho_solve(cho_factor(precision), seen.shares.T @ (seen.weights * values) / variance))
 
 
-def squared_residuals(seen: Moments, values: Floats, belief: Belief) -> Floats:
+def squared_residuals(seen: Moments, values: Floats, weights: WeightPosterior) -> Floats:
     """Return the expected squared residuals, summed over documents, shape (L,)."""
-    across = np.einsum("dl,dl->l", values, seen.shares @ belief.mean.T)
-    spread = np.einsum("ljk,jk->l", second_moments(belief), seen.second)
-    return np.asarray(np.sum(values**2, axis=0) - 2.0 * across + spread)
+    across = np.einsum("d,dl,dl->l", seen.weights, values, seen.shares @ weights.mean.T)
+    spread = np.einsum("ljk,jk->l", second_moments(weights), seen.second)
+    return seen.weights @ values**2 - 2.0 * across + spread
 
 
-def update_variance(seen: Moments, response: Response, belief: Belief) -> Belief:
-    """Return the belief with the variance of the responses that fits best, docs/math.md eq. (109)."""
-    found = squared_residuals(seen, response.values, belief) / len(response.values)
-    return replace(belief, variance=np.maximum(found, SMALLEST_VARIANCE))
+def update_variance(seen: Moments, response: Response, weights: WeightPosterior) -> WeightPosterior:
+    """Return the weights with the variance of the responses that fits best, docs/math.md eq. (109)."""
+    found = squared_residuals(seen, response.values, weights) / seen.weights.sum()
+    return replace(weights, variance=np.maximum(found, SMALLEST_VARIANCE))
 
 
-def terms(seen: Moments, response: Response, belief: Belief) -> dict[str, float]:
+def terms(seen: Moments, response: Response, weights: WeightPosterior) -> dict[str, float]:
     """Return the negative expected log-likelihood of the responses and the divergence of the weights, eq. (110)."""
-    n, K = seen.shares.shape
-    v = response.weight_variance
-    residuals = squared_residuals(seen, response.values, belief)
-    cost = 0.5 * n * np.log(2.0 * np.pi * belief.variance) + 0.5 * residuals / belief.variance
-    traces = np.trace(belief.covariance, axis1=1, axis2=2) + np.sum(belief.mean**2, axis=1)
-    divergence = 0.5 * (traces / v - K + K * np.log(v) - np.linalg.slogdet(belief.covariance)[1])
-    return {"responses": float(np.sum(cost)), "weights": float(np.sum(divergence))}
-
-
-def as_readout(means: Floats, solutions: list[MarginSolution]) -> Readout:
-    """Return the solved margins of all responses as one readout."""
-    n_responses, K = means.shape
-    pull = np.stack([solution.dual for solution in solutions], axis=1)
-    primal, gap = sum(s.primal for s in solutions), sum(s.gap for s in solutions)
-    merged = MarginSolution(
-        dual=pull.ravel(),
-        weights=np.vstack([solution.weights for solution in solutions]),
-        shared_weights=np.zeros((0, K)),
-        primal=primal,
-        dual_value=primal - gap,
-        gap=gap,
-        n_epochs=max(solution.n_epochs for solution in solutions),
-        status=next((s.status for s in solutions if s.status is not Status.CONVERGED), Status.CONVERGED),
-    )
-    return Readout(merged, means, np.zeros(n_responses), np.zeros(K), pull, False)
-
-
-def _form_of(dual: Dual, i: int, offset: Floats) -> BoxDual:
-    """Return the conjugate of one response's losses, with scores that begin at an offset."""
-    assert isinstance(dual.form, BoxDual)
-    form, each = dual.form, slice(i, None, dual.n_responses)
-    linear = form.linear[each] + offset
-    return BoxDual(linear, form.absolute[each], form.ridge[each], form.lower[each], form.upper[each])
+    n, K, v = float(seen.weights.sum()), seen.shares.shape[1], response.weight_variance
+    residuals = squared_residuals(seen, response.values, weights)
+    cost = 0.5 * n * np.log(2.0 * np.pi * weights.variance) + 0.5 * residuals / weights.variance
+    traces = np.trace(weights.covariance, axis1=1, axis2=2) + np.sum(weights.mean**2, axis=1)
+    divergence = 0.5 * (traces / v - K + K * np.log(v) - np.linalg.slogdet(weights.covariance)[1])
+    return {"kl_weights": float(np.sum(divergence)), "response": float(np.sum(cost))}

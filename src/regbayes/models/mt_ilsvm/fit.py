@@ -1,48 +1,172 @@
-"""How MT-iLSVM is fitted: a factor analysis to start from, then the joint fit."""
+"""How MT-iLSVM is fitted: a factor analysis to start from, then the joint fit, docs/math.md section 4.4."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
+from scipy.special import expit
 
 from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
-from regbayes.models.mt_ilsvm.cells import Cells, Outputs, box_dual
-from regbayes.models.mt_ilsvm.init import (
-    AUTO_HEAT,
-    AUTO_TEMPERATURE,
-    TEMPERATURES,
-    are_melting,
-    have_melted,
+from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
+from regbayes.joint.descent import Evaluation, evaluate, gather, pull_back
+from regbayes.joint.model import Inferred
+from regbayes.margins.head import TaskHead, TaskWeights
+from regbayes.margins.targets import Observations, Outputs
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.mt_ilsvm.model import (
+    ByFeatures,
+    Latent,
+    Margins,
+    Moments,
+    MultiTaskModel,
+    NoSums,
+    Posterior,
+    Settings,
+    State,
+    input_factor,
     resolve_scales,
-    revive,
-    start_latent,
 )
-from regbayes.models.mt_ilsvm.margins import MarginProblem, no_weights, without_targets
-from regbayes.models.mt_ilsvm.rows import collect
-from regbayes.models.mt_ilsvm.state import Margins, Settings, State
-from regbayes.models.mt_ilsvm.steps import Point, Problem, alternate, descend, evaluate
+from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 Callback = Callable[[Progress[State]], bool | None]
-
 PATIENCE = 2  # small changes in a row that count as settled
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
-START_UP = "start-up"  # the stages of a fit, as callbacks see them
-STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": START_UP}
+WARM_UP = "warm-up"  # the stages of a fit, as callbacks see them
+STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": WARM_UP}
+
+START_LOGIT = 2.0
+"""Root mean square of the logits that the principal directions start from."""
+NOISE_LOGIT = 0.1
+"""Size of the noise that tells apart features which would start alike."""
+TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
+"""Temperatures tried for the factor analysis that starts a fit, from high to low."""
+AUTO_FACTOR, AUTO_TEMPERATURE = 3.0, 0.03
+"""How many times that of the start an automatic temperature is, and what it is at least."""
+UNUSED_RANGE = 0.1
+"""A feature whose probabilities differ less over the columns tells no column from another."""
+COLLAPSED = 0.15
+"""Mean of psi (1 - psi) above which the features have collapsed; it is 0.25 where all are 1/2."""
+COLLAPSING = 0.2
+"""The same while the factor analysis goes on: from there it was never seen to come back."""
+
+FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
+"""The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
+LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
+"""Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
+TIGHTER_GAPS = (1.0, 0.1, 0.01)
+"""How the duality gap is tightened while it leaves open whether a step lowers the objective."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit, at one temperature."""
+
+    model: MultiTaskModel
+    blocks: Sequence[Floats]  # of the rows with targets
+    head: TaskHead | None  # None: no target is observed
+    executor: Executor
+    settings: Settings
+    moments: Moments  # of all rows
+    n_targets: float
+
+    def at_temperature(self, tau: float) -> Problem:
+        """Return the same problem at another temperature."""
+        scales = resolve_scales(self.settings, tau, self.moments.n_rows, self.n_targets)
+        return replace(self, model=replace(self.model, moments=self.moments.count(scales.multiplicity), scales=scales))
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How accurately the large-margin problems are solved."""
+        gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
+        return Tolerance(gap, DEFAULT_MAX_EPOCHS)
+
+    def no_weights(self) -> TaskWeights:
+        """Return the weights of outputs that have not been solved for."""
+        settings = self.settings
+        n_seen = settings.n_components + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
+        if self.head is None:
+            return TaskWeights(np.zeros((0, n_seen)), np.zeros((0, n_seen)), np.zeros(0, dtype=np.int64), np.zeros(0))
+        outputs = self.head.outputs
+        weights, shared = np.zeros((len(outputs), n_seen)), np.zeros((outputs.n_groups, n_seen))
+        return TaskWeights(weights, shared, outputs.groups, np.zeros(len(self.head.observations)))
+
+    def state(self, latent: Latent, tasks: TaskWeights | None = None) -> State:
+        """Return a point of the fit as what prediction needs."""
+        return State(
+            latent,
+            self.no_weights() if tasks is None else tasks,
+            self.model.scales,
+            self.model.input_scale,
+            self.settings.include_inputs,
+            self.settings.fit_intercept,
+        )
+
+
+def prepare(
+    X: Floats,
+    observations: Observations,
+    outputs: Outputs,
+    settings: Settings,
+    sample_weight: Floats | None = None,
+    executor: Executor | None = None,
+) -> Problem:
+    """Gather what a fit works on: statistics of all rows, and the rows that have targets."""
+    executor, n_targets = executor or Serial(), float(len(observations))
+    if sample_weight is not None:
+        counts = sample_weight[observations.rows]
+        observations, n_targets = replace(observations, weights=counts * observations.weights), float(counts.sum())
+
+    def moments_of(rows: slice) -> Moments:
+        return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
+
+    moments = executor.map_reduce(moments_of, row_blocks(len(X)))
+    input_scale = float(np.sqrt(moments.mean_square))
+    has_target = np.zeros(len(X), dtype=np.bool_)
+    has_target[observations.rows] = True
+    if not has_target.all():
+        X, observations = X[has_target], replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
+    X = np.ascontiguousarray(X, dtype=np.float64)
+    head = TaskHead(
+        observations,
+        outputs,
+        settings.loss,
+        settings.C,
+        epsilon=settings.epsilon,
+        sharing=settings.task_sharing,
+        fit_intercept=settings.fit_intercept,
+        inputs=X if settings.include_inputs else None,
+        input_factor=input_factor(X.shape[1], input_scale),
+    )
+    tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
+    to_the_end = settings.variances == "always"
+    model = MultiTaskModel(
+        moments=moments,
+        scales=resolve_scales(settings, tau, moments.n_rows, n_targets),
+        input_scale=input_scale,
+        alpha=settings.alpha,
+        estimate_noise=to_the_end and settings.noise_variance is None,
+        estimate_weights=to_the_end and settings.weight_variance is None,
+    )
+    blocks = [X[rows] for rows in row_blocks(len(X))]
+    problem = Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
+    return problem.at_temperature(tau)
 
 
 def fit(
     X: Floats,
-    cells: Cells,
+    observations: Observations,
     outputs: Outputs,
     settings: Settings,
     start: State | Floats,
     *,
-    row_weights: Floats | None = None,
+    sample_weight: Floats | None = None,
+    executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit the model.
@@ -51,14 +175,16 @@ def fit(
     ----------
     X : (N, D)
         Centred inputs, one row per example, with targets or without.
-    cells, outputs
-        The targets; see `regression_cells` and `classification_cells`.
+    observations, outputs
+        The targets; see `observe_numbers` and `observe_classes`.
     settings : Settings
     start : (D, K), or State
         Standard normal numbers for the factor analysis that starts the fit, or a state to go on from instead. With
         decoupled margins the state's q(Z) is kept as it is.
-    row_weights : (N,), optional
-        How often each row counts in the generative part. The cells have weights of their own.
+    sample_weight : (N,), optional
+        How often each row counts, its targets included.
+    executor : Executor, optional
+        Takes the blocks of rows; one after another by default. The result does not depend on it.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the factor analysis too, whose states have no weights
         yet. Its ``stage`` says which they are.
@@ -70,153 +196,248 @@ def fit(
         interrupted, or that a callback stops, ends the fit: what it has found is given weights, and the trace has
         that one entry.
     """
-    problem = prepare(X, cells, outputs, settings, row_weights)
+    problem = prepare(X, observations, outputs, settings, sample_weight, executor)
+    if problem.head is None:
+        raise ValueError("no target is observed")
     decoupled = settings.margins == "decoupled"
-    tasks = no_weights(problem.margins, _n_seen(problem))
-    max_iter, ended = (0 if decoupled else settings.max_iter), None
-    if not isinstance(start, State):
-        problem, found = find_start(problem, start, callbacks)
-        point = evaluate(found.state.latent, tasks, problem)
-        if decoupled:
-            return _finished(replace(found, state=point), problem)
-        if found.status in CUT_SHORT:
-            max_iter, ended = 0, found.status
-    else:
+    max_iter, status, known, found = (0 if decoupled else settings.max_iter), None, None, None
+    if isinstance(start, State):
         if settings.temperature == "auto":
-            problem = at_temperature(problem, start.scales.tau)
-        known = start.tasks
-        fits = len(known.duals) == len(tasks.duals) and known.weights.shape == tasks.weights.shape
-        point = evaluate(start.latent, known if fits else tasks, problem)
-    step = alternate if settings.margins == "posterior" else descend
+            problem = problem.at_temperature(start.scales.tau)
+        latent = start.latent
+        known = start.tasks if _have_shapes(start.tasks, problem.no_weights()) else None
+    else:
+        problem, latent, found = find_features(problem, start, callbacks)
+        if found.status in CUT_SHORT:
+            max_iter, status = 0, found.status
+    at, inferred = evaluate(problem, problem.model.at(latent), known, problem.tolerance)
+    if decoupled and found is not None:
+        state = problem.state(latent, at.head.weights)
+        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration)
     result = run(
-        lambda at: step(at, problem),
-        point,
+        partial(alternate if settings.margins == "posterior" else descend, problem),
+        Point(at, pull_back(problem, at, inferred)),
         max_iter=max_iter,
-        objective=lambda at: at.terms,
-        stop=AbsoluteChange(settings.tol * settings.C * max(len(cells), 1), PATIENCE),
-        callbacks=_watching(callbacks, problem, STAGES[settings.margins]),
+        objective=lambda point: point.at.terms,
+        stop=AbsoluteChange(settings.tol * settings.C * problem.n_targets, PATIENCE),
+        callbacks=callbacks,
+        view=lambda point: problem.state(point.latent, point.at.head.weights),
+        stage=STAGES[settings.margins],
     )
-    return _finished(result if ended is None else replace(result, status=ended), problem)
-
-
-def prepare(
-    X: Floats, cells: Cells, outputs: Outputs, settings: Settings, row_weights: Floats | None = None
-) -> Problem:
-    """Gather what the steps need: statistics of all rows, and the rows that have targets."""
-    stats = collect(X, row_weights, settings.n_threads)
-    n_targets = float(len(cells)) if row_weights is None else float(row_weights[cells.rows].sum())
-    tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
-    scales = resolve_scales(settings, tau, stats.n_rows, n_targets)
-    has_target = np.zeros(len(X), dtype=np.bool_)
-    has_target[cells.rows] = True
-    kept = X
-    if not has_target.all():
-        kept, cells = X[has_target], replace(cells, rows=np.cumsum(has_target)[cells.rows] - 1)
-    margins = MarginProblem(
-        X=np.ascontiguousarray(kept, dtype=np.float64),
-        cells=cells,
-        outputs=outputs,
-        form=box_dual(cells, settings.loss, settings.C, settings.epsilon),
-        sharing=settings.task_sharing,
-        input_scale=float(np.sqrt(stats.mean_square)),
-        include_inputs=settings.include_inputs,
-        fit_intercept=settings.fit_intercept,
-    )
-    return Problem(
-        stats.scaled(scales.multiplicity), n_targets, scales, margins, settings, settings.variances == "always"
-    )
-
-
-def at_temperature(problem: Problem, tau: float) -> Problem:
-    """Return the same problem at another temperature."""
-    n_rows = problem.stats.n_rows / problem.scales.multiplicity
-    return replace(problem, scales=resolve_scales(problem.settings, tau, n_rows, problem.n_targets))
-
-
-def find_start(problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()) -> tuple[Problem, FitResult[Point]]:
-    """Return a factor analysis that has found features, and the problem at the temperature of the fit itself.
-
-    Above a temperature that depends on the inputs all features melt into 1/2 and the variances say that there is
-    nothing to explain. So the start is cooled until it has features, and heated again where that is asked for. For a
-    joint fit, features that it switched off are given another start: see `init.revive`.
-    """
-    wanted = problem.settings.temperature
-    colder = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
-    for tau in colder:
-        cooled = at_temperature(problem, tau)
-        found = factor_analysis(cooled, noise, callbacks, to_the_end=tau == colder[-1])
-        if found.status in CUT_SHORT or not have_melted(found.state.latent):
-            break
-    if problem.settings.margins == "decoupled":
-        return cooled, found
-    heated = at_temperature(problem, max(AUTO_HEAT * tau, AUTO_TEMPERATURE) if wanted == "auto" else wanted)
-    alive = revive(found.state.latent, noise, problem.settings.alpha, heated.scales.temperature > 1.0)
-    return heated, replace(found, state=replace(found.state, latent=alive))
-
-
-def factor_analysis(
-    problem: Problem, noise: Floats, callbacks: Sequence[Callback] = (), to_the_end: bool = True
-) -> FitResult[Point]:
-    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets.
-
-    Unless it is to go ``to_the_end``, it gives up (STALLED) once its features are melting.
-    """
-    alone = replace(
-        problem,
-        margins=without_targets(problem.margins),
-        scales=replace(problem.scales, generative=1.0),
-        estimate_variances=True,
-    )
-
-    def step(at: Point) -> StepResult[Point]:
-        result = alternate(at, alone)
-        lost = not to_the_end and are_melting(result.state.latent)
-        return replace(result, status=Status.STALLED) if lost else result
-
-    latent = start_latent(problem.stats, problem.settings, noise)
-    return run(
-        step,
-        evaluate(latent, no_weights(alone.margins, _n_seen(problem)), alone),
-        max_iter=problem.settings.start_iter,
-        objective=lambda at: at.terms,
-        stop=AbsoluteChange(problem.settings.tol * latent.logits.size, PATIENCE),
-        callbacks=_watching(callbacks, problem, START_UP),
-    )
+    state = problem.state(result.state.latent, result.state.at.head.weights)
+    return FitResult(state, result.trace, status or result.status, result.n_iter, result.kept_iteration)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
     """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
     last = {} if settings.margins == "decoupled" else {STAGES[settings.margins]: settings.max_iter}
-    return {START_UP: None} | last
+    return {WARM_UP: None} | last
 
 
-def _n_seen(problem: Problem) -> int:
-    settings, n_columns = problem.settings, len(problem.stats.gram)
-    return settings.n_components + settings.include_inputs * n_columns + settings.fit_intercept
+def _have_shapes(one: TaskWeights, other: TaskWeights) -> bool:
+    return one.multipliers.shape == other.multipliers.shape and one.weights.shape == other.weights.shape
 
 
-def _finished(result: FitResult[Point], problem: Problem) -> FitResult[State]:
-    return FitResult(_state(result.state, problem), result.trace, result.status, result.n_iter, result.kept_iteration)
+# The start
 
 
-def _state(point: Point, problem: Problem) -> State:
-    margins = problem.margins
-    return State(
-        point.latent,
-        point.margin.tasks,
-        problem.scales,
-        margins.input_scale,
-        margins.include_inputs,
-        margins.fit_intercept,
+def find_features(
+    problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()
+) -> tuple[Problem, Latent, FitResult[Posterior]]:
+    """Return the problem at the temperature of the fit itself, where the fit starts, and how that was found.
+
+    Above a temperature that depends on the inputs the features of a factor analysis collapse to 1/2, and the variances
+    say that there is nothing to explain. So lower ones are tried until there are features. For a joint fit, which goes
+    on at the temperature that was asked for, features that were switched off get another start: see `reinitialize`.
+    """
+    settings, wanted = problem.settings, problem.settings.temperature
+    lower = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
+    for tau in lower:
+        problem = problem.at_temperature(tau)
+        found = factor_analysis(problem, noise, callbacks, to_the_end=tau == lower[-1])
+        if found.status in CUT_SHORT or not have_collapsed(found.state.latent):
+            break
+    if settings.margins == "decoupled":
+        return problem, found.state.latent, found
+    problem = problem.at_temperature(max(AUTO_FACTOR * tau, AUTO_TEMPERATURE) if wanted == "auto" else wanted)
+    tempered = problem.model.scales.temperature > 1.0
+    return problem, reinitialize(found.state.latent, noise, settings.alpha, tempered), found
+
+
+def factor_analysis(
+    problem: Problem, noise: Floats, callbacks: Sequence[Callback] = (), to_the_end: bool = True
+) -> FitResult[Posterior]:
+    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets.
+
+    Unless it is to go ``to_the_end``, it gives up (STALLED) once its features are collapsing.
+    """
+    settings = problem.settings
+    model = replace(
+        problem.model,
+        scales=replace(problem.model.scales, generative=1.0),
+        estimate_noise=settings.noise_variance is None,
+        estimate_weights=settings.weight_variance is None,
+    )
+
+    def step(at: Posterior) -> StepResult[Posterior]:
+        new = model.alternate(at)
+        lost = not to_the_end and _softness(new.latent) > COLLAPSING
+        return StepResult(new, model.terms(new), status=Status.STALLED if lost else None)
+
+    start = start_latent(model.moments, settings, noise)
+    return run(
+        step,
+        model.at(start),
+        max_iter=settings.start_iter,
+        objective=model.terms,
+        stop=AbsoluteChange(settings.tol * start.logits.size, PATIENCE),
+        callbacks=callbacks,
+        view=lambda at: problem.state(at.latent),
+        stage=WARM_UP,
     )
 
 
-def _watching(
-    callbacks: Sequence[Callback], problem: Problem, stage: str
-) -> list[Callable[[Progress[Point]], bool | None]]:
-    """Show callbacks the stage, and the state instead of the point."""
+def have_collapsed(latent: Latent) -> bool:
+    """Whether the temperature of a factor analysis was too high to find features."""
+    return _softness(latent) > COLLAPSED
 
-    def show(callback: Callback, at: Progress[Any]) -> bool | None:
-        return callback(replace(at, view=lambda: _state(at.state, problem), stage=stage))
 
-    return [partial(show, callback) for callback in callbacks]
+def _softness(latent: Latent) -> float:
+    psi = latent.psi
+    return float(np.mean(psi * (1.0 - psi)))
+
+
+def start_latent(moments: Moments, settings: Settings, noise: Floats) -> Latent:
+    """Return logits along the principal directions of the inputs, one feature for each sign.
+
+    A binary feature of the columns can follow a direction of either sign only one way, so each direction gives two.
+
+    Parameters
+    ----------
+    moments : Moments
+    settings : Settings
+    noise : (D, K)
+        Standard normal numbers. Beyond twice the rank of the inputs they are all that a feature starts from.
+    """
+    n_columns, n_features = len(moments.gram), settings.n_components
+    n_directions = min((n_features + 1) // 2, n_columns)
+    values, vectors = eigh(moments.gram, subset_by_index=[n_columns - n_directions, n_columns - 1])
+    values, vectors = values[::-1], vectors[:, ::-1]
+    vectors = vectors[:, values > 1e-10 * max(values[0], 1e-300)]
+    # Fix the signs, which an eigen-solver leaves open, by something that does not change with the order of columns.
+    vectors = vectors * np.where((vectors**3).sum(axis=0) < 0, -1.0, 1.0)
+    pairs = np.stack([vectors, -vectors], axis=2).reshape(n_columns, -1)[:, :n_features]
+    logits = NOISE_LOGIT * noise
+    logits[:, : pairs.shape[1]] += START_LOGIT * np.sqrt(n_columns) * pairs
+    logits, sticks = order_by_use(logits, settings.alpha)
+    mean_square = moments.mean_square
+    return Latent(
+        logits=logits,
+        sticks=sticks,
+        noise_variance=0.5 * mean_square if settings.noise_variance is None else settings.noise_variance,
+        weight_variance=mean_square if settings.weight_variance is None else settings.weight_variance,
+    )
+
+
+def order_by_use(logits: Floats, alpha: float) -> tuple[Floats, Sticks]:
+    """Return features in falling order of use, which is what sticks expect, and sticks that suit them."""
+    n_columns, n_features = logits.shape
+    counts = expit(logits).sum(axis=0)
+    order = np.argsort(-counts, kind="stable")
+    sticks = prior_sticks(alpha, n_features)
+    for _ in range(5):
+        sticks = update_sticks(sticks, counts[order], float(n_columns), alpha)
+    return logits[:, order], sticks
+
+
+def reinitialize(latent: Latent, noise: Floats, alpha: float, tempered: bool) -> Latent:
+    """Start features that a factor analysis has switched off once more, from noise.
+
+    The gradient of a feature that no column has, or that all columns have alike, is zero: the margins cannot bring it
+    back. Where inputs are few or uncorrelated that can be any number of features, all of them at worst. Tempered
+    features are a budget that is there to be used, so each is started again. Without tempering the number of features
+    is what the data ask for, and they are started again only if none is left.
+    """
+    psi = latent.psi
+    highest, lowest = psi.max(axis=0), psi.min(axis=0)
+    unused = (highest < 0.5) | (highest - lowest < UNUSED_RANGE)
+    if not (unused.any() if tempered else unused.all()):
+        return latent
+    logits, sticks = order_by_use(np.where(unused, noise, latent.logits), alpha)
+    return replace(latent, logits=logits, sticks=sticks)
+
+
+# The joint fit
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a joint fit is."""
+
+    at: Evaluation[Posterior, NoSums]
+    pulled: ByFeatures  # what the head's gradient by features is by psi
+    step_length: float = FIRST_STEP  # gamma, the step to try next
+
+    @property
+    def latent(self) -> Latent:
+        """q(Z), q(nu) and the variances."""
+        return self.at.params.latent
+
+
+def descend(problem: Problem, point: Point) -> StepResult[Point]:
+    """One natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not rise.
+
+    ``A <- A + gamma (wanted - A)``; gamma = 1 is the paper's update of q(Z) at temperature T, for all features at once.
+    J is that of the *weights found*: the duality gap delays a verdict but never excuses a rise.
+    """
+    model, head = problem.model, point.at.head
+    params = model.update_blocks(point.at.params)  # features stay as they are, and with them the head
+    at = Evaluation(params, NoSums(), head, {**model.terms(params), **head.terms})
+    direction = model.wanted_logits(params, point.pulled) - params.latent.logits
+    length = point.step_length
+    for _ in range(MAX_HALVINGS):
+        found = _evaluate_if_no_higher(problem, model.move(params, params.latent.logits + length * direction), at)
+        if found is not None:
+            new = Point(found[0], pull_back(problem, *found), min(1.0, GROW * length))
+            return StepResult(new, new.at.terms, {"step_length": length, "gap": new.at.gap})
+        length *= SHRINK
+    return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
+
+
+def _evaluate_if_no_higher(
+    problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums]
+) -> tuple[Evaluation[Posterior, NoSums], list[Inferred[NoSums]]] | None:
+    """Return J at some parameters if it is no higher than before, None otherwise.
+
+    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving.
+    """
+    model, head, tolerance = problem.model, problem.head, problem.tolerance
+    assert head is not None
+    terms = model.terms(params)
+    room = before.objective - sum(terms.values())
+    if room < 0:
+        return None
+    inferred = problem.executor.map(lambda rows: model.infer(rows, params), problem.blocks)
+    features = gather([part.features for part in inferred])
+    seen, warm_start = head.design(features), before.warm_start
+    if head.bound(seen, warm_start.multipliers) > room:
+        return None
+    for factor in TIGHTER_GAPS:
+        tighter = replace(tolerance, gap=factor * tolerance.gap)
+        fitted = head.solve_design(seen, features.shape[1], warm_start, tighter)
+        if fitted.value <= room:
+            return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), inferred
+        if fitted.value - fitted.gap > room:
+            return None
+        warm_start = fitted.weights
+    return None
+
+
+def alternate(problem: Problem, point: Point) -> StepResult[Point]:
+    """One round of the paper's alternation: q(Z), q(nu), the variances, q(w), then the weights, each exact.
+
+    q(Z) is updated for fixed multipliers, which lowers a Lagrangian and not the objective: J may rise.
+    """
+    params = problem.model.alternate(point.at.params, point.pulled)
+    at, inferred = evaluate(problem, params, point.at.warm_start, problem.tolerance)
+    return StepResult(Point(at, pull_back(problem, at, inferred)), at.terms, {"gap": at.gap})

@@ -1,4 +1,4 @@
-"""Folds of several tasks that leave none unseen."""
+"""Folds: rows without a target are in every training part, and none leaves a task unseen."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._search import Fold
 from regbayes.estimators._tasks import Targets
 
 DEFAULT_FOLDS = 5
+
+
+def split_scored(splitter: Any, y: NDArray[Any], scored: Flags) -> Iterator[Fold]:
+    """Yield the folds of a splitter over the rows that can be scored; the others are in every training part."""
+    rows, rest = np.flatnonzero(scored), np.flatnonzero(~scored)
+    for train, test in splitter.split(np.zeros(len(rows)), y[rows]):
+        yield np.sort(np.concatenate([rows[train], rest])), rows[test]
 
 
 def multitask_folds(

@@ -1,0 +1,463 @@
+"""MT-iLSVM as a model: what it is told, its parameters, its objective and its gradient. docs/math.md section 4.
+
+An example is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks; a task sees the example
+through ``E[Z]^T x`` and asks for large margins. Features are linear in the row, and the best q(w) is too, so every sum
+over rows in the generative part is a function of ``X^T X`` and N: these are computed once, and no iteration costs more
+for more rows but through the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import expit
+
+from regbayes._registry import persistable
+from regbayes._types import Floats, Integers, Reals
+from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.margins.head import TaskWeights, design
+from regbayes.margins.targets import Loss
+from regbayes.priors import indian_buffet
+from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
+
+Margins = Literal["consistent", "posterior", "decoupled"]
+
+INPUT_GAIN = 3.0
+"""How much larger inputs beside latent features are than 1 / (scale sqrt(D)) makes them: a latent feature sums many
+columns, so a C that suits it would all but switch single columns off."""
+VARIANCE_FLOOR = 1e-8
+"""Smallest noise variance, relative to the mean square of the inputs; exact fits end there, not at zero."""
+AUTO_GENERATIVE, LARGE_C = 150.0, 0.03
+"""An automatic generative weight has ``r = AUTO_GENERATIVE tau K C^2 / (1 + C / LARGE_C)``.
+
+It is r / tau that multiplies the likelihood, and more features need more of it. At small C the weights are proportional
+to C, so what the margins add to the logits is proportional to C^2 / r; at large C the weights no longer grow, and it is
+proportional to C / r. docs/notes/mt_ilsvm.md has the measurements."""
+
+
+# What is chosen before a fit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that is chosen before a fit.
+
+    Parameters
+    ----------
+    n_components : int
+        K, the truncation of the Indian buffet process.
+    alpha : float
+        Its concentration.
+    loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
+        What a target that is missed costs.
+    C : float
+        Price of one unit of loss.
+    epsilon : float
+        Half-width of the free tube of the two regression losses.
+    task_sharing : float
+        rho: the weights of a task are ``own + rho common``. 0 is the paper's model, in which tasks share Z alone.
+    temperature : float or "auto"
+        tau: the entropy of Z counts ``T = max(1, tau max(rows, targets))`` times. 0 is the untempered posterior.
+        "auto" is three times the highest of a few at which factor analysis finds features, and at least 0.03. At high
+        temperatures features are soft and predict a little better; at low ones they are nearly on or off and can be
+        read.
+    generative_weight : float or "auto"
+        g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
+        ``r = 150 K tau C^2 / (1 + C / 0.03)``.
+    margins : {"consistent", "posterior", "decoupled"}
+        Descent on the objective; the paper's alternation, corrected; or factor analysis followed by one large-margin
+        step. All three start from a factor analysis at the given temperature, or at the highest below it at which
+        features do not collapse to 1/2.
+    fit_intercept : bool
+        Whether a task has an intercept, which is the weight of a constant feature 1.
+    include_inputs : bool
+        Whether tasks see the inputs beside the latent features.
+    noise_variance, weight_variance : float or None
+        lambda^2 and sigma0^2; None estimates them.
+    variances : {"start", "always"}
+        Until when variances that are not given are estimated: in the factor analysis that starts the fit, or to
+        the end.
+    start_iter : int
+        Iterations of that factor analysis at most.
+    max_iter : int
+        Iterations of the joint fit at most.
+    tol : float
+        Change of the objective that ends either: per entry of Z in the factor analysis, where the objective is in
+        nats; per target, in units of loss, in the joint fit. The large-margin problems are solved to a duality gap of
+        ten times this, relative to their value, and to 0.001 at least.
+    """
+
+    n_components: int = 20
+    alpha: float = 2.0
+    loss: Loss = "squared_hinge"
+    C: float = 0.01
+    epsilon: float = 0.0
+    task_sharing: float = 1.0
+    temperature: float | Literal["auto"] = "auto"
+    generative_weight: float | Literal["auto"] = "auto"
+    margins: Margins = "consistent"
+    fit_intercept: bool = True
+    include_inputs: bool = False
+    noise_variance: float | None = None
+    weight_variance: float | None = None
+    variances: Literal["start", "always"] = "start"
+    start_iter: int = 50
+    max_iter: int = 60
+    tol: float = 1e-4
+
+
+@persistable(name="regbayes.MultiTaskScales")
+@dataclass(frozen=True)
+class Scales:
+    """How the parts of the objective are weighed against each other: docs/math.md eq. (45).
+
+    With N rows and n targets the generative part counts every row ``s = max(N, n) / N`` times: once for every target
+    it has, as the paper does, and at least once. ``T = max(1, tau s N)``, and the objective is
+    ``J = r F_T / T + margin part`` with ``r = C g N / n`` for the generative weight g. Copying the rows, one copy for
+    each of their M targets, multiplies N by M and leaves n as it is: the same J at generative weight g / M.
+    """
+
+    multiplicity: float  # s
+    tau: float
+    temperature: float  # T
+    generative_weight: float  # g
+    generative: float  # r
+
+
+def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: float) -> Scales:
+    """Turn temperature and generative weight into the numbers that the objective has; see `Scales`."""
+    counted = max(n_rows, n_targets)
+    temperature = max(1.0, tau * counted)
+    per_row = n_targets / n_rows
+    if settings.generative_weight == "auto":
+        C = settings.C / (1.0 + settings.C / LARGE_C)
+        weight = AUTO_GENERATIVE * settings.n_components * C * temperature / counted * per_row
+    else:
+        weight = settings.generative_weight
+    generative = settings.C * weight / per_row if n_targets > 0 else 1.0
+    return Scales(counted / n_rows, tau, temperature, weight, generative)
+
+
+# Parameters, and what is kept of the rows
+
+
+@dataclass(frozen=True)
+class Moments(RowSums):
+    """What the generative part keeps of the rows."""
+
+    gram: Floats  # (D, D): X^T X
+    n_rows: float  # N, or the sum of the rows' weights
+
+    @classmethod
+    def of(cls, rows: Floats, sample_weight: Floats | None = None) -> Moments:
+        """Return those of some rows."""
+        if sample_weight is None:
+            return cls(rows.T @ rows, float(len(rows)))
+        return cls(rows.T @ (sample_weight[:, None] * rows), float(sample_weight.sum()))
+
+    def count(self, times: float) -> Moments:
+        """Count every row so many times."""
+        return Moments(times * self.gram, times * self.n_rows)
+
+    @property
+    def squared_norm(self) -> float:
+        """The summed squares of all entries of X."""
+        return float(np.trace(self.gram))
+
+    @property
+    def mean_square(self) -> float:
+        """The mean of the squared entries of X: the unit of variances. 1 where all entries are zero."""
+        return self.squared_norm / (self.n_rows * len(self.gram)) or 1.0
+
+
+@persistable(name="regbayes.MultiTaskLatent")
+@dataclass(frozen=True)
+class Latent:
+    """q(Z), q(nu) and the variances. D input columns, K features."""
+
+    logits: Floats  # (D, K): psi = sigmoid(logits) are the probabilities of Z
+    sticks: Sticks
+    noise_variance: float  # lambda^2
+    weight_variance: float  # sigma0^2
+
+    @property
+    def psi(self) -> Floats:
+        """Probabilities of the features, (D, K)."""
+        return expit(self.logits)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """q(w): the posterior of the rows' weights, ``w_n ~ N(projection^T x_n, covariance)``, and its sums over rows."""
+
+    projection: Floats  # (D, K)
+    covariance: Floats  # (K, K), shared by all rows
+    cross: Floats  # (D, K): sum_n x_n E[w_n]^T
+    second_moment: Floats  # (K, K): sum_n E[w_n w_n^T]
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The generative part of a fit: q(Z), q(nu) and the variances, with the q(w) that is best for them."""
+
+    latent: Latent
+    factors: Factors
+
+
+@persistable(name="regbayes.MultiTaskILSVMState")
+@dataclass(frozen=True)
+class State:
+    """A point of the fit, and all that prediction needs."""
+
+    latent: Latent
+    tasks: TaskWeights
+    scales: Scales
+    input_scale: float  # root mean square of the inputs; features are measured in it
+    include_inputs: bool
+    fit_intercept: bool
+
+
+# The generative part as a sum of named terms, constants kept, and the updates of its blocks. The terms take q(Z), q(w)
+# and the sticks as they are, optimal for each other or not, so that an update can be tested against perturbations.
+
+
+def feature_products(psi: Floats) -> Floats:
+    """Return ``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40)."""
+    products = psi.T @ psi
+    np.fill_diagonal(products, psi.sum(axis=0))
+    return products
+
+
+def feature_entropy(logits: Floats) -> float:
+    """Return the entropy of q(Z), from logits so that it stays exact where psi rounds to 0 or 1."""
+    magnitude = np.abs(logits)
+    odds = np.exp(-magnitude)  # of the less likely value
+    return float(np.sum(np.log1p(odds) + magnitude * odds / (1.0 + odds)))
+
+
+def expected_residual(psi: Floats, factors: Factors, moments: Moments) -> float:
+    """Return ``sum_n E||x_n - Z w_n||^2``, docs/math.md eq. (40)."""
+    fitted = float(np.sum(psi * factors.cross))
+    return moments.squared_norm - 2.0 * fitted + float(np.sum(feature_products(psi) * factors.second_moment))
+
+
+def generative_terms(
+    latent: Latent, factors: Factors, moments: Moments, alpha: float, temperature: float
+) -> dict[str, float]:
+    """Return the named terms of ``F_T``: the free energy with the entropy of Z counted ``temperature`` times."""
+    psi, noise_variance, weight_variance = latent.psi, latent.noise_variance, latent.weight_variance
+    n, (n_columns, n_features) = moments.n_rows, psi.shape
+    log_determinant = float(np.linalg.slogdet(factors.covariance)[1])
+    kl_factors = 0.5 * float(np.trace(factors.second_moment)) / weight_variance
+    kl_factors += 0.5 * n * (n_features * (float(np.log(weight_variance)) - 1.0) - log_determinant)
+    likelihood = 0.5 * n * n_columns * float(np.log(2.0 * np.pi * noise_variance))
+    likelihood += 0.5 * expected_residual(psi, factors, moments) / noise_variance
+    prior = cross_entropy_features(stick_expectations(latent.sticks), psi.sum(axis=0), float(n_columns))
+    return {
+        "kl_sticks": kl_sticks(latent.sticks, alpha),
+        "kl_features": prior - temperature * feature_entropy(latent.logits),
+        "kl_factors": kl_factors,
+        "likelihood": likelihood,
+    }
+
+
+def update_factors(latent: Latent, moments: Moments) -> Factors:
+    """Return the q(w) that is optimal for q(Z), docs/math.md eq. (41): one K x K system for all rows."""
+    psi, U = latent.psi, feature_products(latent.psi)
+    n_features = psi.shape[1]
+    precision = U / latent.noise_variance
+    precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
+    projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
+    covariance = np.eye(n_features) * (n_features / np.trace(precision))
+    cross = moments.gram @ projection
+    return Factors(projection, covariance, cross, projection.T @ cross + moments.n_rows * covariance)
+
+
+def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floats:
+    """Return theta of docs/math.md eq. (46), (D, K): the logits of Z that the generative part alone asks for.
+
+    The gradient of ``F_T`` with respect to the logits is ``T psi (1 - psi) (logits - feature_logits)``.
+    """
+    psi = latent.psi
+    M = factors.second_moment / latent.noise_variance
+    own = np.diag(M)
+    others = psi @ M - psi * own
+    prior = stick_expectations(latent.sticks).log_odds
+    return (prior - 0.5 * own + factors.cross / latent.noise_variance - others) / temperature
+
+
+def update_features(latent: Latent, factors: Factors, temperature: float, margins: Floats | None = None) -> Latent:
+    """One exact pass over q(Z), feature by feature, for q(w) and the margins' multipliers as they are.
+
+    ``margins`` (D, K) is what they add to the logits, if there are any.
+    """
+    psi = latent.psi
+    M = factors.second_moment / latent.noise_variance
+    prior = stick_expectations(latent.sticks).log_odds
+    logits = np.empty_like(psi)
+    for k in range(psi.shape[1]):
+        others = psi @ M[:, k] - psi[:, k] * M[k, k]
+        generative = prior[k] - 0.5 * M[k, k] + factors.cross[:, k] / latent.noise_variance - others
+        logits[:, k] = generative / temperature
+        if margins is not None:
+            logits[:, k] += margins[:, k]
+        psi[:, k] = expit(logits[:, k])
+    return replace(latent, logits=logits)
+
+
+def update_sticks(latent: Latent, alpha: float) -> Latent:
+    """One majorise-minimise step of q(nu), kept only where it lowers the objective (rounding aside, it always does)."""
+    counts, n_columns = latent.psi.sum(axis=0), float(len(latent.logits))
+    new = indian_buffet.update_sticks(latent.sticks, counts, n_columns, alpha)
+
+    def cost(sticks: Sticks) -> float:
+        return kl_sticks(sticks, alpha) + cross_entropy_features(stick_expectations(sticks), counts, n_columns)
+
+    return replace(latent, sticks=new) if cost(new) <= cost(latent.sticks) else latent
+
+
+def update_noise_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
+    """Set lambda^2 to its optimum for q(Z) and q(w), docs/math.md eq. (42)."""
+    size = moments.n_rows * len(latent.logits)
+    residual = expected_residual(latent.psi, factors, moments) / size
+    return replace(latent, noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
+
+
+def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
+    """Set sigma0^2 to its optimum for q(w), docs/math.md eq. (42)."""
+    size = moments.n_rows * latent.logits.shape[1]
+    return replace(latent, weight_variance=float(np.trace(factors.second_moment)) / size)
+
+
+# The model under a head
+
+
+@dataclass(frozen=True)
+class NoSums(RowSums):
+    """What the generative part needs of the rows at some parameters: nothing."""
+
+
+@dataclass(frozen=True)
+class ByFeatures(RowSums):
+    """What the rows say about the probabilities."""
+
+    psi: Floats  # (D, K): the derivative of the head's value
+
+
+@dataclass(frozen=True)
+class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
+    """``r F_T / T`` as a function of the logits of Z, with q(w) always the best; rows are blocks of X."""
+
+    moments: Moments  # of all rows, each counted ``scales.multiplicity`` times
+    scales: Scales
+    input_scale: float
+    alpha: float
+    estimate_noise: bool  # whether the variances are estimated
+    estimate_weights: bool
+
+    def at(self, latent: Latent) -> Posterior:
+        """Return the parameters, with the best q(w)."""
+        return Posterior(latent, update_factors(latent, self.moments))
+
+    def infer(self, rows: Floats, params: Posterior) -> Inferred[NoSums]:
+        """Return the features of rows."""
+        return Inferred(latent_features(rows, params.latent.psi, self.input_scale), NoSums())
+
+    def pull_back(
+        self, rows: Floats, params: Posterior, inferred: Inferred[NoSums], gradient: Floats | None
+    ) -> ByFeatures:
+        """Return what a gradient by features is by the probabilities: features are linear in them."""
+        n_columns, n_features = params.latent.logits.shape
+        if gradient is None:
+            return ByFeatures(np.zeros((n_columns, n_features)))
+        return ByFeatures(rows.T @ gradient / (self.input_scale * np.sqrt(n_columns)))
+
+    def terms(self, params: Posterior, stats: NoSums | None = None) -> dict[str, float]:
+        """Return the named terms of ``r F_T / T``."""
+        T, scale = self.scales.temperature, self.scales.generative / self.scales.temperature
+        terms = generative_terms(params.latent, params.factors, self.moments, self.alpha, T)
+        return {name: scale * value for name, value in terms.items()}
+
+    def wanted_logits(self, params: Posterior, pulled: ByFeatures) -> Floats:
+        """Return the logits at which the gradient of J, all else as it is, would vanish."""
+        wanted = feature_logits(params.latent, params.factors, self.scales.temperature)
+        return wanted - pulled.psi / self.scales.generative
+
+    def gradient(self, params: Posterior, stats: NoSums, pulled: ByFeatures) -> Reals:
+        """Return the gradient of J by the logits, docs/math.md eq. (47)."""
+        logits, psi = params.latent.logits, params.latent.psi
+        return self.scales.generative * psi * (1.0 - psi) * (logits - self.wanted_logits(params, pulled))
+
+    def position(self, params: Posterior) -> Floats:
+        """Return the logits."""
+        return params.latent.logits
+
+    def move(self, params: Posterior, position: Reals) -> Posterior:
+        """Return the parameters with other logits."""
+        return self.at(replace(params.latent, logits=position.astype(np.float64, copy=False)))
+
+    def update_blocks(self, params: Posterior, stats: NoSums | None = None) -> Posterior:
+        """Update the sticks and, if asked, the variances, for which J cannot rise; features stay as they are."""
+        latent = self._update_small_blocks(params.latent, params.factors)
+        return self.at(latent) if self.estimate_noise or self.estimate_weights else Posterior(latent, params.factors)
+
+    def alternate(self, params: Posterior, pulled: ByFeatures | None = None) -> Posterior:
+        """Update q(Z), feature by feature and for the head's multipliers as they are, q(nu), the variances and q(w)."""
+        margins = None if pulled is None else -pulled.psi / self.scales.generative
+        latent = update_features(params.latent, params.factors, self.scales.temperature, margins)
+        return self.at(self._update_small_blocks(latent, params.factors))
+
+    def _update_small_blocks(self, latent: Latent, factors: Factors) -> Latent:
+        latent = update_sticks(latent, self.alpha)
+        if self.estimate_noise:
+            latent = update_noise_variance(latent, factors, self.moments)
+        if self.estimate_weights:
+            latent = update_weight_variance(latent, factors, self.moments)
+        return latent
+
+
+# What a fitted state says about rows
+
+
+def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
+    """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
+    return X @ (psi / (input_scale * np.sqrt(len(psi))))
+
+
+def input_factor(n_columns: int, input_scale: float) -> float:
+    """Return what inputs beside features are multiplied by."""
+    return INPUT_GAIN / (input_scale * np.sqrt(n_columns))
+
+
+def features(X: Floats, state: State) -> Floats:
+    """Return the latent features of rows, (n, K)."""
+    return latent_features(X, state.latent.psi, state.input_scale)
+
+
+def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats:
+    """Return the scores of rows.
+
+    Parameters
+    ----------
+    X : (n, D)
+    state : State
+    outputs : (n,) or (n, c), optional
+        One output per row, or several. -1 - g are the weights that group g shares, for a task that was not seen in
+        training.
+
+    Returns
+    -------
+    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
+    """
+    inputs = X if state.include_inputs else None
+    factor = input_factor(X.shape[1], state.input_scale)
+    seen = design(features(X, state), None, inputs, state.fit_intercept, factor)
+    if outputs is None:
+        return seen @ state.tasks.weights.T
+    # Negative indices count from the end, so group g's shared weights are put at -1 - g.
+    table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
+    columns = [np.einsum("np,np->n", seen, table[column]) for column in np.atleast_2d(outputs.T)]
+    return columns[0] if outputs.ndim == 1 else np.stack(columns, axis=1)
