@@ -221,4 +221,4 @@ def test_there_is_no_file_or_it_is_a_folder(tmp_path):
 
 def test_what_does_not_fit_into_memory_is_refused():
     with pytest.raises(BadDataError, match="as dense numbers take 80 GB"):
-        check_size(10**6, 10**4, "large.libsvm")
+        check_size((10**6, 10**4), "large.libsvm")

@@ -29,7 +29,6 @@ def table_of(source: str = "t.csv", **columns) -> Table:
     return Table(make_frame(columns.items()), source)
 
 
-
 @pytest.mark.parametrize(
     ("names", "kind", "why"),
     [

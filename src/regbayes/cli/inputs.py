@@ -73,8 +73,11 @@ class TableInputs(TransformerMixin, BaseEstimator):
 
     def fit(self, X: pd.DataFrame, y: Any = None) -> TableInputs:
         """Look at the columns, and decide what becomes of each."""
-        numbers, flagged, kept = [], [], {}
-        self.categories_, self.left_out_ = {}, {}
+        numbers: list[str] = []
+        flagged: list[str] = []
+        kept: dict[str, list[str]] = {}
+        self.categories_: dict[str, list[str]] = {}
+        self.left_out_: dict[str, list[str]] = {}
         for name in X:
             column = X[name].to_numpy()
             text = column.dtype == object or name in self.categorical

@@ -243,7 +243,7 @@ class FitRequest(DataRequest):
 
     def check_model(self, model: Literal["ilsvm", "medlda"]) -> None:
         """Refuse options that a model has no use for."""
-        useless = {
+        useless: dict[str, dict[str, Any]] = {
             "ilsvm": {
                 "--text": self.text,
                 "--min-df, --max-words and --stop-words": self.min_df or self.max_words or self.stop_words,

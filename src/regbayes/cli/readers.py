@@ -64,7 +64,7 @@ def read_csv(
     if header:
         names = [name or default for name, default in zip(fields.iloc[0], names, strict=True)]
         fields = fields.iloc[1:]
-    check_size(*fields.shape, source)
+    check_size(fields.shape, source)
     marks, decimal = [*MISSING, *missing], "," if delimiter == ";" else "."
     columns = [(name, _typed(fields[i], name, marks, decimal, notes)) for i, name in enumerate(names)]
     if header and len(fields) and all(_is_number(name) for name in names):
@@ -167,7 +167,7 @@ def _typed(values: pd.Series, name: str, missing: list[str], decimal: str, notes
             f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(numbers)} rows, so "
             f"it counts as text. If that marks a missing value: --missing {odd[0]!r}"
         )
-    return np.where(absent, None, values.to_numpy(dtype=object))
+    return np.where(absent, np.array(None), values.to_numpy(dtype=object))
 
 
 def _is_number(text: str) -> bool:
@@ -198,7 +198,7 @@ def read_parquet(path: str) -> Table:
         raise BadDataError(f"{path} cannot be read as Parquet: {error}") from None
     named = [name for name in frame.index.names if name is not None]
     frame = pd.concat([frame.reset_index(drop=True), frame.index.to_frame(index=False)[named]], axis=1)
-    check_size(*frame.shape, path)
+    check_size(frame.shape, path)
     return Table(make_frame((str(name), _natural(column)) for name, column in frame.items()), path)
 
 
@@ -269,7 +269,7 @@ def _npz_inputs(arrays: dict[str, NDArray[Any]], path: str, sparse: bool) -> Any
         try:
             shape = tuple(int(n) for n in arrays["X_shape"])
             if not sparse:
-                check_size(shape[0], shape[1], path)
+                check_size(shape, path)
             matrix = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
             matrix.check_format(full_check=True)
         except BadDataError:
@@ -282,7 +282,7 @@ def _npz_inputs(arrays: dict[str, NDArray[Any]], path: str, sparse: bool) -> Any
     X = arrays["X"]
     if X.ndim != 2:
         raise BadDataError(f"{path}: X should have rows and columns; its shape is {X.shape}")
-    check_size(X.shape[0], X.shape[1], path)
+    check_size(X.shape, path)
     if sparse and X.dtype.kind not in "biuf":
         raise BadDataError(f"{path}: X should hold counts; it holds {X.dtype}")
     return csr_array(X) if sparse else X
@@ -309,7 +309,7 @@ def read_arff(path: str) -> Table:
     except arff.ArffError as error:
         raise BadDataError(str(error)) from None
     frame = make_frame(zip(found.names, found.columns, strict=True))
-    check_size(*frame.shape, path)
+    check_size(frame.shape, path)
     return Table(frame, path, targets=labels, groups={"labels": labels} if labels else {})
 
 
@@ -338,7 +338,7 @@ def read_libsvm(path: str, *, sparse: bool = False) -> Table:
     found = Table(targets, path, inputs, names, {"label": names} if several else {}, absent_is_zero=True, first=first)
     if sparse:
         return replace(found, inputs=(), counts=X, words=inputs)
-    check_size(*X.shape, path)
+    check_size(X.shape, path)
     return replace(found, frame=pd.concat([pd.DataFrame(X.toarray(), columns=list(inputs)), targets], axis=1))
 
 

@@ -31,7 +31,6 @@ from regbayes.cli.scores import score_fit
 __all__ = ["fit_model", "make_estimator", "make_search", "possible_folds"]
 
 FEWEST_TOPICS = 10
-TOPIC_GRIDS: dict[Kind, list[float]] = {"classifier": [0.3, 1.0], "multilabel": [0.3, 1.0], "regressor": [1.0, 3.0]}
 OPTIONS = {  # what the values of a parameter are called here
     "C": "the values of --C",
     "temperature": "the values of --temperature",
@@ -73,24 +72,22 @@ def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks:
     import regbayes
 
     base = make_estimator(request, kind, X, y, tasks)
+    searching = getattr(regbayes, f"{type(base).__name__}CV")
+    listed = signature(searching).parameters
+    Cs = sorted(set(request.C)) or listed["Cs"].default
     common = {"scoring": partial(score_fit, kind=kind, balanced=request.balanced), "n_jobs": request.jobs or 1}
-    if issparse(X):
-        grid = {
-            "C": sorted(set(request.C)) or TOPIC_GRIDS[kind],
-            "n_components": sorted(set(request.n_components)) or _topics(kind, y),
-        }
+    if issparse(X):  # every fit from the user's seed, and as many topics as there are classes at least
+        topics = sorted(set(request.n_components)) or _topics(kind, y)
+        grid = {"C": Cs, "n_components": topics}
         return regbayes.PathSearchCV(base, grid, cv=_splitter(request, kind, folds), **common)
-    search = getattr(regbayes, f"{type(base).__name__}CV")
-    options: dict[str, Any] = {
-        "Cs": sorted(set(request.C)),
-        "temperatures": request.temperature,
-        "include_inputs": [] if request.include_inputs is None else [request.include_inputs],
-    }
-    options = {name: values for name, values in options.items() if values} | common
-    taken = signature(search).parameters.keys() & {"n_components", "max_iter", "class_weight", "unseen_tasks"}
-    options |= {name: getattr(base, name) for name in taken}
+    if request.temperature:
+        common["temperatures"] = request.temperature
+    if request.include_inputs is not None:
+        common["include_inputs"] = [request.include_inputs]
+    for name in {"n_components", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
+        common[name] = getattr(base, name)
     cv = folds if kind != "classifier" or tasks else _splitter(request, kind, folds)
-    return search(cv=cv, random_state=request.seed, **options)
+    return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)
 
 
 def _splitter(request: FitRequest, kind: Kind, folds: int) -> Any:

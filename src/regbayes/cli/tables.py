@@ -184,8 +184,9 @@ def check_table(table: Table) -> Table:
     return table
 
 
-def check_size(n_rows: int, n_columns: int, source: str) -> None:
+def check_size(shape: tuple[int, ...], source: str) -> None:
     """Refuse what would not fit into memory as dense numbers."""
+    n_rows, n_columns = shape
     if n_rows * n_columns > MAX_CELLS:
         raise BadDataError(
             f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "

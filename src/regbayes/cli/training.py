@@ -78,7 +78,8 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
         "image_shape": request.image_shape,
         "data_name": "training rows" + (", numbers in standard deviations" if request.scaled else ""),
     }
-    return _fit_and_report(request, spec, why, table, inputs, X, y, shown, output)
+    facts = {"why": why, "source": table.source, "first_column": table.first}
+    return _fit_and_report(request, spec, inputs, X, y, shown, facts, output)
 
 
 def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
@@ -115,18 +116,18 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
         "texts": show_documents(table, words, X),
         "data_name": "training documents",
     }
-    return _fit_and_report(request, spec, why, table, words, X, y, shown, output)
+    facts = {"why": why, "source": table.source, "first_column": table.first}
+    return _fit_and_report(request, spec, words, X, y, shown, facts, output)
 
 
 def _fit_and_report(
     request: FitRequest,
     spec: TargetSpec,
-    why: str,
-    table: Table,
     inputs: Any,
     X: Any,
     y: NDArray[Any],
     shown: dict[str, Any],
+    facts: dict[str, Any],
     output: Output,
 ) -> ModelFile:
     estimator, predictions, found = fit_model(request, spec.kind, X, y, shown.get("task"), output)
@@ -134,14 +135,12 @@ def _fit_and_report(
     if found["cross_validation"] is not None:
         found["cross_validation"] = {"metric": metric, **found["cross_validation"]}
     facts = {
+        **facts,
         **found,
         "rows": X.shape[0],
         "inputs": X.shape[1],
-        "why": why,
         "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
         "metric": metric,
-        "source": table.source,
-        "first_column": table.first,
     }
     shown["feature_names"] = inputs.get_feature_names_out().tolist()
     report = _collect_report(estimator, X, y, spec, predictions, facts, shown, output)
