@@ -31,7 +31,7 @@ $(BIN)/python:
 
 # The stamps remember what was installed; a changed pyproject.toml installs again.
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet -e '.[plot]'
+	$(PIP) install --quiet -e '.[cli,plot]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python

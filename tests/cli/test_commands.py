@@ -189,16 +189,17 @@ def test_unknown_categories_and_missing_values_are_said(folder):
 
 
 def test_model_files_that_are_not_to_be_trusted(folder):
-    model, bad = folder / "flowers.model", folder / "bad.model"
-    content = model.read_bytes()
-    assert b'"n_components": 4' in content
-    bad.write_bytes(content.replace(b'"n_components": 4', b'"n_components": 5'))
-    cases = {"was altered": bad}
-    (folder / "newer.model").write_bytes(content.replace(b"regbayes 2 ", b"regbayes 99 ", 1))
-    cases["upgrade regbayes"] = folder / "newer.model"
+    content = (folder / "flowers.model").read_bytes()
+    cases = {}
+    for message, name, changed in (
+        ("was altered", "bad.model", content.replace(b'"n_components": 4', b'"n_components": 5')),
+        ("upgrade regbayes", "newer.model", content.replace(b"regbayes 2 ", b"regbayes 99 ", 1)),
+        ("truncated or damaged", "cut.model", content[:-500]),
+    ):
+        assert changed != content
+        (folder / name).write_bytes(changed)
+        cases[message] = folder / name
     cases["made by regbayes 0.1.0: fit again"] = VERSION_1 / "command_line.model"
-    (folder / "cut.model").write_bytes(model.read_bytes()[:-500])
-    cases["truncated or damaged"] = folder / "cut.model"
     cases["not a regbayes file"] = folder / "flowers.csv"
     cases["there is no model file"] = folder / "none.model"
     from regbayes import ILSVMClassifier
@@ -297,7 +298,7 @@ def test_a_bug_is_called_one(folder, monkeypatch):
 
 
 def test_ctrl_c_before_anything_was_done(folder, monkeypatch):
-    monkeypatch.setattr("regbayes.cli.tables.read_table", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("regbayes.cli.training.read_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
     assert done.code == ExitCode.INTERRUPTED
     assert "error: interrupted" in done.err
