@@ -48,6 +48,12 @@ PEERS = {
     "training-size": REGRESSORS,
     "features": CLASSIFIERS,
     "mmh-k": CLASSIFIERS,
+    "table2-k": CLASSIFIERS,
+    "school-k": REGRESSORS,
+    "inputs": CLASSIFIERS,
+    "temperature": CLASSIFIERS,
+    "feature-count": set(),  # nothing is predicted
+    "landmine": {"one logistic regression for all", "one logistic regression per task"},
 }
 
 
