@@ -15,7 +15,7 @@ from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
-from regbayes import TruncationWarning
+from regbayes import GridEdgeWarning, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -140,7 +140,7 @@ def test_verbose_shows_a_bar_for_each_stage(make, capsys):
 
 def test_verbose_shows_a_bar_for_a_search(capsys):
     ilsvm_cv(verbose=1).fit(X, y)
-    assert re.search("ILSVMClassifierCV: 100%.* 2/2 ", capsys.readouterr().err)
+    assert re.search("ILSVMClassifierCV: 100%.* 4/4 ", capsys.readouterr().err)
 
 
 def test_every_round_of_a_transductive_fit_has_its_bar(capsys):
@@ -162,7 +162,8 @@ def test_warnings_say_what_to_do():
 def test_the_folds_of_a_cross_validation_keep_quiet():
     with pytest.warns(ConvergenceWarning) as warned:
         ilsvm_cv(max_iter=1).fit(X, y)
-    assert len(warned) <= 2  # of the refitted model alone
+    of_fits = [one for one in warned if not issubclass(one.category, GridEdgeWarning)]
+    assert len(of_fits) <= 2  # of the refitted model alone
 
 
 # --- memory
@@ -276,4 +277,4 @@ def test_the_best_combination_is_refitted_along_its_path():
     by_hand = clone(search.best_estimator_).set_params(warm_start=True, C=1.0).fit(X, y).set_params(C=0.1).fit(X, y)
     np.testing.assert_array_equal(search.components_, by_hand.components_)
     assert not search.best_estimator_.warm_start
-    assert search.cv_results_["param_C"] == [0.01, 0.1, 1.0]
+    assert search.cv_results_["param_C"].tolist() == [0.01, 0.1, 1.0]

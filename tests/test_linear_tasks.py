@@ -94,6 +94,7 @@ def test_relations_solve_their_convex_problem(make, alpha):
     found = np.column_stack([fitted.coef_, fitted.intercept_])
     np.testing.assert_allclose(found, weights, atol=2e-3 * np.abs(weights).max())
     assert np.trace(fitted.task_covariance_) == pytest.approx(3.0)
+    assert np.all(fitted.trace_.diagnostics["gap"] <= 1e-15 * fitted.trace_.objective)  # of the weights
 
 
 def test_relations_of_either_sign_are_found():

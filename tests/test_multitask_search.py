@@ -14,7 +14,7 @@ from multitask_tools import (
     numbers,
     regressor_cv,
 )
-from regbayes.estimators._multitask_search import multitask_folds
+from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._tasks import read_targets
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 
 from multitask_tools import groups
 from regbayes.baselines import BMTLRegressor
+from regbayes.engine import Status
 from regbayes.margins.targets import observe_numbers
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import HierarchySettings, TaskPrior
@@ -127,3 +128,20 @@ def test_new_tasks_are_served_with_the_mean_of_the_prior():
     expected = scores * fitted.target_scale_[0] + fitted.target_mean_[0]
     for name in ("north", "moon"):
         np.testing.assert_allclose(fitted.predict(X, task=np.full(len(X), name)), expected)
+
+
+def test_the_warm_up_with_one_cluster_is_seen_and_can_end_the_fit():
+    problem, stages = small_problem(), []
+
+    def look(progress):
+        stages.append(progress.stage)
+        assert progress.state.posterior.memberships.shape == (4, 1 if progress.stage == hierarchy.WARM_UP else 2)
+
+    settings = HierarchySettings(2, None, 5, 0.0)
+    result = hierarchy.fit(problem, settings, np.random.default_rng(0), [look])
+    assert stages == [hierarchy.WARM_UP] * hierarchy.WARM_UP_STEPS + [hierarchy.CLUSTERS] * 5
+    assert hierarchy.list_stages(2, 5) == {hierarchy.WARM_UP: hierarchy.WARM_UP_STEPS, hierarchy.CLUSTERS: 5}
+    assert result.n_iter == 5
+    cut = hierarchy.fit(problem, settings, np.random.default_rng(0), [lambda _: True])
+    assert (cut.status, cut.n_iter) == (Status.STOPPED, 0)
+    assert cut.state.posterior.memberships.shape == (4, 2)

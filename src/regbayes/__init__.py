@@ -14,18 +14,22 @@ from regbayes._registry import declare_provider
 # The names below are imported when they are first used, so that the command line answers at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
-    from regbayes import baselines, datasets, metrics, plots, regularizers, report
+    from regbayes import baselines, datasets, metrics, plots, regularizers, report, search
     from regbayes.estimators import (
+        GridEdgeWarning,
         IBPFactorAnalysis,
         ILSVMClassifier,
         ILSVMClassifierCV,
         MedLDAClassifier,
+        MedLDAClassifierCV,
         MedLDARegressor,
+        MedLDARegressorCV,
         MultiLabelThresholdCV,
         MultiTaskILSVMClassifier,
         MultiTaskILSVMClassifierCV,
         MultiTaskILSVMRegressor,
         MultiTaskILSVMRegressorCV,
+        PathSearchCV,
         TruncationWarning,
     )
     from regbayes.framework.constraints import E
@@ -44,16 +48,20 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "regbayes.estimators": (
+        "GridEdgeWarning",
         "IBPFactorAnalysis",
         "ILSVMClassifier",
         "ILSVMClassifierCV",
         "MedLDAClassifier",
+        "MedLDAClassifierCV",
         "MedLDARegressor",
+        "MedLDARegressorCV",
         "MultiLabelThresholdCV",
         "MultiTaskILSVMClassifier",
         "MultiTaskILSVMClassifierCV",
         "MultiTaskILSVMRegressor",
         "MultiTaskILSVMRegressorCV",
+        "PathSearchCV",
         "TruncationWarning",
     ),
     "regbayes.framework.constraints": ("E",),
@@ -69,11 +77,17 @@ _HOMES = {
     "regbayes.persistence": ("load",),
 }
 
-_MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report")
+_MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-for _module in (*_HOMES, "regbayes.baselines", "regbayes.report.data", "regbayes.cli.modelfile"):
+for _module in (
+    *_HOMES,
+    "regbayes.estimators._scikit_learn_parts",
+    "regbayes.baselines",
+    "regbayes.report.data",
+    "regbayes.cli.modelfile",
+):
     declare_provider(_module)
 
 
@@ -95,18 +109,22 @@ __all__ = [
     "E",
     "Finite",
     "Gaussian",
+    "GridEdgeWarning",
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "InfeasibleError",
     "MedLDAClassifier",
+    "MedLDAClassifierCV",
     "MedLDARegressor",
+    "MedLDARegressorCV",
     "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",
     "MultiTaskILSVMRegressor",
     "MultiTaskILSVMRegressorCV",
     "NotConvergedWarning",
+    "PathSearchCV",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",
@@ -121,4 +139,5 @@ __all__ = [
     "regularize",
     "regularizers",
     "report",
+    "search",
 ]

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from regbayes.estimators._common import TruncationWarning
+from regbayes.estimators._search import GridEdgeWarning
 from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
 from regbayes.estimators.medlda import MedLDAClassifier
+from regbayes.estimators.medlda_cv import MedLDAClassifierCV, MedLDARegressorCV
 from regbayes.estimators.medlda_regressor import MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+from regbayes.estimators.path_search import PathSearchCV
 from regbayes.estimators.thresholds import MultiLabelThresholdCV
 
 __all__ = [
+    "GridEdgeWarning",
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "MedLDAClassifier",
+    "MedLDAClassifierCV",
     "MedLDARegressor",
+    "MedLDARegressorCV",
     "MultiLabelThresholdCV",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMClassifierCV",
     "MultiTaskILSVMRegressor",
     "MultiTaskILSVMRegressorCV",
+    "PathSearchCV",
     "TruncationWarning",
 ]

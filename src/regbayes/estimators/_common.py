@@ -14,7 +14,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 from threadpoolctl import ThreadpoolController
 
@@ -65,13 +65,6 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 @cache
 def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
-
-
-def check_listed(owner: Any, listed: str, constraints: list[Any]) -> None:
-    """Check every value of a list of values to try, before hours are spent on the others."""
-    for i, value in enumerate(getattr(owner, listed)):
-        name = f"{listed}[{i}]"
-        validate_parameter_constraints({name: constraints}, {name: value}, caller_name=type(owner).__name__)
 
 
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:

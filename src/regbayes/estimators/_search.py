@@ -1,145 +1,479 @@
-"""Cross-validation along paths: the part that every ``...CV`` estimator of the package shares."""
+"""Cross-validation along paths, as functions: settings, fits that go on from one another, records, results.
+
+A search is a `Plan` and `Samples`. `iter_records` makes the fits and yields a record of each, `summarize` turns records
+into scikit-learn's table, `refit` fits one setting to all rows. None of them keeps anything; `regbayes.PathSearchCV`
+and the estimators beside it do.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from itertools import product
+from numbers import Real
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
+from joblib import Parallel, delayed, effective_n_jobs
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
-from tqdm import tqdm
+from sklearn.metrics import check_scoring
+from sklearn.utils import _safe_indexing
+from sklearn.utils._param_validation import Interval, validate_parameter_constraints
+from sklearn.utils.validation import _check_method_params
 
-from regbayes._types import Floats
-from regbayes.estimators._common import set_fitted
+from regbayes._types import Floats, Integers
 from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators.search_records import FoldRecord, Setting, is_number, setting_key
 
-Candidate = dict[str, Any]
-Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
-Score = Callable[..., float]
+Fold = tuple[Integers, Integers]  # rows to fit, rows to score
+Scorer = Callable[..., float] | None  # None is the estimator's own score
+Grid = Mapping[str, Sequence[Any]]
+Records = Mapping[tuple[str, int], FoldRecord]  # by FoldRecord.key
+
+NUMBER = Interval(Real, None, None, closed="neither")
+
+
+class GridEdgeWarning(ConvergenceWarning):
+    """The best value of a parameter is at the end of the list of values that were tried."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What ``fit`` and ``score`` are given, row by row."""
+    """What the estimator's methods are given, row by row."""
 
-    X: Floats  # (n, d)
-    y: NDArray[Any]  # (n,) or (n, tasks)
-    metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # name -> (n,)
+    X: Any
+    y: Any
+    fit: Mapping[str, Any] = field(default_factory=dict)  # what fit is given beside them, by name
+    predict: Mapping[str, Any] = field(default_factory=dict)  # likewise predict and decision_function
+    score: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # likewise each scorer
 
-    def take(self, rows: NDArray[np.intp]) -> Samples:
+    def take(self, rows: Integers) -> Samples:
         """Return some of the rows."""
-        return Samples(self.X[rows], self.y[rows], {name: values[rows] for name, values in self.metadata.items()})
+
+        def some(metadata: Mapping[str, Any]) -> dict[str, Any]:
+            return _check_method_params(self.X, metadata, rows)
+
+        return Samples(
+            _safe_indexing(self.X, rows),
+            None if self.y is None else _safe_indexing(self.y, rows),
+            some(self.fit),
+            some(self.predict),
+            {name: some(metadata) for name, metadata in self.score.items()},
+        )
 
 
-def candidate_paths(grid: Mapping[str, tuple[str, Sequence[Any]]]) -> list[list[Candidate]]:
-    """Return all combinations of the listed values as paths: the last parameter goes up along each.
+@dataclass(frozen=True)
+class Plan:
+    """What is tried on what."""
+
+    estimator: Any
+    settings: Sequence[Setting]  # in the order of the results; along a path the parameter goes up
+    path_length: int  # so many settings after one another are a path
+    descending: bool  # whether the first fit of a path is that of its last setting
+    warm_start: str | None  # the parameter that makes a fit go on from the last one; None: every path has length 1
+    folds: Sequence[Fold]
+    scorers: Mapping[str, Scorer]
+
+    def path_to(self, index: int) -> list[Setting]:
+        """Return the settings up to one, in the order in which they are fitted."""
+        first = index - index % self.path_length
+        if self.descending:
+            return list(self.settings[index : first + self.path_length])[::-1]
+        return list(self.settings[first : index + 1])
+
+    def paths(self) -> list[list[Setting]]:
+        """Return all paths, each in the order in which it is fitted."""
+        ends = range(0 if self.descending else self.path_length - 1, len(self.settings), self.path_length)
+        return [self.path_to(end) for end in ends]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A path on a fold: settings to fit one after another, and which of them to score."""
+
+    fold: int
+    settings: Sequence[Setting]
+    wanted: Sequence[bool]
+
+
+# --- what is tried
+
+
+def list_settings(grid: Grid, along: str | None) -> list[Setting]:
+    """Return all combinations of the values; the parameter that paths go along changes fastest, and goes up."""
+    ordered = {name: list(values) for name, values in grid.items() if name != along}
+    if along is not None:
+        ordered[along] = sorted(grid[along])
+    return [dict(zip(ordered, values, strict=True)) for values in product(*ordered.values())]
+
+
+def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
+    """Return the scorers that ``scoring`` names: one called "score", or several under their own names."""
+    if isinstance(scoring, list | tuple):
+        scoring = {name: name for name in scoring}
+    named = scoring if isinstance(scoring, Mapping) else {"score": scoring}
+    found = {name: check_scoring(estimator, one) for name, one in named.items()}
+    return {name: None if named[name] is None else scorer for name, scorer in found.items()}
+
+
+def accepted(method: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata that a method, or a scorer, names among its parameters."""
+    function = getattr(method, "_score_func", method)  # of a scorer that scikit-learn made of a metric
+    named = {name for name, one in signature(function).parameters.items() if one.kind is not Parameter.VAR_KEYWORD}
+    return {name: value for name, value in metadata.items() if name in named}
+
+
+def check_lists(estimator: Any, grid: Grid, lists: Mapping[str, str], along: str | None, *, caller: str) -> None:
+    """Check every value of every list, before hours are spent on the others.
 
     Parameters
     ----------
-    grid : mapping
-        From the parameter of the model to the name and the content of the list of its values.
+    lists : mapping
+        From the parameter to what the user calls the list of its values.
+    caller : str
+        The class whose lists they are.
     """
-    for listed, values in grid.values():
+    constraints = getattr(estimator, "_parameter_constraints", {})
+    for name, values in grid.items():
         if len(values) == 0:
-            raise ValueError(f"{listed} is empty; it must list at least one value to try")
-    names = list(grid)
-    *others, along = (list(values) for _, values in grid.values())
-    return [[dict(zip(names, (*fixed, value), strict=True)) for value in sorted(along)] for fixed in product(*others)]
+            raise ValueError(f"{lists[name]} is empty; it must list at least one value to try")
+        checks = [constraints.get(name, "no_validation")] + [[NUMBER]] * (name == along)
+        for i, value in enumerate(values):
+            label = f"{lists[name]}[{i}]"
+            for check in checks:
+                validate_parameter_constraints({label: check}, {label: value}, caller_name=caller)
 
 
-def score_paths(
-    owner: Any,
-    base: Any,
-    samples: Samples,
-    folds: Sequence[Fold],
-    paths: Sequence[Sequence[Candidate]],
-    score: Score,
-    backwards: bool = False,
-) -> Floats:
-    """Return the score of every candidate on every fold, (folds, candidates).
+def make_plan(
+    estimator: Any,
+    grid: Grid,
+    folds: Iterable[Fold],
+    scorers: Mapping[str, Scorer],
+    *,
+    along: str | None = None,
+    descending: bool = False,
+) -> Plan:
+    """Return what is tried: all combinations of the values, as paths along one of the parameters."""
+    if along is None:
+        return Plan(estimator, list_settings(grid, None), 1, False, None, list(folds), scorers)
+    step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
+    warm_start = f"{step}{dashes}warm_start"
+    if warm_start not in estimator.get_params():
+        raise ValueError(
+            f"along={along!r} needs fits that go on from one another, but {type(estimator).__name__} has no "
+            f"parameter {warm_start!r}; use along=None"
+        )
+    return Plan(estimator, list_settings(grid, along), len(grid[along]), descending, warm_start, list(folds), scorers)
 
-    With ``backwards`` the first fit of a path is that of its last candidate. Folds and paths are shared out to
-    ``owner.n_jobs`` processes; ``owner.verbose`` shows a bar with the time left.
+
+def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str, int], FoldRecord]:
+    """Return earlier records that are of settings and folds of this search, by their keys.
+
+    Raises
+    ------
+    ValueError
+        If a record has the number of a fold but other rows, or lacks a score that is asked for now.
     """
-    jobs = [(fold, path) for fold in folds for path in paths]
-    found = Parallel(n_jobs=owner.n_jobs, return_as="generator")(
-        delayed(score_path)(base, samples, fold, path, score, backwards) for fold, path in jobs
+    wanted = {setting_key(setting) for setting in plan.settings}
+    usable = {}
+    for record in records:
+        key, fold = record.key
+        if key not in wanted or not 0 <= fold < len(plan.folds):
+            continue
+        if not np.array_equal(record.rows, plan.folds[fold][1]):
+            raise ValueError(f"records are of other folds: those of fold {fold} left other rows out. Use the same cv")
+        missing = plan.scorers.keys() - record.scores.keys()
+        if missing:
+            raise ValueError(f"records have no score {sorted(missing)[0]!r}, only {list(record.scores)}")
+        usable[key, fold] = record
+    return usable
+
+
+# --- the fits
+
+
+def iter_records(
+    plan: Plan, samples: Samples, *, n_jobs: int | None = None, done: Records | None = None
+) -> Generator[FoldRecord, None, None]:
+    """Fit every setting on every fold and yield a record of each as it arrives.
+
+    All folds of a path come before the next path, so that whatever ends the search early leaves settings that were
+    tried on every fold. A single process yields after each fit, several after each path.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        Processes over paths and folds.
+    done : mapping
+        Records that are there already; their fits are made again only where another goes on from them.
+    """
+    jobs = list_jobs(plan, done or {})
+    if effective_n_jobs(n_jobs) == 1:
+        for job in jobs:
+            yield from fit_path(plan, samples, job)
+        return
+    found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
+        delayed(_fit_whole_path)(plan, samples, job) for job in jobs
     )
-    bar = tqdm(found, total=len(jobs), desc=type(owner).__name__, unit="path", disable=not owner.verbose)
-    return np.array(list(bar)).reshape(len(folds), -1)
+    for records in found:
+        yield from records
 
 
-@contextmanager
-def searching() -> Iterator[None]:
-    """Around a fit inside a search: no warnings, and an interrupted fit ends the search instead of being scored."""
-    with warnings.catch_warnings():  # one warning, of the refitted model, is enough
+def list_jobs(plan: Plan, done: Records) -> list[Job]:
+    """Return the paths to fit on each fold, as far as the last setting that is not done."""
+    jobs = []
+    for path in plan.paths():
+        keys = [setting_key(setting) for setting in path]
+        for fold in range(len(plan.folds)):
+            wanted = [(key, fold) not in done for key in keys]
+            if any(wanted):
+                n = len(wanted) - wanted[::-1].index(True)
+                jobs.append(Job(fold, path[:n], wanted[:n]))
+    return jobs
+
+
+def fit_path(plan: Plan, samples: Samples, job: Job) -> Iterator[FoldRecord]:
+    """Fit along a path on one fold, each fit from the last, and score those that are wanted."""
+    rows, left_out = plan.folds[job.fold]
+    train, test = samples.take(rows), samples.take(left_out)
+    estimator = _at_start(plan)
+    for setting, wanted in zip(job.settings, job.wanted, strict=True):
+        began = time.perf_counter()
+        fit_quietly(_set(estimator, setting), train)
+        seconds = time.perf_counter() - began
+        if wanted:
+            yield _record(estimator, setting, job.fold, plan, test, seconds)
+
+
+def _fit_whole_path(plan: Plan, samples: Samples, job: Job) -> list[FoldRecord]:
+    return list(fit_path(plan, samples, job))
+
+
+def _at_start(plan: Plan) -> Any:
+    estimator = clone(plan.estimator)
+    return estimator if plan.warm_start is None else estimator.set_params(**{plan.warm_start: True})
+
+
+def _set(estimator: Any, setting: Setting) -> Any:
+    return estimator.set_params(**{name: clone(value, safe=False) for name, value in setting.items()})
+
+
+def fit_quietly(estimator: Any, samples: Samples) -> Any:
+    """Fit inside a search: no warnings, since the refitted model's are enough, and Ctrl-C ends more than this fit."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("error", InterruptedWarning)
         try:
-            yield
+            return estimator.fit(samples.X, samples.y, **samples.fit)
         except InterruptedWarning:
             raise KeyboardInterrupt from None
 
 
-def score_path(
-    base: Any, samples: Samples, fold: Fold, path: Sequence[Candidate], score: Score, backwards: bool = False
-) -> list[float]:
-    """Fit along a path on one fold, each fit from the last, and score each, in the order of the path."""
-    train, test = samples.take(fold[0]), samples.take(fold[1])
-    estimator = clone(base).set_params(warm_start=True)
-    scores = []
-    for candidate in reversed(path) if backwards else path:
-        with searching():
-            estimator.set_params(**candidate).fit(train.X, train.y, **train.metadata)
-        scores.append(float(score(estimator, test.X, test.y, **test.metadata)))
-    return scores[::-1] if backwards else scores
+def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Samples, fit_seconds: float) -> FoldRecord:
+    """Score a fitted estimator on the rows that were left out."""
+    began = time.perf_counter()
+    model = _remember_answers(estimator)
+    predictions = np.asarray(model.predict(test.X, **test.predict)) if hasattr(model, "predict") else None
+    decisions = _decide(model, test)
+    scores = {name: _score(name, scorer, model, test) for name, scorer in plan.scorers.items()}
+    return FoldRecord(
+        dict(setting),
+        fold,
+        scores,
+        fit_seconds,
+        time.perf_counter() - began,
+        count_features(estimator),
+        np.asarray(plan.folds[fold][1]),
+        predictions,
+        decisions,
+    )
 
 
-def refit_best(
-    owner: Any,
-    base: Any,
-    samples: Samples,
-    candidates: Sequence[Candidate],
-    scores: Floats,
-    before: Sequence[Candidate] = (),
-) -> None:
-    """Fit the best candidate to all rows, and give its owner the results and the fitted attributes.
+def _remember_answers(estimator: Any) -> Any:
+    """Return a copy of a fitted estimator that infers once what several scores, and `predict` itself, ask of it.
 
-    ``before`` are candidates to fit first, each from the last: those that came before the best one on its path.
+    The answer to the last question is kept; a question is the same if its arrays are the same objects.
     """
-    mean = scores.mean(axis=0)
-    best = candidates[int(np.argmax(mean))]
-    owner.best_score_ = float(mean.max())
-    owner.cv_results_ = {f"param_{name}": [candidate[name] for candidate in candidates] for name in best} | {
-        **{f"split{i}_test_score": scores[i] for i in range(len(scores))},
-        "mean_test_score": mean,
-        "std_test_score": scores.std(axis=0),
-        "rank_test_score": np.searchsorted(np.sort(-mean), -mean) + 1,  # equals share a rank
-    }
-    for candidate in before:
-        with searching():
-            base.set_params(**candidate, warm_start=True).fit(samples.X, samples.y, **samples.metadata)
-    owner.best_estimator_ = base.set_params(**best).fit(samples.X, samples.y, **samples.metadata)
-    if before:
-        base.set_params(warm_start=False)
-    fitted = vars(owner.best_estimator_).items()
-    set_fitted(owner, {name: value for name, value in fitted if name.endswith("_") and not name.startswith("_")})
-    if hasattr(owner, "feature_names_in_"):
-        owner.best_estimator_.feature_names_in_ = owner.feature_names_in_
-    for name, value in best.items():
-        setattr(owner, f"{name}_", value)
+    model = copy.copy(estimator)
+    for name in ("decision_function", "predict"):
+        if hasattr(estimator, name):
+            setattr(model, name, _remember_last(getattr(model, name)))
+    return model
 
 
-def fitted_best(owner: Any, X: ArrayLike) -> Any:
-    """Return the refitted estimator, after checking that it exists and that X fits it."""
-    check_is_fitted(owner, "best_estimator_")
-    validate_data(owner, X, dtype=np.float64, reset=False)
-    return owner.best_estimator_
+def _remember_last(method: Callable[..., Any]) -> Callable[..., Any]:
+    last: list[Any] = []  # arguments and answer
+
+    @functools.wraps(method)
+    def ask(*given: Any, **named: Any) -> Any:
+        asked = (*given, *(value for pair in sorted(named.items()) for value in pair))
+        if not last or len(asked) != len(last[0]) or any(a is not b for a, b in zip(asked, last[0], strict=True)):
+            last[:] = asked, method(*given, **named)
+        return last[1]
+
+    return ask
+
+
+def _decide(model: Any, test: Samples) -> Floats | None:
+    for name in ("decision_function", "predict_proba"):
+        if hasattr(model, name):
+            found = getattr(model, name)(test.X, **test.predict)
+            return np.column_stack(found) if isinstance(found, list) else np.asarray(found)
+    return None
+
+
+def _score(name: str, scorer: Scorer, model: Any, test: Samples) -> float:
+    metadata = test.score.get(name, {})
+    if scorer is None:
+        return float(model.score(test.X, test.y, **metadata))
+    return float(scorer(AtRows(model, test.predict) if test.predict else model, test.X, test.y, **metadata))
+
+
+class AtRows(BaseEstimator):
+    """A fitted estimator for rows whose metadata are known beforehand, such as their tasks: scorers know of none."""
+
+    def __init__(self, estimator: Any, metadata: Mapping[str, Any]) -> None:
+        self.estimator = estimator
+        self.metadata = metadata
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict for the rows."""
+        return self.estimator.predict(X, **self.metadata)
+
+    def decision_function(self, X: Any) -> Floats:
+        """Score the rows."""
+        return self.estimator.decision_function(X, **self.metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(self).get("metadata", ()):
+            return self.metadata[name]
+        if name.endswith("_") and not name.startswith("_"):  # what the fit has learned
+            return getattr(self.estimator, name)
+        raise AttributeError(name)
+
+    def __sklearn_tags__(self) -> Any:
+        return self.estimator.__sklearn_tags__()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+def count_features(estimator: Any) -> int | None:
+    """Return how many latent features a fitted estimator, or the last step of a pipeline, uses; None if none."""
+    model = getattr(estimator, "steps", [("", estimator)])[-1][1]
+    if hasattr(model, "n_components_"):
+        return int(model.n_components_)
+    return len(model.components_) if hasattr(model, "components_") else None
+
+
+def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None = None) -> Any:
+    """Fit the last of some settings to all rows, each from the one before it; one fit at a time has all the jobs."""
+    estimator = _at_start(plan) if len(path) > 1 else clone(plan.estimator)
+    before = estimator.get_params()
+    threads = {"n_jobs": n_jobs} if "n_jobs" in before and before["n_jobs"] is None else {}
+    estimator.set_params(**threads)
+    for setting in path[:-1]:
+        fit_quietly(_set(estimator, setting), samples)
+    _set(estimator, path[-1]).fit(samples.X, samples.y, **samples.fit)
+    if plan.warm_start is not None:
+        estimator.set_params(**{plan.warm_start: plan.estimator.get_params()[plan.warm_start]})
+    return estimator.set_params(**dict.fromkeys(threads))
+
+
+# --- the results
+
+
+def summarize(plan: Plan, records: Records) -> dict[str, Any]:
+    """Return the results of all settings as scikit-learn does; NaN where a fold was not tried.
+
+    Ranks are of settings that were tried on every fold; the others come last.
+    """
+    shape = (len(plan.settings), len(plan.folds))
+    keys = [setting_key(setting) for setting in plan.settings]
+    table = [[records.get((key, fold)) for fold in range(shape[1])] for key in keys]
+
+    def collect(value: Callable[[FoldRecord], float | None]) -> Floats:
+        found = [[np.nan if record is None else value(record) for record in row] for row in table]
+        return np.array(found, dtype=np.float64).reshape(shape)
+
+    results: dict[str, Any] = {}
+    for name, times in (("fit", collect(lambda r: r.fit_seconds)), ("score", collect(lambda r: r.score_seconds))):
+        results |= {f"mean_{name}_time": times.mean(axis=1), f"std_{name}_time": times.std(axis=1)}
+    results["mean_n_features"] = collect(lambda record: record.n_features).mean(axis=1)
+    for name in plan.settings[0]:
+        results[f"param_{name}"] = _column([setting[name] for setting in plan.settings])
+    results["params"] = [dict(setting) for setting in plan.settings]
+    for name in plan.scorers:
+        scores = collect(lambda record, name=name: record.scores[name])  # type: ignore[misc]
+        mean = scores.mean(axis=1)
+        results |= {f"split{i}_test_{name}": scores[:, i] for i in range(shape[1])}
+        results |= {f"mean_test_{name}": mean, f"std_test_{name}": scores.std(axis=1)}
+        losses = np.where(np.isnan(mean), np.inf, -mean)
+        results[f"rank_test_{name}"] = np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1  # equals share
+    return results
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """Return the values of one parameter: numbers as numbers, and anything else as it is."""
+    if len({type(value) for value in values}) == 1 and isinstance(values[0], Real | np.bool_):
+        return np.array(values)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
+    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others.
+
+    Parameters
+    ----------
+    lists : mapping
+        From the parameter to what the user calls the list of its values.
+    """
+    mean = np.nan_to_num(results[f"mean_test_{score}"], nan=-np.inf)
+    found = []
+    for name, listed in lists.items():
+        value, values = results["params"][best][name], [setting[name] for setting in results["params"]]
+        if not is_number(value):
+            continue
+        others = np.array([not is_number(other) or other != value for other in values])
+        numbers = sorted({float(other) for other in values if is_number(other)})
+        if len(numbers) < 2 or float(value) not in (numbers[0], numbers[-1]) or mean[others].max() >= mean[best]:
+            continue
+        end, more = ("smallest", numbers[:2]) if value == numbers[0] else ("largest", numbers[:-3:-1])
+        further = _next_value(*more) if isinstance(value, float) else max(round(_next_value(*more)), 1)
+        if further != value and (further > 0 or numbers[0] < 0):  # most parameters have nothing below zero
+            found.append(f"{name}={value} is the {end} value that was tried: add {further} to {listed}")
+    return found
+
+
+def _next_value(end: float, neighbour: float) -> float:
+    """Return the next value of a list beyond its end: as far as the last step, by factor if all are positive."""
+    step = end * end / neighbour if min(end, neighbour) > 0 else 2 * end - neighbour
+    return float(f"{step:.2g}")
+
+
+# --- what regbayes.cli.topics still calls, until it takes PathSearchCV
+
+
+def candidate_paths(grid: Mapping[str, tuple[str, Sequence[Any]]]) -> list[list[Setting]]:
+    """Return all combinations of the listed values as paths: the last parameter goes up along each."""
+    along = list(grid)[-1]
+    settings = list_settings({name: values for name, (_, values) in grid.items()}, along)
+    n = len(grid[along][1])
+    return [settings[i : i + n] for i in range(0, len(settings), n)]
+
+
+def score_paths(owner: Any, base: Any, samples: Samples, folds: Any, paths: Any, score: Any) -> Floats:
+    """Return the score of every setting on every fold, (folds, settings)."""
+    settings = [setting for path in paths for setting in path]
+    plan = Plan(base, settings, 1, False, None, folds, {"score": score})
+    found = {record.key: record for record in iter_records(plan, samples, n_jobs=owner.n_jobs)}
+    return np.array([[found[setting_key(s), i].score for s in settings] for i in range(len(folds))])

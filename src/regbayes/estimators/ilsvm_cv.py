@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.metrics import check_scoring
+from sklearn.base import _fit_context
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE, check_listed, labeled_rows, row_weights
-from regbayes.estimators._search import Fold, Samples, candidate_paths, fitted_best, refit_best, score_paths
+from regbayes.estimators._common import labeled_rows, row_weights
+from regbayes.estimators._folds import split_scored
+from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier
+from regbayes.estimators.path_search import OnResult
+from regbayes.estimators.search_records import FoldRecord
 
-GRID = {  # parameter of ILSVMClassifier -> the list of its values; C goes down along a path
+LISTS = {  # parameter of ILSVMClassifier -> the list of its values; C goes down along a path
     "alpha": "alphas",
     "temperature": "temperatures",
     "generative_weight": "generative_weights",
     "include_inputs": "include_inputs",
     "C": "Cs",
 }
-FORWARDED = (
-    "loss",
-    "multi_class",
-    "cost",
-    "class_weight",
-    "fit_intercept",
-    "margins",
-    "unlabeled",
-    "transductive",
-    "noise_variance",
-    "prior_variance",
-    "n_sweeps",
-    "max_iter",
-    "tol",
-)
 
 
-@persistable(skip=("cv", "scoring"))  # either may be an object of any class
-class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
+@persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
+class ILSVMClassifierCV(ListSearch):
     """iLSVM whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -73,7 +54,8 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
     include_inputs : sequence of bool, default=(False,)
         ``(False, True)`` lets cross-validation decide whether the classifier sees the inputs.
     cv : int, splitter or iterable, default=None
-        As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part.
+        As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part, and none
+        of weight zero is scored.
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
@@ -93,30 +75,20 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Fitted to all rows, along the path that was scored; its fitted attributes are here too.
     C_, alpha_, temperature_, generative_weight_, include_inputs_
         The values chosen.
-    best_score_ : float
-        Mean score of the best combination over the folds.
-    cv_results_ : dict of arrays
-        One entry per combination: the parameters, ``split0_test_score`` ..., ``mean_test_score``,
-        ``std_test_score``, ``rank_test_score``.
+    best_params_, best_score_, best_index_, cv_results_, out_of_fold_, records_, refit_time_, n_splits_
+        As in `PathSearchCV`.
 
     See Also
     --------
     ILSVMClassifier : One setting.
+    PathSearchCV : Other lists, and any estimator.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": LATENT_CONSTRAINTS["n_components"],
-        "Cs": ["array-like"],
-        "alphas": ["array-like"],
-        "temperatures": ["array-like"],
-        "generative_weights": ["array-like"],
-        "include_inputs": ["array-like"],
-        "cv": ["cv_object"],
-        **{name: ILSVMClassifier._parameter_constraints[name] for name in FORWARDED},
-        "random_state": ["random_state"],
-        "n_jobs": LATENT_CONSTRAINTS["n_jobs"],
-        "verbose": ["verbose"],
-    }
+    _model = ILSVMClassifier
+    _lists = LISTS
+    _descending = True
+    _refit_path = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(ILSVMClassifier, LISTS)
 
     def __init__(
         self,
@@ -172,7 +144,15 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        records: Iterable[FoldRecord] | None = None,
+        on_result: OnResult | None = None,
+    ) -> Self:
         """Try every combination on every fold, and refit the best.
 
         Parameters
@@ -181,53 +161,32 @@ class ILSVMClassifierCV(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMi
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
             How often each row counts, in the fits and in their scores.
+        records, on_result
+            As in `PathSearchCV.fit`: fits that need not be made again, and a function that hears of each.
 
         Returns
         -------
         self
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
-        for name, listed in GRID.items():
-            # A path goes along numbers: "auto" is no step on it.
-            constraints = [POSITIVE] if name == "C" else ILSVMClassifier._parameter_constraints[name]
-            check_listed(self, listed, constraints)
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        base = ILSVMClassifier(
-            self.n_components, random_state=seed, **{name: getattr(self, name) for name in FORWARDED}
+        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(labels)
+        weights = row_weights(sample_weight, rows)
+        scored = labeled_rows(labels, self.unlabeled) & counted_rows(weights, len(labels))
+        folds = split_scored(check_cv(self.cv, labels[scored], classifier=True), labels, scored)
+        model = self._make_model(check_random_state(self.random_state))
+        metadata = {"sample_weight": weights}
+        return self._search_lists(
+            model, keep_frame(X, rows), labels, folds, metadata, records=records, on_result=on_result
         )
-        paths = candidate_paths({name: (listed, getattr(self, listed)) for name, listed in GRID.items()})
-        weights = row_weights(sample_weight, X)
-        samples = Samples(X, y, {} if weights is None else {"sample_weight": weights})
-        folds = list(self._folds(X, y))
-        scorer = check_scoring(base, self.scoring)
-        scores = score_paths(self, base, samples, folds, paths, scorer, backwards=True)
-        candidates = [candidate for path in paths for candidate in path]
-        best_path, best_place = divmod(int(np.argmax(scores.mean(axis=0))), len(paths[0]))
-        before = paths[best_path][:best_place:-1]  # the larger values of C
-        refit_best(self, base, samples, candidates, scores, before)
-        return self
-
-    def _folds(self, X: Floats, y: NDArray[Any]) -> Iterator[Fold]:
-        """Folds over the labelled rows; the others join every training part."""
-        labeled = labeled_rows(y, self.unlabeled)
-        rows, rest = np.flatnonzero(labeled), np.flatnonzero(~labeled)
-        splitter = check_cv(self.cv, y[rows], classifier=True)
-        for train, test in splitter.split(X[rows], y[rows]):
-            yield np.sort(np.concatenate([rows[train], rest])), rows[test]
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
-        return fitted_best(self, X).transform(X)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return fitted_best(self, X).decision_function(X)
+        return self._best().decision_function(X)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        return fitted_best(self, X).predict(X)
+        return self._best().predict(X)
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.best_estimator_.components_)
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy, whatever ``scoring`` is."""
+        return self._best().score(X, y, sample_weight)

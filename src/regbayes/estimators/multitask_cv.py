@@ -2,60 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    RegressorMixin,
-    TransformerMixin,
-    _fit_context,
-)
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from regbayes._registry import Saveable, persistable
-from regbayes._types import Floats
-from regbayes.estimators._common import LATENT_CONSTRAINTS
+from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
+from regbayes.estimators._common import row_weights
+from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
-from regbayes.estimators._multitask_search import GRID, search_multitask
-from regbayes.estimators._search import fitted_best
-from regbayes.estimators._tasks import read_targets
+from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
+from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+from regbayes.estimators.path_search import OnResult
+from regbayes.estimators.search_records import FoldRecord
 
-COMMON = (
-    "alpha",
-    "loss",
-    "fit_intercept",
-    "unseen_tasks",
-    "margins",
-    "scale_inputs",
-    "noise_variance",
-    "prior_variance",
-    "max_iter",
-    "tol",
-)
-CLASSIFIER_PARAMETERS = (*COMMON, "cost", "class_weight", "unlabeled")
-REGRESSOR_PARAMETERS = (*COMMON, "epsilon", "scale_targets")
-SEARCH_CONSTRAINTS: dict[str, Any] = {
-    "n_components": LATENT_CONSTRAINTS["n_components"],
-    **{listed: ["array-like"] for listed in GRID.values()},
-    "cv": ["cv_object"],
-    "scoring": "no_validation",
-    "random_state": ["random_state"],
-    "n_jobs": LATENT_CONSTRAINTS["n_jobs"],
-    "verbose": ["verbose"],
+LISTS = {  # parameter of the estimators -> the list of its values; C goes up along a path
+    "temperature": "temperatures",
+    "generative_weight": "generative_weights",
+    "task_sharing": "task_sharings",
+    "include_inputs": "include_inputs",
+    "C": "Cs",
 }
 
 
-@persistable(skip=("cv", "scoring"))  # either may be an object of any class
-class MultiTaskILSVMClassifierCV(
-    Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
-):
+class TaskSearch(ListSearch):
+    """What the searches for labels and for numbers share."""
+
+    _lists = LISTS
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        task: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        records: Iterable[FoldRecord] | None = None,
+        on_result: OnResult | None = None,
+    ) -> Self:
+        """Try every combination on every fold, and refit the best.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
+            Labels or numbers, NaN (or None, of labels) where missing.
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, where there is one target per row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in the fits and in their scores.
+        records, on_result
+            As in `PathSearchCV.fit`: fits that need not be made again, and a function that hears of each.
+
+        Returns
+        -------
+        self
+        """
+        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        targets, kinds = self._read(rows, y, task)
+        weights = row_weights(sample_weight, rows)
+        counted = counted_rows(weights, len(rows))[targets.rows]
+        values = np.asarray(y)
+        n_columns = 1 if values.ndim == 1 else values.shape[1]
+        if isinstance(self.scoring, str) and len(targets.rows) < n_columns * len(np.unique(targets.rows)):
+            raise ValueError(
+                f"scoring={self.scoring!r} cannot leave missing targets out; use None, or a callable that can"
+            )
+        random = check_random_state(self.random_state)
+        model = self._make_model(random)
+        some = replace(
+            targets, rows=targets.rows[counted], tasks=targets.tasks[counted], values=targets.values[counted]
+        )
+        folds = multitask_folds(self.cv, rows, some, kinds[counted], random)
+        metadata = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
+        return self._search_lists(
+            model, keep_frame(X, rows), keep_frame(y, values), folds, metadata, records=records, on_result=on_result
+        )
+
+    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
+        """Return the targets, and for each what must be seen in every training part."""
+        raise NotImplementedError
+
+    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
+        """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
+        return self._best().predict(X, task)
+
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Return the accuracy, or R², over all observed targets, pooled, whatever ``scoring`` is."""
+        return self._best().score(X, y, task, sample_weight)
+
+
+@persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
+class MultiTaskILSVMClassifierCV(TaskSearch):
     """MT-iLSVM for labels whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -111,10 +160,8 @@ prior_variance, max_iter, tol
     MultiLabelThresholdCV : Chooses thresholds for rare labels.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{name: MultiTaskILSVMClassifier._parameter_constraints[name] for name in CLASSIFIER_PARAMETERS},
-        **SEARCH_CONSTRAINTS,
-    }
+    _model = MultiTaskILSVMClassifier
+    _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMClassifier, LISTS)
 
     def __init__(
         self,
@@ -169,65 +216,19 @@ prior_variance, max_iter, tol
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
-        """Try every combination on every fold, and refit the best.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels, NaN or None where missing.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, where there is one label per row.
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
         targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
         labels = read_labels(targets)
         first = np.concatenate([[0], np.cumsum(labels.widths)])
-        base = MultiTaskILSVMClassifier(
-            self.n_components, **{name: getattr(self, name) for name in CLASSIFIER_PARAMETERS}
-        )
-        search_multitask(self, base, X, y, task, targets, first[targets.tasks] + labels.codes)
-        return self
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components)."""
-        return fitted_best(self, X).transform(X)
+        return targets, first[targets.tasks] + labels.codes
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores, as `MultiTaskILSVMClassifier.decision_function` does."""
-        return fitted_best(self, X).decision_function(X, task)
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
-        return fitted_best(self, X).predict(X, task)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return the accuracy over all observed labels, whatever ``scoring`` is."""
-        return fitted_best(self, X).score(X, y, task, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.classifier_tags.multi_label = True
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.best_estimator_.components_)
+        return self._best().decision_function(X, task)
 
 
-@persistable(skip=("cv", "scoring"))  # either may be an object of any class
-class MultiTaskILSVMRegressorCV(
-    Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
-):
+@persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
+class MultiTaskILSVMRegressorCV(TaskSearch):
     """MT-iLSVM for numbers whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -272,10 +273,8 @@ prior_variance, max_iter, tol
     MultiTaskILSVMRegressor : One setting.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{name: MultiTaskILSVMRegressor._parameter_constraints[name] for name in REGRESSOR_PARAMETERS},
-        **SEARCH_CONSTRAINTS,
-    }
+    _model = MultiTaskILSVMRegressor
+    _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMRegressor, LISTS)
 
     def __init__(
         self,
@@ -328,49 +327,6 @@ prior_variance, max_iter, tol
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> Self:
-        """Try every combination on every fold, and refit the best.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Numbers, NaN where missing.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, where there is one target per row.
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+    def _read(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
         targets = read_targets(y, task, X, numeric=True)
-        base = MultiTaskILSVMRegressor(
-            self.n_components, **{name: getattr(self, name) for name in REGRESSOR_PARAMETERS}
-        )
-        search_multitask(self, base, X, y, task, targets, targets.tasks)
-        return self
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components)."""
-        return fitted_best(self, X).transform(X)
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
-        return fitted_best(self, X).predict(X, task)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return R² over all observed targets, pooled, whatever ``scoring`` is."""
-        return fitted_best(self, X).score(X, y, task, sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.best_estimator_.components_)
+        return targets, targets.tasks

@@ -17,9 +17,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
+from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import Labels, read_labels
-from regbayes.estimators._multitask_search import multitask_folds
-from regbayes.estimators._search import Fold, searching
+from regbayes.estimators._search import Fold, Samples, fit_quietly
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.metrics import task_accuracy
 
@@ -185,8 +185,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 def _score_fold(estimator: Any, X: Any, y: NDArray[Any], fold: Fold, n_labels: int) -> Floats:
     """Fit to one part and score the other."""
     train, test = fold
-    with searching():
-        fitted = clone(estimator).fit(_safe_indexing(X, train), y[train])
+    fitted = fit_quietly(clone(estimator), Samples(_safe_indexing(X, train), y[train]))
     return _responses(fitted, _safe_indexing(X, test), n_labels)
 
 

@@ -1,0 +1,452 @@
+"""`PathSearchCV`: any estimator with parameters chosen by cross-validation, fits going on from one another."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone, is_classifier
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils._metadata_requests import _routing_enabled
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.metadata_routing import UNUSED, MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+from tqdm import tqdm
+
+from regbayes._registry import Saveable, persistable
+from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._search import (
+    GridEdgeWarning,
+    Plan,
+    Samples,
+    Scorer,
+    accepted,
+    check_lists,
+    describe_edges,
+    iter_records,
+    make_plan,
+    refit,
+    resolve_scorers,
+    summarize,
+    usable_records,
+)
+from regbayes.estimators.search_records import FoldRecord, OutOfFold, SearchInterrupted, setting_key
+
+OnResult = Callable[[FoldRecord], object]
+
+
+def best_has(method: str) -> Callable[[Any], bool]:
+    """Return a check that an estimator to search, or the one that was found, has a method."""
+
+    def has(search: PathSearchCV) -> bool:
+        return search.refit is not False and hasattr(search._searched(), method)
+
+    return has
+
+
+def copy_tags(tags: Any, model: Any) -> Any:
+    """Return the tags of a search: it takes and says what its model does."""
+    inner = get_tags(model)
+    tags.estimator_type = inner.estimator_type
+    tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+    tags.transformer_tags = inner.transformer_tags
+    tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+    return tags
+
+
+class BaseSearch(Saveable, BaseEstimator):
+    """A search that is itself an estimator: it predicts as the best estimator that it found.
+
+    Subclasses make a `Plan` and call `_search`. All fitted attributes of the best estimator are here too, and so are
+    the values chosen: the attribute ``C_`` is the C of ``best_params_``.
+    """
+
+    __metadata_request__fit: ClassVar[dict[str, Any]] = {"records": UNUSED, "on_result": UNUSED}
+
+    def _search(
+        self,
+        plan: Plan,
+        samples: Samples,
+        lists: Mapping[str, str],
+        *,
+        records: Iterable[FoldRecord] | None,
+        on_result: OnResult | None,
+        chooser: str = "score",
+        refitted: bool = True,
+        along_path: bool = False,
+    ) -> Self:
+        """Make the fits, keep the results, and fit the best setting to all rows.
+
+        Parameters
+        ----------
+        lists : mapping
+            From the parameter to what the user calls the list of its values.
+        chooser : str
+            The score that chooses.
+        refitted, along_path : bool
+            Whether the best setting is fitted to all rows, and whether along its path.
+        """
+        self.__dict__.pop("best_estimator_", None)
+        done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)
+        self.records_ = list(done.values())
+        self.cv_results_ = summarize(plan, done)
+        mean = self.cv_results_[f"mean_test_{chooser}"]
+        if np.all(np.isnan(mean)):
+            if interrupted:
+                raise SearchInterrupted(self.records_)
+            raise ValueError("no setting has a score: those of all settings are NaN on some fold")
+        self.n_splits_ = len(plan.folds)
+        self.scorer_ = plan.scorers
+        self.best_index_ = best = int(np.nanargmax(mean))
+        self.best_params_ = dict(plan.settings[best])
+        self.best_score_ = float(mean[best])
+        key = setting_key(self.best_params_)
+        self.out_of_fold_ = OutOfFold.collect([done[key, fold] for fold in range(len(plan.folds))])
+        if interrupted:
+            warnings.warn(
+                f"{type(self).__name__} was interrupted after {len(done)} of {len(plan.settings) * len(plan.folds)} "
+                f"fits; the best setting of the {np.sum(~np.isnan(mean))} that were tried on every fold is "
+                f"{self.best_params_}.",
+                InterruptedWarning,
+                stacklevel=3,
+            )
+        else:
+            for edge in describe_edges(self.cv_results_, best, chooser, lists):
+                warnings.warn(f"{type(self).__name__}: the best {edge}.", GridEdgeWarning, stacklevel=3)
+        if refitted:
+            began = time.perf_counter()
+            path = plan.path_to(best) if along_path else [plan.settings[best]]
+            self.best_estimator_ = refit(plan, samples, path, self.n_jobs)
+            self.refit_time_ = time.perf_counter() - began
+        return self
+
+    def _gather(
+        self, plan: Plan, samples: Samples, done: dict[tuple[str, int], FoldRecord], on_result: OnResult | None
+    ) -> tuple[dict[tuple[str, int], FoldRecord], bool]:
+        """Return all records, those that are done among them, and whether Ctrl-C ended the fits early."""
+        found = iter_records(plan, samples, n_jobs=self.n_jobs, done=done)
+        done = dict(done)
+        total = len(plan.settings) * len(plan.folds)
+        name = type(self).__name__
+        with tqdm(initial=len(done), total=total, desc=name, unit="fit", disable=not self.verbose) as bar:
+            try:
+                for record in found:
+                    done[record.key] = record
+                    bar.update()
+                    if on_result is not None:
+                        on_result(record)
+            except KeyboardInterrupt:
+                return done, True
+            finally:
+                found.close()  # ends the processes that are still fitting
+        return done, False
+
+    def __getattr__(self, name: str) -> Any:
+        state = vars(self)
+        if name.endswith("_") and not name.startswith("_"):
+            if name[:-1] in state.get("best_params_", ()):
+                return state["best_params_"][name[:-1]]
+            if "best_estimator_" in state:
+                return getattr(state["best_estimator_"], name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        fitted = [name for name in vars(vars(self).get("best_estimator_", object)) if name.endswith("_")]
+        chosen = [f"{name}_" for name in vars(self).get("best_params_", ())]
+        return sorted({*super().__dir__(), *chosen, *(name for name in fitted if not name.startswith("_"))})
+
+    def _best(self) -> Any:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
+
+@persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
+class PathSearchCV(MetaEstimatorMixin, BaseSearch):
+    """Chooses the parameters of an estimator by cross-validation, with warm starts along one of them.
+
+    Every combination of the listed values is tried on every fold, and the best is fitted to all rows. With ``along``,
+    fits that differ in that parameter alone form a path: each goes on from the last one on its fold, which is faster
+    than to begin anew. Results arrive one by one and can be kept: a search that was interrupted goes on where it was.
+
+    Parameters
+    ----------
+    estimator : estimator
+        What is fitted; it is cloned.
+    param_grid : dict
+        From names of parameters to lists of values.
+    along : str or None, default=None
+        The parameter that paths go along; its values are numbers. The estimator must have ``warm_start`` (for
+        ``along="step__C"`` of a pipeline, that step must). None: every fit has its own start.
+    descending : bool, default=False
+        Whether paths go from the largest value down.
+    cv : int, splitter or iterable, default=None
+        Folds, as in scikit-learn; 5 by default, stratified for classifiers.
+    scoring : str, callable, list, dict or None, default=None
+        As in scikit-learn: a name, a function of (estimator, X, y), or several under their names; None is the
+        estimator's ``score``.
+    refit : bool or str, default=True
+        Whether to fit the best setting to all rows. Of several scores, the name of the one that chooses.
+    refit_path : bool, default=True
+        Whether that fit goes along the path too, as the fits did that were scored, or begins anew.
+    random_state : int, RandomState instance or None, default=None
+        For the estimator, all of whose fits have the same; None leaves its own.
+    n_jobs : int or None, default=None
+        Processes over paths and folds; threads of the last fit, where the estimator has ``n_jobs`` and it is not set.
+    verbose : int, default=0
+        Whether to show a progress bar with the time left.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        Fitted to all rows; its fitted attributes are here too.
+    best_params_ : dict
+        The values chosen; each is here under its own name too, as in ``C_``.
+    best_score_ : float
+        Mean score of the best setting over the folds.
+    best_index_ : int
+        Its place in ``cv_results_``.
+    cv_results_ : dict of arrays
+        One entry per setting, as in scikit-learn: ``params``, ``param_...``, ``split0_test_score`` ...,
+        ``mean_test_score``, ``std_test_score``, ``rank_test_score``, times, and ``mean_n_features``, how many latent
+        features were in use. Of several scores each has its name in the place of ``score``.
+    out_of_fold_ : OutOfFold
+        What the fits of the best setting said of the rows that they had not seen: ``rows``, ``predictions`` and
+        ``decisions``.
+    records_ : list of FoldRecord
+        One for each setting and fold; not saved with the search.
+    refit_time_ : float
+        Seconds of the last fit.
+    n_splits_ : int
+        Folds.
+    scorer_ : dict
+        The scorers by name; None is the estimator's ``score``.
+
+    See Also
+    --------
+    ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV : The same with lists that do well.
+    regbayes.search : Records of a search in files.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from regbayes import ILSVMClassifier, PathSearchCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> grid = {"C": [0.03, 0.3, 3.0], "temperature": [0.05, 0.2]}
+    >>> search = PathSearchCV(
+    ...     ILSVMClassifier(8, max_iter=20), grid, along="C", descending=True, cv=3, random_state=0
+    ... )
+    >>> heard = []
+    >>> search = search.fit(X[::2], y[::2], on_result=lambda record: heard.append(record.fold))
+    >>> len(heard), sorted(search.best_params_)
+    (18, ['C', 'temperature'])
+    >>> bool(search.score(X[1::2], y[1::2]) > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "get_params", "set_params"])],
+        "param_grid": [dict],
+        "along": [str, None],
+        "descending": ["boolean"],
+        "cv": ["cv_object"],
+        "scoring": [str, callable, list, tuple, dict, None],
+        "refit": ["boolean", str],
+        "refit_path": ["boolean"],
+        "random_state": ["random_state"],
+        "n_jobs": [Integral, None],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Mapping[str, Sequence[Any]],
+        *,
+        along: str | None = None,
+        descending: bool = False,
+        cv: Any = None,
+        scoring: Any = None,
+        refit: bool | str = True,
+        refit_path: bool = True,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.along = along
+        self.descending = descending
+        self.cv = cv
+        self.scoring = scoring
+        self.refit = refit
+        self.refit_path = refit_path
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        records: Iterable[FoldRecord] | None = None,
+        on_result: OnResult | None = None,
+        **metadata: Any,
+    ) -> Self:
+        """Try every setting on every fold, and fit the best to all rows.
+
+        Ctrl-C ends the search. If some settings were tried on every fold by then, the best of them is fitted, with a
+        warning; otherwise `regbayes.search.SearchInterrupted`, a KeyboardInterrupt, carries the records.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+        records : iterable of FoldRecord, default=None
+            Of an earlier search on the same rows and folds: its fits are not made again, except where one that is
+            missing goes on from them.
+        on_result : callable, default=None
+            Is called with the record of each fit as it arrives.
+        **metadata : array-like of shape (n_samples,)
+            Given to the estimator's ``fit``, fold by fold; to ``score``, ``predict`` and scorers where they name it
+            among their parameters, as ``sample_weight`` and ``task``. ``groups`` are for ``cv``. With scikit-learn's
+            metadata routing enabled, the requests decide.
+
+        Returns
+        -------
+        self
+        """
+        X, y = indexable(X, y)
+        lists = {name: f"param_grid[{name!r}]" for name in self.param_grid}
+        estimator = self._seeded()
+        self._check_grid(estimator, lists)
+        scorers = resolve_scorers(estimator, self.scoring)
+        chooser = self._choose_score(scorers)
+        metadata = {name: value for name, value in metadata.items() if value is not None}
+        samples, of_split = self._route(X, y, estimator, scorers, metadata)
+        folds = check_cv(self.cv, y, classifier=is_classifier(estimator)).split(X, y, **of_split)
+        plan = make_plan(estimator, self.param_grid, folds, scorers, along=self.along, descending=self.descending)
+        return self._search(
+            plan,
+            samples,
+            lists,
+            records=records,
+            on_result=on_result,
+            chooser=chooser,
+            refitted=self.refit is not False,
+            along_path=self.refit_path,
+        )
+
+    def _seeded(self) -> Any:
+        """Return the estimator with the seed of this search, where it has one, in every step of a pipeline."""
+        estimator = clone(self.estimator)
+        if self.random_state is None:
+            return estimator
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        names = [name for name in estimator.get_params() if name.rpartition("__")[2] == "random_state"]
+        return estimator.set_params(**dict.fromkeys(names, seed))
+
+    def _check_grid(self, estimator: Any, lists: Mapping[str, str]) -> None:
+        if not self.param_grid:
+            raise ValueError("param_grid is empty; it must have at least one parameter and its values")
+        known = estimator.get_params()
+        for name, values in self.param_grid.items():
+            if name not in known:
+                raise ValueError(f"{name!r} in param_grid is no parameter of {type(estimator).__name__}")
+            if isinstance(values, str) or not hasattr(values, "__len__"):
+                raise TypeError(f"{lists[name]} must be a list of values, got {values!r}")
+        if self.along is not None and self.along not in self.param_grid:
+            raise ValueError(f"along={self.along!r} is not in param_grid; it has {', '.join(self.param_grid)}")
+        check_lists(estimator, self.param_grid, lists, self.along, caller=type(self).__name__)
+
+    def _choose_score(self, scorers: Mapping[str, Scorer]) -> str:
+        if isinstance(self.refit, str):
+            if self.refit not in scorers:
+                raise ValueError(f"refit={self.refit!r} is no score; there are {', '.join(scorers)}")
+            return self.refit
+        if len(scorers) > 1:
+            raise ValueError(f"refit must name the score that chooses, one of {', '.join(scorers)}")
+        return next(iter(scorers))
+
+    def _route(
+        self, X: Any, y: Any, estimator: Any, scorers: Mapping[str, Scorer], metadata: Mapping[str, Any]
+    ) -> tuple[Samples, dict[str, Any]]:
+        """Say which method is given which metadata; the second part is for the splitter."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", **metadata)
+            of_score = {
+                name: routed.estimator.score if scorer is None else routed.get(_routed_name(name), {}).get("score", {})
+                for name, scorer in scorers.items()
+            }
+            return Samples(X, y, routed.estimator.fit, routed.estimator.predict, of_score), routed.splitter.split
+        of_split = {name: value for name, value in metadata.items() if name == "groups"}
+        others = {name: value for name, value in metadata.items() if name != "groups"}
+        of_predict = accepted(estimator.predict, others) if hasattr(estimator, "predict") else {}
+        of_score = {
+            name: accepted(estimator.score if scorer is None else scorer, others) for name, scorer in scorers.items()
+        }
+        return Samples(X, y, others, of_predict, of_score), of_split
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Say who may be given metadata: the estimator, the scorers and the splitter."""
+        calls = MethodMapping().add(caller="fit", callee="fit").add(caller="fit", callee="predict")
+        scorers = resolve_scorers(self.estimator, self.scoring)
+        if None in scorers.values():
+            calls.add(caller="fit", callee="score")
+        for method in ("predict", "decision_function", "score", "transform"):
+            calls.add(caller=method, callee=method)
+        router = MetadataRouter(owner=self).add(estimator=self.estimator, method_mapping=calls)
+        for name, scorer in scorers.items():
+            if hasattr(scorer, "get_metadata_routing"):
+                scoring = MethodMapping().add(caller="fit", callee="score")
+                router.add(**{_routed_name(name): scorer}, method_mapping=scoring)
+        splitting = MethodMapping().add(caller="fit", callee="split")
+        return router.add(splitter=check_cv(self.cv), method_mapping=splitting)
+
+    def _searched(self) -> Any:
+        return vars(self).get("best_estimator_", self.estimator)
+
+    @available_if(best_has("predict"))
+    def predict(self, X: Any, **metadata: Any) -> NDArray[Any]:
+        """Predict with the best estimator."""
+        return self._best().predict(X, **metadata)
+
+    @available_if(best_has("decision_function"))
+    def decision_function(self, X: Any, **metadata: Any) -> Any:
+        """Return the scores of the best estimator."""
+        return self._best().decision_function(X, **metadata)
+
+    @available_if(best_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of the best estimator."""
+        return self._best().predict_proba(X)
+
+    @available_if(best_has("transform"))
+    def transform(self, X: Any) -> Any:
+        """Return the features of the best estimator."""
+        return self._best().transform(X)
+
+    @available_if(best_has("transform"))
+    def fit_transform(self, X: Any, y: Any = None, **given: Any) -> Any:
+        """Search, and return the features of the same rows."""
+        return self.fit(X, y, **given).transform(X)
+
+    @available_if(best_has("score"))
+    def score(self, X: Any, y: Any = None, **metadata: Any) -> float:
+        """Return the best estimator's own score, whatever ``scoring`` is."""
+        return float(self._best().score(X, y, **metadata))
+
+    def __sklearn_tags__(self) -> Any:
+        return copy_tags(super().__sklearn_tags__(), self.estimator)
+
+
+def _routed_name(score: str) -> str:
+    return f"scorer_{score}"

@@ -1,0 +1,229 @@
+"""Records of a search: what each fit scored and said of rows that it had not seen, kept in memory or in a file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._registry import persistable
+from regbayes._types import Floats, Integers
+
+__all__ = ["FoldRecord", "OutOfFold", "SearchInterrupted", "best_so_far", "read_records", "write_records"]
+
+Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FoldRecord:
+    """One setting on one fold."""
+
+    params: Setting
+    fold: int
+    scores: Mapping[str, float]  # by the name of the scorer, "score" where there is one
+    fit_seconds: float
+    score_seconds: float
+    n_features: int | None  # in use after the fit; None where the estimator does not say
+    rows: Integers  # (n,): the rows of the fold that were left out of the fit
+    predictions: NDArray[Any] | None  # (n,) or (n, outputs): what the fit said of them
+    decisions: Floats | None  # (n,) or (n, k): decision values, or probabilities; of several outputs side by side
+
+    @property
+    def score(self) -> float:
+        """The score, or the first of several."""
+        return next(iter(self.scores.values()))
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells the record from others of its search."""
+        return setting_key(self.params), self.fold
+
+
+@persistable
+@dataclass(frozen=True)
+class OutOfFold:
+    """What the fits of one setting said of the rows that they had not seen, fold by fold put together."""
+
+    rows: Integers  # (n,): in order; a row that was left out several times is there as often
+    predictions: NDArray[Any] | None  # (n,) or (n, outputs)
+    decisions: Floats | None  # (n,) or (n, k)
+
+    @classmethod
+    def collect(cls, records: Sequence[FoldRecord]) -> OutOfFold:
+        """Put the folds of one setting together."""
+        rows = np.concatenate([record.rows for record in records])
+        order = np.argsort(rows, kind="stable")
+        predictions = _stack([record.predictions for record in records], order)
+        return cls(rows[order], predictions, _stack([record.decisions for record in records], order))
+
+
+def _stack(parts: Sequence[NDArray[Any] | None], order: Integers) -> NDArray[Any] | None:
+    """Put the folds' arrays together; None where one is missing or a fold has seen fewer classes than another."""
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts) or len({part.shape[1:] for part in found}) > 1:
+        return None
+    return np.concatenate(found)[order]
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C before any setting had been tried on every fold.
+
+    Attributes
+    ----------
+    records : list of FoldRecord
+        Of the fits that were done; ``fit(..., records=...)`` goes on from them.
+    """
+
+    def __init__(self, records: Sequence[FoldRecord]) -> None:
+        super().__init__(f"interrupted after {len(records)} fits, before a setting had been tried on every fold")
+        self.records = list(records)
+
+
+def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Setting:
+    """Return the setting with the best mean score among those that were tried on most folds.
+
+    What a search that was interrupted early knows. ``score`` names one of several; None is the first.
+
+    Raises
+    ------
+    ValueError
+        If there is no record.
+    """
+    found: dict[str, list[FoldRecord]] = {}
+    for record in records:
+        found.setdefault(setting_key(record.params), []).append(record)
+    if not found:
+        raise ValueError("there is no record to choose from")
+    most = max(map(len, found.values()))
+
+    def mean(tried: list[FoldRecord]) -> float:
+        return float(np.mean([record.score if score is None else record.scores[score] for record in tried]))
+
+    return max((tried for tried in found.values() if len(tried) == most), key=mean)[0].params
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a parameter is a number; yes and no are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def setting_key(params: Mapping[str, Any]) -> str:
+    """Return a text that is the same for equal settings, also after a file has turned an integer into a float."""
+    return json.dumps({name: _plain(value) for name, value in params.items()}, sort_keys=True, default=repr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return float(value) if is_number(value) else value
+
+
+def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *, append: bool = False) -> None:
+    """Write records to a file of JSON lines, one for each.
+
+    Parameters
+    ----------
+    records : iterable of FoldRecord
+    path : str or path-like
+    append : bool, default=False
+        Whether to go on at the end of the file: a search that appends each record as it arrives can be resumed from
+        what was written, whatever ended it.
+
+    Raises
+    ------
+    ValueError
+        If a setting holds what JSON has no word for: an estimator, a function.
+    """
+    with Path(path).open("a" if append else "w", encoding="utf-8") as file:
+        for record in records:
+            file.write(_encode(record) + "\n")
+
+
+def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
+    """Read the records that `write_records` wrote; a last line that was cut short is left out.
+
+    Raises
+    ------
+    ValueError
+        If a line is no record; the message says which.
+    """
+    found = []
+    *lines, _ = (
+        Path(path).read_text(encoding="utf-8").split("\n")
+    )  # after the last line break: nothing, or a line cut short
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(_decode(line))
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+            raise ValueError(f"line {number} of {os.fspath(path)} is no record of a search: {error}") from None
+    return found
+
+
+def _encode(record: FoldRecord) -> str:
+    body = {
+        "params": {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in record.params.items()
+        },
+        "fold": record.fold,
+        "scores": dict(record.scores),
+        "fit_seconds": record.fit_seconds,
+        "score_seconds": record.score_seconds,
+        "n_features": record.n_features,
+        "rows": _encode_array(record.rows),
+        "predictions": _encode_array(record.predictions),
+        "decisions": _encode_array(record.decisions),
+    }
+    try:
+        return json.dumps(body)
+    except TypeError:
+        raise ValueError(
+            f"a record of the setting {record.params} cannot be written: JSON has no word for it"
+        ) from None
+
+
+def _decode(line: str) -> FoldRecord:
+    body = json.loads(line)
+    rows = _decode_array(body["rows"])
+    if rows is None or rows.ndim != 1 or rows.dtype.kind != "i":
+        raise ValueError("rows are no list of integers")
+    for name in ("predictions", "decisions"):
+        body[name] = _decode_array(body[name])
+        if body[name] is not None and len(body[name]) != len(rows):
+            raise ValueError(f"{name} are not of as many rows as there are")
+    return FoldRecord(
+        dict(body["params"]),
+        int(body["fold"]),
+        {str(name): float(score) for name, score in body["scores"].items()},
+        float(body["fit_seconds"]),
+        float(body["score_seconds"]),
+        None if body["n_features"] is None else int(body["n_features"]),
+        rows,
+        body["predictions"],
+        body["decisions"],
+    )
+
+
+def _encode_array(values: NDArray[Any] | None) -> Any:
+    """Return an array as the bytes of a ``.npy`` file, or as a list where it holds objects: labels of several types."""
+    if values is None:
+        return None
+    if values.dtype.kind == "O":
+        return values.tolist()
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _decode_array(body: Any) -> NDArray[Any] | None:
+    if isinstance(body, str):
+        return np.lib.format.read_array(io.BytesIO(base64.b64decode(body, validate=True)), allow_pickle=False)
+    return None if body is None else np.array(body, dtype=object)
