@@ -49,6 +49,9 @@ EXCEPTIONS = {
 # A method such as `save` reaches up, when it is called and not before.
 LAZY_FROM_ANYWHERE = "persistence"
 
+# layer -> packages of its own extra: only commands import the modules that need them, once they are found installed
+EXTRA_OF_LAYER = {"cli": {"pandas", "typer"}}
+
 COMES_WITH_SCIKIT_LEARN = {"joblib", "threadpoolctl"}
 
 When = Literal["import", "call", "typing"]
@@ -117,7 +120,7 @@ def _verdict(found: Import, module: str, layer: str, dependencies: set[str]) -> 
         return None
     if layer == "_registry":
         return f"_registry imports {top}; it may use the standard library alone"
-    if found.when == "import" and top not in dependencies:
+    if found.when == "import" and top not in dependencies | EXTRA_OF_LAYER.get(layer, set()):
         return f"{top} is optional: import it inside the function that needs it"
     return None
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sklearn.pipeline import Pipeline
 
 import regbayes
 
@@ -41,11 +42,11 @@ def test_importing_the_package_alone_loads_nothing_heavy():
 def test_a_saved_model_loads_before_anything_else_was_imported(tmp_path):
     path = tmp_path / "model"
     from regbayes.cli.modelfile import ModelFile
-    from regbayes.cli.schema import Schema
     from regbayes.cli.targets import TargetSpec
 
     target = TargetSpec(("y",), "classifier", (False,))
-    ModelFile(regbayes.ILSVMClassifier(3), Schema(()), target, None, None, {}).save(path)
+    pipeline = Pipeline([("inputs", "passthrough"), ("model", regbayes.ILSVMClassifier(3))])
+    ModelFile(pipeline, target, None, {}).save(path)
     program = f"import regbayes; m = regbayes.load({str(path)!r}); print(type(m).__name__, type(m.estimator).__name__)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["ModelFile", "ILSVMClassifier"]

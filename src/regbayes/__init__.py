@@ -81,7 +81,13 @@ _MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-for _module in (*_HOMES, "regbayes.baselines", "regbayes.report.data", "regbayes.cli.modelfile"):
+for _module in (
+    *_HOMES,
+    "regbayes.estimators._scikit_learn_parts",
+    "regbayes.baselines",
+    "regbayes.report.data",
+    "regbayes.cli.modelfile",
+):
     declare_provider(_module)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regbayes.cli.app import main
+from regbayes.cli import main
 
 if __name__ == "__main__":
     main()

@@ -13,23 +13,28 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, overload
+from types import MappingProxyType
+from typing import Any
 
 __all__ = ["Registration", "Saveable", "class_named", "declare_provider", "persistable", "registration_of"]
 
-AnyClass = TypeVar("AnyClass", bound=type)
+Only = Mapping[str, tuple[str | None, ...]]
+Replace = Mapping[str, Callable[[Any], Any]]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Registration:
-    """How one class is written: the name it has in files, and the attributes left out of them."""
+    """How one class is written; the fields are the parameters of `persistable`."""
 
     cls: type
     name: str
     skip: frozenset[str]
+    only: Only
+    replace: Replace
 
 
 _BY_NAME: dict[str, Registration] = {}
@@ -37,23 +42,20 @@ _BY_CLASS: dict[type, Registration] = {}
 _PROVIDERS: list[str] = []
 
 
-@overload
-def persistable(cls: AnyClass, /) -> AnyClass: ...
-@overload
 def persistable(
-    cls: AnyClass, /, *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
-) -> AnyClass: ...
-@overload
-def persistable(
-    *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
-) -> Callable[[AnyClass], AnyClass]: ...
-def persistable(
-    cls: Any = None, /, *, name: str | None = None, aliases: Iterable[str] = (), skip: Iterable[str] = ()
+    cls: type | None = None,
+    /,
+    *,
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    only: Only = _NOTHING,
+    replace: Replace = _NOTHING,
 ) -> Any:
     """Allow a class in saved files; a decorator, or a call for a class written elsewhere.
 
     Enums are written by member name, dataclasses by their fields, and every other class by its attributes
-    (``vars`` and slots). Loading makes the object with ``object.__new__`` and puts the attributes back: neither
+    (``vars``). Loading makes the object with ``object.__new__`` and puts the attributes back: neither
     ``__init__`` nor ``__post_init__`` nor ``__setstate__`` runs. Subclasses are not covered: each class is
     registered by itself. On a dataclass this is the outermost decorator.
 
@@ -68,20 +70,26 @@ def persistable(
         Names that older files have for this class.
     skip : iterable of str
         Attributes that are not saved (caches, callbacks). In a dataclass they need a default.
+    only : mapping from str to tuple
+        The values that an attribute may have in a file, where others would be code or work like it.
+    replace : mapping from str to callable
+        Functions of attributes whose results are saved in their place.
 
     Raises
     ------
     TypeError
-        If instances cannot be rebuilt from their attributes: abstract classes, and subclasses of built-in types
-        such as ``tuple``, ``dict`` or ``ndarray``, whose content is not in attributes.
+        If instances cannot be rebuilt from their attributes: abstract classes, classes with slots, and subclasses of
+        built-in types such as ``tuple``, ``dict`` or ``ndarray``, whose content is not in attributes.
     ValueError
         If another class has the name.
     """
     if cls is None:
-        return lambda decorated: persistable(decorated, name=name, aliases=aliases, skip=skip)
+        return lambda decorated: persistable(
+            decorated, name=name, aliases=aliases, skip=skip, only=only, replace=replace
+        )
     _check_rebuildable(cls)
     top_package = cls.__module__.partition(".")[0]
-    entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip))
+    entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip), only, replace)
     names = (entry.name, *aliases)
     for known in names:
         holder = _BY_NAME.get(known)
@@ -96,7 +104,7 @@ def persistable(
 
 
 def _check_rebuildable(cls: Any) -> None:
-    """Refuse what `object.__new__` refuses: there the attributes are not the whole object."""
+    """Refuse slots, and what `object.__new__` refuses: there ``vars`` is not the whole object."""
     if not isinstance(cls, type):
         raise TypeError(f"persistable takes a class, got {cls!r}")
     if issubclass(cls, Enum):
@@ -105,6 +113,8 @@ def _check_rebuildable(cls: Any) -> None:
         object.__new__(cls)
     except TypeError as error:
         raise TypeError(f"{cls.__qualname__} cannot be rebuilt from its attributes: {error}") from None
+    if any(vars(base).get("__slots__") for base in cls.__mro__):
+        raise TypeError(f"{cls.__qualname__} cannot be rebuilt from its attributes: it has slots")
 
 
 def _same_definition(one: type, other: type) -> bool:
@@ -115,9 +125,8 @@ def _same_definition(one: type, other: type) -> bool:
 def declare_provider(module: str) -> None:
     """Name a module that registers classes when it is imported.
 
-    It is imported the first time a file holds a name that is not registered yet, so that a file can be loaded
-    before anything else was imported, while ``import regbayes`` stays light. The names come from code, never from
-    a file.
+    It is imported when a class or the name of one is not registered yet, so that a file can be loaded before anything
+    else was imported, while ``import regbayes`` stays light. The names come from code, never from a file.
     """
     if module not in _PROVIDERS:
         _PROVIDERS.append(module)
@@ -125,15 +134,29 @@ def declare_provider(module: str) -> None:
 
 def class_named(name: str) -> Registration | None:
     """Return the registration under a name found in a file, or None."""
-    if name not in _BY_NAME:
-        for module in _PROVIDERS:
-            importlib.import_module(module)
+    failure = _import_until(_BY_NAME, name)
+    if failure is not None and name not in _BY_NAME:  # perhaps it is in the module that needs an extra
+        raise failure
     return _BY_NAME.get(name)
 
 
 def registration_of(cls: type) -> Registration | None:
     """Return the registration of exactly this class (not of a base class), or None."""
+    _import_until(_BY_CLASS, cls)
     return _BY_CLASS.get(cls)
+
+
+def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | None:
+    """Import one provider after the other until the table has the key; return the first failure."""
+    failure = None
+    for module in _PROVIDERS:
+        if key in table:
+            break
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            failure = failure or error
+    return failure
 
 
 class Saveable:
@@ -154,6 +177,11 @@ class Saveable:
         regbayes.persistence.PersistenceError
             If something in the object cannot be saved (the message names the attribute) or the file cannot be
             written.
+
+        Notes
+        -----
+        A random generator in an attribute, such as a ``RandomState`` given as ``random_state``, is saved as None.
+        Predictions are the same; another `fit` of the loaded object draws anew.
         """
         # Persistence stands above every layer that uses this class, so it is imported when it is needed.
         from regbayes.persistence import save

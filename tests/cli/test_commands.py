@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zipfile
 
 import numpy as np
 import pytest
 
 from cli_tools import flowers, run_here
+from persistence_tools import VERSION_1
 from reference_tools import fits_its_rows
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.output import Output, jsonable
@@ -188,31 +188,18 @@ def test_unknown_categories_and_missing_values_are_said(folder):
     assert "categories that were not there in training ('moon')" in done.err
 
 
-def tampered(source, target, change) -> None:
-    """Write a model file again with its manifest changed."""
-    with zipfile.ZipFile(source) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members["manifest.json"] = change(members["manifest.json"])
-    with zipfile.ZipFile(target, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-
-
-def newer_format(manifest: bytes) -> bytes:
-    import hashlib
-
-    body = manifest.split(b'"manifest": ', 1)[1].rstrip()[:-1].replace(b'"format_version": 1', b'"format_version": 99')
-    return b'{"sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'",\n"manifest": ' + body + b"}\n"
-
-
 def test_model_files_that_are_not_to_be_trusted(folder):
-    model, bad = folder / "flowers.model", folder / "bad.model"
-    tampered(model, bad, lambda manifest: manifest.replace(b'"n_components": 4', b'"n_components": 5'))
-    cases = {"was altered": bad}
-    tampered(model, folder / "newer.model", newer_format)
-    cases["upgrade regbayes"] = folder / "newer.model"
-    (folder / "cut.model").write_bytes(model.read_bytes()[:-500])
-    cases["truncated or damaged"] = folder / "cut.model"
+    content = (folder / "flowers.model").read_bytes()
+    cases = {}
+    for message, name, changed in (
+        ("was altered", "bad.model", content.replace(b'"n_components": 4', b'"n_components": 5')),
+        ("upgrade regbayes", "newer.model", content.replace(b"regbayes 2 ", b"regbayes 99 ", 1)),
+        ("truncated or damaged", "cut.model", content[:-500]),
+    ):
+        assert changed != content
+        (folder / name).write_bytes(changed)
+        cases[message] = folder / name
+    cases["made by regbayes 0.1.0: fit again"] = VERSION_1 / "command_line.model"
     cases["not a regbayes file"] = folder / "flowers.csv"
     cases["there is no model file"] = folder / "none.model"
     from regbayes import ILSVMClassifier
@@ -311,7 +298,7 @@ def test_a_bug_is_called_one(folder, monkeypatch):
 
 
 def test_ctrl_c_before_anything_was_done(folder, monkeypatch):
-    monkeypatch.setattr("regbayes.cli.tables.read_table", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("regbayes.cli.training.read_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
     assert done.code == ExitCode.INTERRUPTED
     assert "error: interrupted" in done.err

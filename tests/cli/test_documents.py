@@ -13,17 +13,20 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 from cli_tools import LAW, SPORT, document, run_here, write_mails
 from regbayes.cli.documents import read_documents
 from regbayes.cli.errors import BadDataError, UserError
-from regbayes.cli.tables import Table, read_table
-from regbayes.cli.words import LONGEST_WORD, TOKEN, WordSchema, WordWishes, learn_words
+from regbayes.cli.output import Output
+from regbayes.cli.tables import Table, make_frame, read_table
+from regbayes.cli.words import LONGEST_WORD, TOKEN, WordCounts, learn_words
 from regbayes.datasets import load_20newsgroups
 
 QUICK = ("--no-cv", "--n-components", 3, "--max-iter", 15)
 
 
 def table_of(texts: list[str | None], **columns: list) -> Table:
-    named = {"text": texts, **columns}
-    arrays = [np.array(values, dtype=object) for values in named.values()]
-    return Table(tuple(named), tuple(arrays), "t.csv")
+    return Table(make_frame({"text": texts, **columns}.items()), "t.csv")
+
+
+def quiet() -> Output:
+    return Output(quiet=True)
 
 
 def test_a_folder_is_read_as_scikit_learn_reads_it(tmp_path):
@@ -155,22 +158,23 @@ def test_quotation_marks_between_tabs_need_not_pair(tmp_path):
 
 def test_several_columns_of_text_are_joined():
     table = table_of(["a film", None], body=["with a plot", "a book"])
-    schema, counts = learn_words(table, WordWishes(("text", "body"), stop_words="none"), lambda _: None, pytest.fail)
-    assert schema.words == ("book", "film", "plot", "with")
+    words, counts = learn_words(table, ["text", "body"], quiet(), stop_words="none")
+    assert words.words == ["book", "film", "plot", "with"]
     assert counts.toarray().tolist() == [[0, 1, 1, 1], [1, 0, 0, 0]]
 
 
-def test_words_are_those_of_scikit_learns_counter():
+def test_words_are_those_of_scikit_learns_counter(capsys):
     texts = [document(words, np.random.default_rng(i)) for i in range(60) for words in (SPORT, LAW)]
     texts[0] += " rareword 1984 " + "x" * (LONGEST_WORD + 1)
-    said: list[str] = []
-    schema, counts = learn_words(table_of(texts), WordWishes(("text",)), said.append, pytest.fail)
+    words, counts = learn_words(table_of(texts), ["text"], Output())
     theirs = CountVectorizer(stop_words="english", min_df=3, token_pattern=TOKEN)
     expected = theirs.fit_transform(texts)
-    assert schema.words == tuple(theirs.get_feature_names_out())
+    assert words.words == theirs.get_feature_names_out().tolist()
     np.testing.assert_array_equal(counts.toarray(), expected.toarray())
-    assert said == ["12 words of 18: English stop words left out, those in fewer than 3 documents left out"]
-    np.testing.assert_array_equal(schema.encode(table_of(texts), pytest.fail).toarray(), expected.toarray())
+    said = "12 words of 18: English stop words left out, those in fewer than 3 documents left out\n"
+    assert capsys.readouterr().err == said
+    np.testing.assert_array_equal(words.encode(table_of(texts)).toarray(), expected.toarray())
+    np.testing.assert_array_equal(words.transform(table_of(texts).frame).toarray(), expected.toarray())
 
 
 def test_words_can_be_chosen_otherwise(tmp_path):
@@ -184,8 +188,8 @@ def test_words_can_be_chosen_otherwise(tmp_path):
         "two": {"stop_words": "none", "max_words": 2},
         "often": {"stop_words": "none", "min_df": 2},
     }.items():
-        schema, _ = learn_words(table_of(texts), WordWishes(("text",), **wishes), lambda _: None, pytest.fail)
-        found[name] = set(schema.words)
+        words, _ = learn_words(table_of(texts), ["text"], quiet(), **wishes)
+        found[name] = set(words.words)
     everything = {"haus", "und", "hof", "garten", "wald"}
     assert found["none"] == everything
     assert found["auto"] == everything - {"und", "haus"}  # in three of four documents or more
@@ -194,27 +198,27 @@ def test_words_can_be_chosen_otherwise(tmp_path):
     assert found["often"] == {"haus", "und", "garten"}
     assert not ENGLISH_STOP_WORDS & everything
     with pytest.raises(UserError, match="--stop-words must be"):
-        learn_words(table_of(texts), WordWishes(("text",), stop_words="german"), pytest.fail, pytest.fail)
+        learn_words(table_of(texts), ["text"], quiet(), stop_words="german")
 
 
 def test_text_without_spaces_is_pointed_out():
-    heard: list[str] = []
+    output = quiet()
     whole, cut = ["我喜欢这个电影", "这个电影很糟糕"], ["我 喜欢 这个 电影", "这个 电影 很 糟糕"]
     for texts in (cut, whole):
-        learn_words(table_of(texts), WordWishes(("text",), stop_words="none"), lambda _: None, heard.append)
-    assert len(heard) == 1
-    assert "must be cut into words first" in heard[0]
+        learn_words(table_of(texts), ["text"], output, stop_words="none")
+    assert len(output.warnings) == 1
+    assert "must be cut into words first" in output.warnings[0]
 
 
 def test_a_letter_counts_in_every_form():
-    schema = WordSchema(("text",), ("café",))
+    words = WordCounts(["café"], ["text"])
     texts = ["CAFÉ", unicodedata.normalize("NFD", "café"), "cafe café"]
-    assert schema.encode(table_of(texts), pytest.fail).toarray().tolist() == [[1], [1], [1]]
+    assert words.encode(table_of(texts)).toarray().tolist() == [[1], [1], [1]]
 
 
 def test_counts_are_matched_by_their_words():
-    schema = WordSchema((), ("b", "c", "a"))
-    table = Table((), (), "t.npz", counts=csr_array(np.array([[1, 2, 9], [0, 3, 0]])), words=("a", "b", "x"))
-    np.testing.assert_array_equal(schema.encode(table, pytest.fail).toarray(), [[2, 0, 1], [3, 0, 0]])
+    words = WordCounts(["b", "c", "a"])
+    table = Table(make_frame([]), "t.npz", counts=csr_array(np.array([[1, 2, 9], [0, 3, 0]])), words=("a", "b", "x"))
+    np.testing.assert_array_equal(words.encode(table).toarray(), [[2, 0, 1], [3, 0, 0]])
     with pytest.raises(UserError, match=r"say which column of t\.csv holds the text, with --text"):
-        schema.encode(table_of(["a b"]), pytest.fail)
+        words.encode(table_of(["a b"]))

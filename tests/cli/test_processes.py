@@ -33,12 +33,33 @@ def folder(tmp_path_factory):
 
 def test_help_is_quick_and_loads_nothing_heavy():
     program = (
-        "import sys\nfrom regbayes.cli.app import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "import sys\nfrom regbayes.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
         "    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "regbayes demo" in done.stdout
     assert not {"numpy", "scipy", "sklearn", "numba", "pandas"} & set(done.stderr.split())
+
+
+BLOCKED = "import sys; sys.modules |= dict.fromkeys({names!r}); "
+
+
+@pytest.mark.parametrize("names", [("typer",), ("rich",), ("pandas",), ("pandas", "rich", "typer")], ids=", ".join)
+def test_without_the_extra_one_line_says_how_to_get_it(names):
+    program = BLOCKED.format(names=names) + "import runpy; runpy.run_module('regbayes', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert done.stdout == ""
+    assert done.stderr == f"error: the regbayes command needs {', '.join(names)}: pip install 'regbayes[cli]'\n"
+
+
+def test_a_model_file_is_read_without_the_extra(folder):
+    program = BLOCKED.format(names=("pandas", "rich", "typer")) + (
+        "import regbayes; model = regbayes.load('flowers.model'); print(model.inputs.get_feature_names_out()[0]); "
+        "print(type(model.estimator).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["size", "ILSVMClassifier"]
 
 
 def test_predict_from_stdin(folder):

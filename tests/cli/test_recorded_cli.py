@@ -99,8 +99,8 @@ OPTIONS = {
         *("--cv", "--no-cv", "--folds", "--n-components", "--C", "--temperature", "--include-inputs"),
         *("--features-only", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
     ],
-    "predict": ["model", "data", "--output", "-o", "--keep", "--scores", "--features", *READING, "--text", *SAYING],
-    "evaluate": ["model", "data", *READING, "--text", *SAYING],
+    "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
+    "evaluate": ["model", "data", "--text", *READING, *SAYING],
     "report": ["model", "--output", "-o", *SAYING],
     "reproduce": ["what", "--quick", "--output", "-o", "--seeds", "--jobs", "-j", "--fresh", *SAYING],
 }

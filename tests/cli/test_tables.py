@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file
 
 from regbayes.cli.errors import BadDataError, MissingPieceError
-from regbayes.cli.tables import ReadOptions, Table, check_size, format_of, read_table
+from regbayes.cli.tables import Table, check_size, format_of, read_table
 
 FIELDS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
@@ -29,7 +29,7 @@ def write(tmp_path, content, name="data.csv"):
 
 
 def read(tmp_path, content, name="data.csv", **options) -> Table:
-    return read_table(write(tmp_path, content, name), ReadOptions(**options))
+    return read_table(write(tmp_path, content, name), **options)
 
 
 @settings(max_examples=40)
@@ -221,4 +221,4 @@ def test_there_is_no_file_or_it_is_a_folder(tmp_path):
 
 def test_what_does_not_fit_into_memory_is_refused():
     with pytest.raises(BadDataError, match="as dense numbers take 80 GB"):
-        check_size(10**6, 10**4, "large.libsvm")
+        check_size((10**6, 10**4), "large.libsvm")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from regbayes.cli.errors import BadDataError, UserError
-from regbayes.cli.tables import Table
+from regbayes.cli.tables import Table, make_frame
 from regbayes.cli.targets import as_labels, choose_targets, decide, target_values, task_values
 
 COLUMNS = {
@@ -20,7 +22,11 @@ COLUMNS = {
     "same": np.ones(40),
     "empty": np.full(40, np.nan),
 }
-TABLE = Table(tuple(COLUMNS), tuple(COLUMNS.values()), "t.csv", groups={"both": ("word", "flag")})
+TABLE = Table(make_frame(COLUMNS.items()), "t.csv", groups={"both": ("word", "flag")})
+
+
+def table_of(source: str = "t.csv", **columns) -> Table:
+    return Table(make_frame(columns.items()), source)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +48,35 @@ def test_the_kind_follows_from_the_target(names, kind, why):
     assert why in said
 
 
+RATINGS = {
+    "stars": np.array([1.0, 2, 3, 4, 5] * 8),
+    "mood": np.array([-1.0, 0, 1, np.nan] * 10),
+    "code": np.array([101.0, 205, 999, 101] * 10),
+    "flag": COLUMNS["flag"],
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "of_texts", "kind", "said"),
+    [
+        (("stars",), False, "classifier", "5 different whole numbers (--kind regressor if they are amounts)"),
+        (("stars",), True, "regressor", "whole numbers, read as a rating (--kind classifier if they are classes)"),
+        (("mood",), True, "regressor", "3 different whole numbers, read as a rating (--kind classifier"),
+        (("code",), True, "classifier", "3 different whole numbers (--kind regressor if they are amounts)"),
+        (("flag",), True, "classifier", "2 different whole numbers (--kind regressor if they are amounts)"),
+        (("stars", "mood"), True, "regressor", "they hold numbers (--kind multilabel if they are classes)"),
+        (("stars", "mood"), False, "multilabel", "hold classes (--kind regressor if they are amounts)"),
+        (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are amounts)"),
+    ],
+)
+def test_few_whole_numbers_are_classes_but_ratings_beside_texts(names, of_texts, kind, said):
+    spec, why = decide(table_of(**RATINGS), names, of_texts=of_texts)
+    assert spec.kind == kind
+    assert said in why
+
+
 def test_a_label_that_no_row_has_is_known_from_the_others():
-    both = Table(("flag", "never"), (COLUMNS["flag"], np.zeros(40)), "t.csv")
+    both = table_of(flag=COLUMNS["flag"], never=np.zeros(40))
     assert decide(both, ("flag", "never"), None, None)[0].kind == "multilabel"
 
 
@@ -75,7 +108,7 @@ def test_targets_that_make_no_sense(names, kind, task, error, message):
 
 
 def test_too_many_classes():
-    many = Table(("id",), (np.array([f"row {i}" for i in range(400)], dtype=object),), "t.csv")
+    many = table_of(id=[f"row {i}" for i in range(400)])
     with pytest.raises(BadDataError, match="400 different values in 400 rows: too many to be classes"):
         decide(many, ("id",), None, None)
 
@@ -83,7 +116,7 @@ def test_too_many_classes():
 def test_choosing_columns():
     assert choose_targets(TABLE, ["flag", "word"]) == ("flag", "word")
     assert choose_targets(TABLE, ["both"]) == ("word", "flag")
-    assert choose_targets(Table(("x", "y"), (np.zeros(1),) * 2, "t", targets=("y",)), []) == ("y",)
+    assert choose_targets(replace(table_of(x=[0.0], y=[0.0]), targets=("y",)), []) == ("y",)
     with pytest.raises(UserError, match="say which column to predict"):
         choose_targets(TABLE, [])
     with pytest.raises(BadDataError, match=r"--target words: t\.csv has no such column; it has 'word'"):
@@ -98,10 +131,10 @@ def test_values_keep_the_type_of_training():
     assert values[:3, 0].tolist() == ["a", "b", None]
     np.testing.assert_array_equal(values[:4, 1].astype(float), [1, 2, 3, np.nan])
     words, _ = decide(TABLE, ("word",), None, None)
-    numbers = Table(("word",), (np.array([1.0, np.nan]),), "new.csv")
+    numbers = table_of("new.csv", word=[1.0, np.nan])
     assert target_values(numbers, words).tolist() == ["1", None]
     grades, _ = decide(TABLE, ("grade",), None, None)
-    texts = Table(("grade",), (np.array(["good"], dtype=object),), "new.csv")
+    texts = table_of("new.csv", grade=["good"])
     with pytest.raises(BadDataError, match=r"'grade' held numbers in training, but new.csv has 'good'"):
         target_values(texts, grades)
 

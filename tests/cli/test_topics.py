@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ from sklearn.datasets import dump_svmlight_file
 
 from cli_tools import BLAME, LAW, PRAISE, SPORT, document, reviews, run_here, write_mails
 from reference_tools import is_nearer_to
-from regbayes.cli import journal
+from regbayes.cli import scores
 from regbayes.cli.errors import StoppedError
 from regbayes.cli.modelfile import load_model
+from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.search import FitSettings, fit_model
-from regbayes.cli.topics import TopicProblem
+from regbayes.cli.search import fit_model, make_estimator, make_search, possible_folds
 
 QUICK = ("--no-cv", "--n-components", 3, "--max-iter", 15)
 
@@ -47,7 +46,7 @@ def test_a_model_of_documents_predicts_raw_text(folder):
     assert [row["subject"] for row in answers] == ["sport", "law"] * 10
     np.testing.assert_allclose([sum(float(row[f"topic{k}"]) for k in range(3)) for row in answers], 1.0, atol=1e-6)
     model = load_model(str(folder / "m"))
-    assert set(model.schema.words) == {*SPORT, *LAW, *PRAISE, *BLAME}
+    assert set(model.inputs.words) == {*SPORT, *LAW, *PRAISE, *BLAME}
     page = run_here("report", folder / "m", "-o", folder / "m.html")
     assert page.code == 0
     text = (folder / "m.html").read_text(encoding="utf-8")
@@ -130,60 +129,78 @@ def test_several_labels_of_documents(tmp_path):
     assert "must be 0 or 1 each; 'sport', 'law', 'film' hold '0', '1', '2'" in run_here(*arguments).err
 
 
+def request(**options) -> FitRequest:
+    return FitRequest(data="", output="", **options)
+
+
+TRIED = request(n_components=[2, 4], C=[1.0], max_iter=8, folds=3)
+
+
 @pytest.fixture(scope="module")
-def problem() -> TopicProblem:
+def counts():
     rng = np.random.default_rng(0)
     y = np.array(["a", "b", "c"])[np.arange(30) % 3]
     profile = np.where(np.arange(30)[:, None] % 3 == np.arange(6) // 2, 3.0, 0.2)
-    X = csr_array(rng.poisson(profile))
-    return TopicProblem(X, y, "classifier", None, FitSettings(n_components=(2, 4), C=(1.0,), max_iter=8, folds=3))
+    return csr_array(rng.poisson(profile)), y
 
 
-def test_a_search_tries_all_settings_and_predicts_unseen_documents(problem):
-    fitted = fit_model(problem, Output(quiet=True))
-    assert [candidate["n_components"] for candidate in fitted.search.candidates] == [2, 4]
-    assert fitted.estimator.n_components == fitted.search.chosen["n_components"]
-    assert fitted.search.n_folds == 3
-    score = np.mean(fitted.predictions == problem.y)
+def test_a_search_tries_all_settings_and_predicts_unseen_documents(counts):
+    X, y = counts
+    estimator, predictions, facts = fit_model(TRIED, "classifier", X, y, None, Output(quiet=True))
+    found = facts["cross_validation"]
+    assert [candidate["n_components"] for candidate in found["candidates"]] == [2, 4]
+    assert estimator.n_components == facts["settings"]["n_components"]
+    assert found["folds"] == 3
     # Folds are of one size, so the accuracy over all documents is the mean of the folds' accuracies.
-    assert score == pytest.approx(fitted.search.mean[fitted.search.best])
-    assert fitted.estimator.get_params()["n_jobs"] is None
+    assert np.mean(predictions == y) == pytest.approx(found["mean"])
+    assert estimator.get_params()["n_jobs"] is None
 
 
-def test_default_settings_have_more_topics_than_classes(problem):
-    many = replace(problem, y=np.array([f"c{i}" for i in range(30)]), settings=FitSettings())
-    assert many.grid()["n_components"] == (30, 60, 120)
-    assert many.possible_folds() == 1  # every class has one document
-    few = replace(problem, settings=FitSettings())
-    assert few.grid()["n_components"] == (10, 20, 40)
-    numbers = replace(problem, y=np.arange(30.0), kind="regressor", settings=FitSettings())
-    assert type(numbers.estimator()).__name__ == "MedLDARegressor"
-    assert numbers.grid()["n_components"] == (10, 20, 40)
+def test_default_settings_have_more_topics_than_classes(counts):
+    X, y = counts
+    many = np.array([f"c{i}" for i in range(30)])
+    assert make_search(request(), "classifier", X, many, {}, 2).param_grid["n_components"] == [30, 60, 120]
+    assert possible_folds(request(), "classifier", X, many, {}) == 1  # every class has one document
+    assert make_search(request(), "classifier", X, y, {}, 2).param_grid["n_components"] == [10, 20, 40]
+    assert type(make_estimator(request(), "regressor", X, np.arange(30.0), {})).__name__ == "MedLDARegressor"
+    assert make_search(request(), "regressor", X, np.arange(30.0), {}, 2).param_grid["n_components"] == [10, 20, 40]
 
 
-def test_ctrl_c_keeps_the_best_topics_so_far(problem, monkeypatch):
-    real = journal.JournalScorer.__call__
+def test_ctrl_c_keeps_the_best_topics_so_far(counts, monkeypatch):
+    X, y = counts
+    done = []
 
-    def stop_after(n):
-        done = []
+    def score(estimator, X, y, *, kind, balanced):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(1)
+        return scores.score_of(kind, y, estimator.predict(X), balanced=balanced)
 
-        def score(self, *arguments):
-            if len(done) == n:
-                raise KeyboardInterrupt
-            done.append(1)
-            return real(self, *arguments)
-
-        return score
-
-    monkeypatch.setattr(journal.JournalScorer, "__call__", stop_after(3))
+    monkeypatch.setattr("regbayes.cli.search.score_fit", score)
     output = Output(quiet=True)
-    fitted = fit_model(problem, output)
-    assert fitted.interrupted
-    assert fitted.estimator.predict(problem.X).shape == (30,)
-    assert "interrupted after 3 fits" in output.warnings[0]
-    monkeypatch.setattr(journal.JournalScorer, "__call__", stop_after(0))
+    estimator, _, facts = fit_model(TRIED, "classifier", X, y, None, output)
+    assert facts["interrupted"]
+    assert estimator.predict(X).shape == (30,)
+    assert "interrupted after 4 fits" in output.warnings[0]
+    assert len(facts["cross_validation"]["candidates"]) == 2
+    assert facts["cross_validation"]["folds"] == 3  # of those that were tried on every fold, there is one
+    done[:] = [1] * 4
     with pytest.raises(StoppedError):
-        fit_model(problem, Output(quiet=True))
+        fit_model(TRIED, "classifier", X, y, None, Output(quiet=True))
+
+
+def test_stars_are_a_number_beside_texts_and_the_option_says_otherwise(folder, tmp_path):
+    lines = (folder / "reviews.csv").read_text().splitlines()
+    whole = [",".join([*line.split(",")[:-1], str(round(float(line.rpartition(",")[2])))]) for line in lines[1:]]
+    (tmp_path / "t.csv").write_text("\n".join([lines[0], *whole]) + "\n")
+    arguments = ("fit", tmp_path / "t.csv", "-t", "stars", "-o", tmp_path / "m", *QUICK, "--json")
+    texts = run_here(*arguments, "--text", "review")
+    assert texts.json["estimator"] == "MedLDARegressor"
+    assert "whole numbers, read as a rating (--kind classifier if they are classes)" in texts.err
+    assert run_here(*arguments, "--text", "review", "--kind", "classifier").json["estimator"] == "MedLDAClassifier"
+    table = run_here(*arguments, "--ignore", "review", "--ignore", "id")
+    assert table.json["estimator"] == "ILSVMClassifier"
+    assert "whole numbers (--kind regressor if they are amounts)" in table.err
 
 
 # Mistakes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +12,38 @@ from sklearn.model_selection import StratifiedKFold
 
 from cli_tools import flowers
 from regbayes import load
+from regbayes.cli import Kind, scores
 from regbayes.cli.errors import BadDataError, StoppedError, UserError
-from regbayes.cli.journal import Journal, JournalScorer, score_of
 from regbayes.cli.modelfile import ModelFile, load_model
+from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.progress import shown_progress
-from regbayes.cli.search import FitSettings, Problem, fit_model
-from regbayes.cli.tables import Table, read_table
-from regbayes.cli.training import Wishes, baseline_score, train
+from regbayes.cli.progress import SearchWatch
+from regbayes.cli.scores import baseline_score, score_of
+from regbayes.cli.search import fit_model, possible_folds
+from regbayes.cli.tables import Table, make_frame, read_table
+from regbayes.cli.training import train_table
 from regbayes.datasets import make_ibp_multitask
+from regbayes.search import FoldRecord
 
-QUICK = {"n_components": (4,), "max_iter": 5, "folds": 2}
+QUICK = {"n_components": [4], "max_iter": 5, "folds": 2}
+
+
+def request(**options) -> FitRequest:
+    return FitRequest(data="", output="", **options)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What `fit_model` is given."""
+
+    X: Any
+    y: Any
+    kind: Kind
+    request: FitRequest
+    task: Any = None
+
+    def fit(self, output: Output | None = None):
+        return fit_model(self.request, self.kind, self.X, self.y, self.task, output or quiet())
 
 
 @pytest.fixture(scope="module")
@@ -36,128 +58,159 @@ def problem() -> Problem:
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
     X = rng.standard_normal((60, 3)) + y[:, None]
-    return Problem(X, y, "classifier", None, FitSettings(C=(0.1, 1.0), **QUICK))
+    return Problem(X, y, "classifier", request(C=[0.1, 1.0], **QUICK))
 
 
 def quiet() -> Output:
     return Output(quiet=True)
 
 
+def interrupt_after(n: int, monkeypatch) -> list[tuple[float, float]]:
+    """Let the scoring of a search be interrupted after so many fits; return the list of C and score of each."""
+    scored, done = scores.score_of, []
+
+    def score(estimator, X, y, *, kind, balanced):
+        if len(done) == n:
+            raise KeyboardInterrupt
+        done.append((estimator.C, scored(kind, y, estimator.predict(X), balanced=balanced)))
+        return done[-1][1]
+
+    monkeypatch.setattr("regbayes.cli.search.score_fit", score)
+    return done
+
+
 def test_a_model_is_saved_with_all_that_predicting_needs(table, tmp_path):
-    model = train(table, Wishes(targets=("kind",)), FitSettings(cross_validate=False, **QUICK), quiet())
+    model = train_table(request(target=["kind"], cv=False, **QUICK), table, quiet())
     model.save(tmp_path / "m")
     again = load_model(str(tmp_path / "m"))
     assert isinstance(load(tmp_path / "m"), ModelFile)
-    np.testing.assert_array_equal(again.predict(table, pytest.fail), model.predict(table, pytest.fail))
-    assert again.schema == model.schema
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+    np.testing.assert_array_equal(again.encode(table), model.encode(table))
     assert again.target == model.target
+    assert again.facts == model.facts
     assert again.report.title == "kind"
     assert model.facts["rows"] == 90
-    assert np.mean(model.predict(table, pytest.fail) == table.column("kind")) > model.facts["baseline"]
+    assert np.mean(model.predict(table) == table.column("kind")) > model.facts["baseline"]
+
+
+def test_the_pipeline_takes_data_frames_in_python(table, tmp_path):
+    train_table(request(target=["kind"], cv=False, **QUICK), table, quiet()).save(tmp_path / "m")
+    model = load(tmp_path / "m")
+    np.testing.assert_array_equal(model.pipeline.predict(table.frame), model.predict(table))
+    assert model.pipeline[:-1].get_feature_names_out().tolist()[:2] == ["size", "width"]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_search_is_that_of_the_estimator_and_its_predictions_are_of_unseen_rows(problem, capsys):
-    fitted = fit_model(problem, quiet())
     from regbayes import ILSVMClassifierCV
 
+    estimator, predictions, facts = problem.fit()
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
     reference = ILSVMClassifierCV(4, Cs=(0.1, 1.0), max_iter=5, cv=folds, random_state=0).fit(problem.X, problem.y)
     capsys.readouterr()
-    assert fitted.search.chosen == {"C": reference.C_}
-    for mine, theirs in ((fitted.search.mean, "mean_test_score"), (fitted.search.deviation, "std_test_score")):
+    assert facts["settings"] == {"C": reference.C_}
+    assert not facts["interrupted"]
+    for mine, theirs in (("mean", "mean_test_score"), ("std", "std_test_score")):
         by_setting = dict(zip(reference.cv_results_["param_C"], reference.cv_results_[theirs], strict=True))
-        np.testing.assert_allclose(mine, [by_setting[candidate["C"]] for candidate in fitted.search.candidates])
-    np.testing.assert_array_equal(fitted.estimator.predict(problem.X), reference.predict(problem.X))
+        for candidate in facts["cross_validation"]["candidates"]:
+            assert candidate[mine] == pytest.approx(by_setting[candidate["C"]])
+    np.testing.assert_array_equal(estimator.predict(problem.X), reference.predict(problem.X))
     best = reference.cv_results_["rank_test_score"].argmin()
     for i, (_, test) in enumerate(folds.split(problem.X, problem.y)):
-        unseen = np.mean(fitted.predictions[test] == problem.y[test])
+        unseen = np.mean(predictions[test] == problem.y[test])
         assert unseen == pytest.approx(reference.cv_results_[f"split{i}_test_score"][best])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_first_interrupt_ends_the_search_and_keeps_the_best_settings(problem, monkeypatch, capsys):
-    scored = JournalScorer.__call__
-    scores: list[tuple[float, float]] = []
-
-    def scored_three_times(self, estimator, X, y):
-        if len(scores) == 3:
-            raise KeyboardInterrupt
-        scores.append((estimator.C, scored(self, estimator, X, y)))
-        return scores[-1][1]
-
-    monkeypatch.setattr(JournalScorer, "__call__", scored_three_times)
-    fitted = fit_model(problem, quiet())
-    assert fitted.interrupted
+    scores = interrupt_after(3, monkeypatch)
+    estimator, predictions, facts = problem.fit()
+    assert facts["interrupted"]
     (first, _), (second, _), (third, _) = scores
     assert first == third != second
-    assert fitted.search.chosen == {"C": first}  # the one that was tried on both folds
-    assert fitted.search.n_folds == 2
-    assert first == fitted.estimator.C
-    assert fitted.estimator.predict(problem.X).shape == (60,)
+    assert facts["settings"] == {"C": first}  # the one that was tried on both folds
+    assert facts["cross_validation"]["folds"] == 2
+    assert first == estimator.C
+    assert predictions.shape == estimator.predict(problem.X).shape == (60,)
     assert f"interrupted after 3 fits: fitting the best settings so far (C={first})" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_settings_that_were_tried_on_some_folds_are_better_than_none(problem, monkeypatch, capsys):
+    scores = interrupt_after(2, monkeypatch)
+    estimator, predictions, facts = problem.fit()
+    best = max(scores, key=lambda pair: pair[1])[0]
+    assert facts["interrupted"]
+    assert facts["settings"] == {"C": best} == {"C": estimator.C}
+    assert facts["cross_validation"]["folds"] == 1
+    assert predictions is None  # of half of the rows
+    assert f"interrupted after 2 fits: fitting the best settings so far (C={best})" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_several_processes_find_the_same(problem):
-    alone = fit_model(problem, quiet())
-    shared = fit_model(replace(problem, settings=replace(problem.settings, jobs=2)), quiet())
-    np.testing.assert_array_equal(alone.search.mean, shared.search.mean)
-    np.testing.assert_array_equal(alone.predictions, shared.predictions)
-    np.testing.assert_array_equal(alone.estimator.coef_, shared.estimator.coef_)
+    alone, unseen, facts = problem.fit()
+    shared, also_unseen, found = replace(problem, request=replace(problem.request, jobs=2)).fit()
+    assert facts["cross_validation"] == found["cross_validation"]
+    np.testing.assert_array_equal(unseen, also_unseen)
+    np.testing.assert_array_equal(alone.coef_, shared.coef_)
 
 
 def test_an_interrupt_before_anything_is_known_keeps_nothing(problem, monkeypatch):
-    monkeypatch.setattr(JournalScorer, "__call__", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    interrupt_after(0, monkeypatch)
     with pytest.raises(StoppedError, match="nothing was written"):
-        fit_model(problem, quiet())
+        problem.fit()
 
 
 def test_tasks_and_holes(capsys):
     drawn = make_ibp_multitask(60, 6, 3, missing=0.2, classes=True, random_state=0)
-    several = Problem(
-        drawn.data,
-        drawn.target,
-        "multilabel",
-        None,
-        FitSettings(C=(0.01,), temperature=(0.1,), include_inputs=False, **QUICK),
-    )
-    fitted = fit_model(several, quiet())
-    assert fitted.estimator.predict(drawn.data).shape == (60, 3)
-    assert fitted.search.candidates == ({"C": 0.01},)
+    asked = request(C=[0.01], temperature=[0.1], include_inputs=False, **QUICK)
+    estimator, _, facts = Problem(drawn.data, drawn.target, "multilabel", asked).fit()
+    assert estimator.predict(drawn.data).shape == (60, 3)
+    assert [candidate["C"] for candidate in facts["cross_validation"]["candidates"]] == [0.01]
     task = np.array(["a", "b", "c"])[np.arange(60) % 3]
-    numbers = Problem(drawn.data, drawn.data.sum(axis=1), "regressor", task, several.settings)
-    fitted = fit_model(numbers, quiet())
-    assert fitted.estimator.predict(drawn.data[:2], task=["a", "new"]).shape == (2,)
-    assert fitted.predictions.shape == (60,)
+    estimator, predictions, _ = Problem(drawn.data, drawn.data.sum(axis=1), "regressor", asked, task).fit()
+    assert estimator.predict(drawn.data[:2], task=["a", "new"]).shape == (2,)
+    assert predictions.shape == (60,)
 
 
 def test_folds_follow_the_rarest_class(problem, capsys):
     y = np.array([0] * 57 + [1] * 3)
-    rare = Problem(problem.X, y, "classifier", None, FitSettings(C=(1.0,), n_components=(3,), max_iter=3))
-    assert rare.possible_folds() == 3
-    alone = Problem(problem.X[:3], y[-4:-1], "classifier", None, FitSettings(n_components=(3,), max_iter=3))
-    fitted = fit_model(alone, Output())
-    assert fitted.search is None
+    few = request(n_components=[3], max_iter=3)
+    assert possible_folds(few, "classifier", problem.X, y, {}) == 3
+    _, _, facts = Problem(problem.X[:3], y[-4:-1], "classifier", few).fit(Output())
+    assert facts["cross_validation"] is None
     assert "too few rows of some class for cross-validation" in capsys.readouterr().err
 
 
 def test_fewer_rows_than_folds_of_a_regressor(problem, capsys):
-    settings = FitSettings(C=(0.01,), temperature=(0.1,), include_inputs=True, n_components=(2,), max_iter=2)
-    fitted = fit_model(Problem(problem.X[:4], np.array([0.5, 1.0, 1.5, 2.0]), "regressor", None, settings), Output())
-    assert fitted.search.n_folds == 4
+    asked = request(C=[0.01], temperature=[0.1], include_inputs=True, n_components=[2], max_iter=2)
+    y = np.array([0.5, 1.0, 1.5, 2.0])
+    _, _, facts = Problem(problem.X[:4], y, "regressor", asked).fit(Output())
+    assert facts["cross_validation"]["folds"] == 4
     assert "4 folds instead of 5: there are 4 rows" in capsys.readouterr().err
+
+
+def test_the_end_of_a_list_is_pointed_out_with_its_option(problem, monkeypatch, capsys):
+    monkeypatch.setattr("regbayes.cli.search.score_fit", lambda estimator, X, y, *, kind, balanced: estimator.C)
+    _, _, facts = problem.fit()
+    assert facts["settings"] == {"C": 1.0}
+    said = "the best C=1.0 is the largest value that was tried: add 10.0 to the values of --C"
+    assert said in capsys.readouterr().err
 
 
 def test_settings_that_make_no_sense(problem, table):
     with pytest.raises(UserError, match="temperature"):
-        fit_model(Problem(problem.X, problem.y, "classifier", None, FitSettings(temperature=(-1.0,))), quiet())
+        replace(problem, request=request(temperature=[-1.0], cv=False)).fit()
     with pytest.raises(BadDataError, match=r"--ignore: .* has no column 'nothing'"):
-        train(table, Wishes(targets=("kind",), ignore=("nothing",)), FitSettings(), quiet())
+        train_table(request(target=["kind"], ignore=["nothing"]), table, quiet())
     with pytest.raises(UserError, match="has 64 pixels, but there are 6 inputs"):
-        train(table, Wishes(targets=("kind",), image_shape=(8, 8)), FitSettings(), quiet())
+        train_table(request(target=["kind"], image="8x8"), table, quiet())
     with pytest.raises(UserError, match="name the same column"):
-        train(table, Wishes(targets=("kind",), task="kind"), FitSettings(), quiet())
+        train_table(request(target=["kind"], task="kind"), table, quiet())
+
+
+SMALL = {"cv": False, "n_components": [3], "max_iter": 3}
 
 
 def test_a_page_that_fails_does_not_cost_the_fit(table, monkeypatch, capsys):
@@ -165,37 +218,31 @@ def test_a_page_that_fails_does_not_cost_the_fit(table, monkeypatch, capsys):
         raise RuntimeError("no page today")
 
     monkeypatch.setattr("regbayes.report.collect", broken)
-    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
-    model = train(table, Wishes(targets=("kind",)), settings, quiet())
+    model = train_table(request(target=["kind"], **SMALL), table, quiet())
     assert model.report is None
     assert "no page today" in capsys.readouterr().err
 
 
 def test_rows_without_a_target_are_left_out(table, capsys):
-    holes = table.column("kind").copy()
-    holes[:10] = None
-    columns = tuple(
-        holes if name == "kind" else column for name, column in zip(table.names, table.columns, strict=True)
-    )
-    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
-    model = train(Table(table.names, columns, "holes"), Wishes(targets=("kind",)), settings, Output())
+    holes = table.frame.copy()
+    holes.loc[:9, "kind"] = None
+    model = train_table(request(target=["kind"], **SMALL), Table(holes, "holes"), Output())
     assert model.facts["rows"] == 80
     assert "10 of 90 rows have no target and are left out" in capsys.readouterr().err
 
 
 def test_rows_are_called_by_their_place_or_name(table):
-    settings = FitSettings(cross_validate=False, n_components=(3,), max_iter=3)
-    kind = table.column("kind").copy()
-    kind[:40] = None
-    names = np.array([f"flower {i}" for i in range(90)], dtype=object)
-    named = Table(("size", "width", "id", "kind"), (*table.columns[:2], names, kind), "named")
-    model = train(named, Wishes(targets=("kind",), names="id"), settings, quiet())
-    assert model.schema.names == ["size", "width"]
+    frame = table.frame[["size", "width", "kind"]].copy()
+    frame.loc[:39, "kind"] = None
+    names = [f"flower {i}" for i in range(90)]
+    named = Table(make_frame([*frame.items(), ("id", names)]), "named")
+    model = train_table(request(target=["kind"], names="id", **SMALL), named, quiet())
+    assert model.inputs.get_feature_names_out().tolist() == ["size", "width"]
     assert set(model.report.examples.names) <= set(names[40:])
-    model = train(named, Wishes(targets=("kind",)), settings, quiet())
+    model = train_table(request(target=["kind"], **SMALL), named, quiet())
     assert set(model.report.examples.names) <= {f"row {i}" for i in range(41, 91)}
     with pytest.raises(BadDataError, match="--names: named has no column 'name'"):
-        train(named, Wishes(targets=("kind",), names="name"), settings, quiet())
+        train_table(request(target=["kind"], names="name", **SMALL), named, quiet())
 
 
 def test_baselines():
@@ -223,14 +270,14 @@ def test_rare_classes_may_count_as_much(problem):
     X = rng.standard_normal((300, 3)) + y[:, None]
     recalls = []
     for balanced in (False, True):
-        settings = FitSettings(n_components=(4,), C=(1.0,), balanced=balanced, folds=2)
-        fitted = fit_model(Problem(X, y, "classifier", None, settings), quiet())
-        assert fitted.estimator.class_weight == ("balanced" if balanced else None)
-        recalls.append(np.mean(fitted.predictions[y == 1]))
+        asked = request(n_components=[4], C=[1.0], balanced=balanced, folds=2)
+        estimator, predictions, _ = Problem(X, y, "classifier", asked).fit()
+        assert estimator.class_weight == ("balanced" if balanced else None)
+        recalls.append(np.mean(predictions[y == 1]))
     assert recalls[1] > recalls[0]
-    numbers = Table(("a", "b"), (X[:, 0], X[:, 1]), "numbers")
+    numbers = Table(make_frame([("a", X[:, 0]), ("b", X[:, 1])]), "numbers")
     with pytest.raises(UserError, match="--balanced is about classes"):
-        train(numbers, Wishes(targets=("a",)), FitSettings(balanced=True), quiet())
+        train_table(request(target=["a"], balanced=True), numbers, quiet())
 
 
 def test_targets_of_different_units_count_alike():
@@ -239,25 +286,32 @@ def test_targets_of_different_units_count_alike():
     assert score_of("regressor", y, predicted) == pytest.approx(0.5)
 
 
+def record(C: float, fold: int, score: float, rows: list[int]) -> FoldRecord:
+    predictions = np.array([f"{C}" for _ in rows])
+    return FoldRecord({"C": C, "alpha": 2.0}, fold, {"score": score}, 0.1, 0.1, None, np.array(rows), predictions, None)
+
+
 def test_progress_is_told_in_lines_where_there_is_no_terminal(monkeypatch, capsys):
-    import time
-
-    monkeypatch.setattr("regbayes.cli.progress.PLAIN_SECONDS", 0.01)
-    counts = iter(range(1000))
-    with shown_progress(lambda: next(counts), 20, Output()):
-        time.sleep(0.2)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "0 of 20 fits"
-    assert lines[1].startswith("1 of 20 fits, about ")
-    with shown_progress(lambda: 0, 20, quiet()):
-        time.sleep(0.05)
-    assert not capsys.readouterr().err
+    monkeypatch.setattr("regbayes.cli.progress.PLAIN_SECONDS", 0.0)
+    for output in (Output(), quiet()):
+        with SearchWatch(20, ["C"], output) as watch:
+            for fold in (0, 1):
+                watch(record(1.0, fold, 0.5, [fold]))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("1 of 20 fits, about ")
+    assert second.startswith("2 of 20 fits, about ")
 
 
-def test_the_journal_counts_only_whole_records(tmp_path):
-    journal = Journal(tmp_path)
-    assert journal.count() == 0
-    (tmp_path / ("f" * 32 + ".part.npz")).write_bytes(b"half of it")
-    assert journal.count() == 0
-    assert journal.scores() == {}
-    assert journal.predictions({}, np.zeros((1, 1)), None) is None
+def test_the_best_so_far_is_among_those_that_were_tried_most():
+    watch = SearchWatch(6, ["C"], quiet())
+    for one in (record(0.1, 0, 0.5, [0, 2]), record(1.0, 0, 0.9, [0, 2]), record(0.1, 1, 0.7, [3, 1])):
+        watch(one)
+    best = watch.best()
+    assert best == {"C": 0.1, "alpha": 2.0}
+    found = watch.results(best)
+    assert found["settings"] == {"C": 0.1}
+    assert found["cross_validation"]["mean"] == pytest.approx(0.6)
+    assert found["cross_validation"]["folds"] == 2
+    assert [candidate["C"] for candidate in found["cross_validation"]["candidates"]] == [0.1, 1.0]
+    assert watch.unseen_predictions(best, 4).tolist() == ["0.1"] * 4
+    assert watch.unseen_predictions({"C": 1.0, "alpha": 2.0}, 4) is None

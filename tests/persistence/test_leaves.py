@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from persistence_tools import assert_same, round_trip
-from regbayes.persistence import PersistenceError, load, save
+from regbayes.persistence import PersistenceError, files, load, save
 
 LEAVES = {
     "None": None,
@@ -23,8 +23,7 @@ LEAVES = {
     "zero": 0,
     "negative": -7,
     "beyond 53 bits": 2**53 + 1,
-    "beyond 64 bits": -(2**200) - 1,
-    "more digits than int() reads": 10**5000 + 1,
+    "64 bits": [2**64 - 1, -(2**63)],
     "float": 0.1,
     "smallest float": 5e-324,
     "largest float": 1.7976931348623157e308,
@@ -33,18 +32,14 @@ LEAVES = {
     "negative nan": math.copysign(math.nan, -1.0),
     "inf": math.inf,
     "negative inf": -math.inf,
-    "complex": complex(-0.0, math.nan),
     "text": 'naïve "κ" \\ \x00 🂡',
     "lone surrogate": "\ud800",
-    "bytes": bytes(range(256)),
     "list": [1, [2.0, []]],
     "tuple": (1, (), ("a",)),
     "dict": {"a": 1, "": {"array": 2}},
     "dict that looks like a tag": {"tuple": [1, 2]},
-    "dict of scalar keys": {1: "a", 2.5: "b", None: "c", b"x": 1, (1, "y"): 2, np.int64(9): 3},
+    "dict of labels": {1: "a", 2.5: "b", None: "c", False: "d", "e": 1, np.int64(9): 3, np.str_("κ"): 4, -(2**63): 5},
     "empty dict": {},
-    "set": {1, "a", None, (1, 2)},
-    "frozenset": frozenset({1.5, frozenset({2})}),
     "slice": slice(1, None, -2),
     "numpy bool": np.bool_(True),
     "numpy int8": np.int8(-3),
@@ -58,7 +53,8 @@ LEAVES = {
     "numpy timedelta": np.timedelta64(-3, "D"),
     "numpy not a time": np.datetime64("NaT"),
     "numpy str": np.str_("κ\x00"),
-    "numpy bytes": np.bytes_(b"a\x00"),
+    "dtypes": [np.dtype("<f8"), np.dtype(">i2"), np.dtype("<U3"), np.dtype(object)],
+    "number types": [bool, int, float, np.bool_, np.int8, np.int64, np.uint64, np.float32, np.float64],
     "object array of labels": np.array(["cat", "dog", "a longer one"], dtype=object),
     "object array of everything": np.array([["a", None], [1.5, True], [np.float32(2), math.nan]], dtype=object),
     "empty object array": np.empty((0, 2), dtype=object),
@@ -66,11 +62,8 @@ LEAVES = {
     "read-only array": np.broadcast_to(np.arange(3.0), (2, 3)),
     "reversed array": np.arange(6)[::-2],
     "csr matrix": scipy.sparse.csr_matrix(np.diag([1.0, 0.0, 2.0])),
-    "csc matrix": scipy.sparse.csc_matrix(np.eye(2, 3, dtype=np.float32)),
     "csr array": scipy.sparse.csr_array(np.eye(2, 3, dtype=bool)),
-    "csc array": scipy.sparse.csc_array((3, 4)),
     "1-d csr array": scipy.sparse.csr_array(np.array([0.0, 3.0, 0.0])),
-    "seed sequence's generator": np.random.default_rng([1, 2**70]),
 }
 
 
@@ -107,21 +100,20 @@ def test_arrays_of_every_type_shape_and_order_come_back(array, tmp_path_factory)
     assert_same(round_trip(array, tmp_path_factory.getbasetemp()), array)
 
 
-HASHABLE = st.one_of(
+LABELS = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(),
+    st.integers(-(2**63), 2**64 - 1),
     st.floats(),
     st.text(st.characters(exclude_categories=())),
-    st.binary(max_size=8),
 )
 TREES = st.recursive(
-    st.one_of(HASHABLE, st.complex_numbers(), arrays(hnp.floating_dtypes())),
+    st.one_of(LABELS, arrays(hnp.floating_dtypes())),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.tuples(inner, inner),
         st.dictionaries(st.text(max_size=5), inner, max_size=4),
-        st.dictionaries(HASHABLE, inner, max_size=4),
+        st.dictionaries(LABELS, inner, max_size=4),
     ),
     max_leaves=15,
 )
@@ -152,28 +144,6 @@ def test_a_memory_map_comes_back_as_an_array(tmp_path):
     np.testing.assert_array_equal(found, np.arange(4.0))
 
 
-BIT_GENERATORS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
-
-
-@pytest.mark.parametrize("name", BIT_GENERATORS)
-def test_generators_go_on_with_the_same_numbers_and_children(name, tmp_path):
-    rng = np.random.Generator(getattr(np.random, name)(5))
-    rng.random(3)
-    rng.integers(5, dtype=np.uint32)
-    rng.spawn(2)
-    found = round_trip(rng, tmp_path)
-    assert_same(found.normal(size=700), rng.normal(size=700))
-    assert_same(found.spawn(1)[0].random(3), rng.spawn(1)[0].random(3))
-
-
-@pytest.mark.parametrize("bits", [np.random.MT19937(3), np.random.PCG64(3)], ids=["MT19937", "PCG64"])
-def test_random_states_go_on_with_the_same_numbers(bits, tmp_path):
-    random_state = np.random.RandomState(bits)
-    random_state.normal(size=3)  # leaves half a pair of normals behind
-    found = round_trip(random_state, tmp_path)
-    assert_same(found.normal(size=700), random_state.normal(size=700))
-
-
 class Unregistered:
     pass
 
@@ -202,11 +172,21 @@ REFUSED = {
     "masked array": (np.ma.masked_array([1.0], [True]), "convert it to a plain numpy.ndarray"),
     "structured array": (np.zeros(2, dtype=[("a", "f8")]), r"is an array of type \[\('a', '<f8'\)\]"),
     "object array of lists": (np.array([None, [1]], dtype=object), "element 1 has type list"),
-    "sparse matrix of objects": (sparse_objects(), "sparse matrix of type object"),
-    "generator without seeds": (
-        np.random.Generator(np.random.RandomState(0)._bit_generator),
-        "random generator of a kind",
-    ),
+    "sparse matrix of objects": (sparse_objects(), "is an array of type object"),
+    "csc matrix": (scipy.sparse.csc_matrix((2, 2)), r"convert it with \.tocsr\(\)"),
+    "65 bits": (2**64, "is an integer of more than 64 bits"),
+    "complex": (1j, "has type builtins.complex, which cannot be saved"),
+    "bytes": (b"a", "has type builtins.bytes, which cannot be saved"),
+    "numpy bytes": (np.bytes_(b"a"), "is a NumPy scalar of type"),
+    "set": ({1}, "convert it to a list"),
+    "dict of tuples": ({(1, 2): 3}, "a key of .* has type tuple; it may be a string, a number or None"),
+    "dict of wide integers": ({2**64: 3}, "a key of .* has type int"),
+    "dict of wide floats": ({np.longdouble(1): 3}, "a key of .* has type longdouble"),
+    "structured dtype": (np.dtype([("a", "f8")]), "is the dtype"),
+    "type of objects": (np.object_, "is the class object_, and code cannot be saved"),
+    "generator outside an attribute": (np.random.default_rng(0), "Generator, which cannot be saved"),
+    "random state outside an attribute": (np.random.RandomState(0), "RandomState, which cannot be saved"),
+    "seeds": (np.random.SeedSequence(0), "SeedSequence, which cannot be saved"),
 }
 
 
@@ -233,16 +213,25 @@ def nest(levels: int, innermost: object) -> object:
     return innermost if levels == 0 else [nest(levels - 1, innermost)]
 
 
+CSR = scipy.sparse.csr_matrix(np.eye(2))
+
+
 def test_what_can_be_saved_can_be_loaded_at_any_depth(tmp_path):
-    for innermost in (2**70, np.str_("a"), np.array(1.0), scipy.sparse.csr_matrix(np.eye(2))):
-        assert_same(round_trip(nest(64, innermost), tmp_path), nest(64, innermost))
-    # Leaves made of containers reach the limit a little earlier, when saving and not when loading.
-    for innermost in (complex(1, math.nan), slice(None), np.random.default_rng(0)):
-        for levels in range(58, 66):
+    for innermost in (None, "a", 7, math.nan, np.str_("a"), np.array(1.0), np.array(["a"], dtype=object), CSR):
+        assert_same(round_trip(nest(62, innermost), tmp_path), nest(62, innermost))
+        for levels in range(62, 66):
             try:
                 save(nest(levels, innermost), tmp_path / "object.regbayes")
             except PersistenceError:
                 continue
-            load(tmp_path / "object.regbayes")
+            assert_same(load(tmp_path / "object.regbayes"), nest(levels, innermost))
     with pytest.raises(PersistenceError, match="nested more than 64 levels deep"):
         save(nest(65, None), tmp_path / "object.regbayes")
+
+
+def test_more_values_than_a_file_may_hold_are_refused_when_saving(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_VALUES", 1000)
+    save([0] * 990, tmp_path / "file")
+    with pytest.raises(PersistenceError, match="list has more than 1000 values outside arrays"):
+        save([0] * 1000, tmp_path / "file")
+    assert len(load(tmp_path / "file")) == 990

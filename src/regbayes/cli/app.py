@@ -13,6 +13,7 @@ import typer
 
 from regbayes.cli import demo, evaluate, fit, predict, report, reproduce
 from regbayes.cli.errors import ExitCode, StoppedError, UserError
+from regbayes.cli.options import FitRequest, ModelRequest, make_command
 
 __all__ = ["app", "main"]
 
@@ -33,28 +34,28 @@ app = typer.Typer(
 )
 
 
-def _add(function: Callable[..., None], epilog: str) -> None:
-    """Add a command. Ctrl-C in it becomes an error of ours, which Typer would end without a word."""
+def _guard(run: Callable[..., None]) -> Callable[..., None]:
+    """Turn Ctrl-C in a command into an error of ours; Typer would end it without a word."""
 
-    @wraps(function)
-    def guarded(*args: Any, **options: Any) -> None:
+    @wraps(run)
+    def guarded(request: Any) -> None:
         try:
-            function(*args, **options)
+            run(request)
         except KeyboardInterrupt:
             raise StoppedError("interrupted") from None
 
-    app.command(epilog=epilog)(guarded)
+    return guarded
 
 
-for _module, _function in (
-    (demo, demo.demo),
-    (fit, fit.fit),
-    (predict, predict.predict),
-    (evaluate, evaluate.evaluate),
-    (report, report.report),
-    (reproduce, reproduce.reproduce),
+for _request, _run_command, _epilog in (
+    (demo.DemoRequest, demo.demo, demo.EPILOG),
+    (FitRequest, fit.fit, fit.EPILOG),
+    (predict.PredictRequest, predict.predict, predict.EPILOG),
+    (ModelRequest, evaluate.evaluate, evaluate.EPILOG),
+    (report.ReportRequest, report.report, report.EPILOG),
+    (reproduce.ReproduceRequest, reproduce.reproduce, reproduce.EPILOG),
 ):
-    _add(_function, _module.EPILOG)
+    app.command(epilog=_epilog)(make_command(_request, _guard(_run_command)))
 
 
 def _print_version(wanted: bool) -> None:

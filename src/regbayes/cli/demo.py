@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regbayes.cli.errors import UserError
-from regbayes.cli.options import Json, Quiet
+from regbayes.cli.options import FitRequest, Request
 from regbayes.cli.output import Output, called_as
 
-__all__ = ["demo", "run_demo"]
+__all__ = ["EPILOG", "DemoRequest", "demo"]
 
 EPILOG = """**Examples**
 
@@ -23,19 +24,22 @@ EPILOG = """**Examples**
 SIDE = 8  # pixels
 
 
-def demo(
-    output: Annotated[str, typer.Option("--output", "-o", help="The folder to write to.")] = "regbayes-demo",
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DemoRequest(Request):
+    """What the demonstration can be asked."""
+
+    output: Annotated[str, typer.Option("--output", "-o", help="The folder to write to.")] = "regbayes-demo"
+
+
+def demo(request: DemoRequest) -> None:
     """Fit a model to handwritten digits, compare it, and write a page about it."""
-    out = Output(json=json, quiet=quiet)
-    folder = Path(output)
+    out = Output(json=request.json, quiet=request.quiet)
+    folder = Path(request.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output {output}: {error.strerror or error}") from None
-    found = run_demo(folder, out)
+        raise UserError(f"--output {request.output}: {error.strerror or error}") from None
+    found = _run_demo(folder, out)
     out.table(
         f"{found['test_rows']} new digits, {found['training_rows']} to learn from",
         ["", "numbers per digit", "accuracy"],
@@ -53,14 +57,13 @@ def demo(
     out.result({"command": "demo", **found})
 
 
-def run_demo(folder: Path, out: Output) -> dict[str, Any]:
+def _run_demo(folder: Path, out: Output) -> dict[str, Any]:
     """Write the digits as two CSV files, fit a model to the first, and judge it by the second."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    from regbayes.cli.search import FitSettings
     from regbayes.cli.tables import read_table
-    from regbayes.cli.training import Wishes, train
+    from regbayes.cli.training import train
     from regbayes.report import render
 
     digits = load_digits()
@@ -71,12 +74,11 @@ def run_demo(folder: Path, out: Output) -> dict[str, Any]:
     for path, rows in zip(paths.values(), (train_rows, test_rows), strict=True):
         _write_digits(path, digits.data[rows], digits.target[rows])
     out.say(f"fitting ten features to {paths['train']}")
-    wishes = Wishes(targets=("digit",), image_shape=(SIDE, SIDE))
-    table = read_table(str(paths["train"]))
-    model = train(table, wishes, FitSettings(n_components=(10,), cross_validate=False), out)
-    test = read_table(str(paths["test"]))
-    model = replace(model, report=_report(model, test, out))
     model_path, page = folder / "digits.model", folder / "digits.html"
+    data = {"data": str(paths["train"]), "target": ["digit"], "image": f"{SIDE}x{SIDE}", "output": str(model_path)}
+    model = train(FitRequest(**data, n_components=[10], cv=False), out)
+    table, test = (read_table(str(path)) for path in paths.values())
+    model = replace(model, report=_report(model, test))
     model.save(model_path)
     page.write_text(render(model.report), encoding="utf-8")
     return {
@@ -86,20 +88,20 @@ def run_demo(folder: Path, out: Output) -> dict[str, Any]:
         "test": str(paths["test"]),
         "training_rows": len(train_rows),
         "test_rows": len(test_rows),
-        "comparison": _compare(model, test, table, out),
+        "comparison": _compare(model, test, table),
     }
 
 
-def _report(model: Any, test: Any, out: Output) -> Any:
+def _report(model: Any, test: Any) -> Any:
     """Gather what the page shows from digits that the model was not fitted to."""
     from regbayes.report import collect
 
-    X, y = model.schema.encode(test, out.warn), test.column("digit").astype(int)
+    X, y = model.encode(test), test.column("digit").astype(int)
     return collect(
         model.estimator,
         X,
         y,
-        feature_names=model.schema.encoded_names,
+        feature_names=model.inputs.get_feature_names_out().tolist(),
         image_shape=(SIDE, SIDE),
         data_name="new digits",
         prediction_note="These digits were not there when the model was fitted.",
@@ -108,15 +110,13 @@ def _report(model: Any, test: Any, out: Output) -> Any:
 
 
 def _write_digits(path: Path, pixels: Any, labels: Any) -> None:
-    import csv
+    import pandas as pd
 
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*(f"row{r}column{c}" for r in range(SIDE) for c in range(SIDE)), "digit"])
-        writer.writerows([*map(int, row), int(label)] for row, label in zip(pixels, labels, strict=True))
+    names = [f"row{r}column{c}" for r in range(SIDE) for c in range(SIDE)]
+    pd.DataFrame(pixels.astype(int), columns=names).assign(digit=labels).to_csv(path, index=False)
 
 
-def _compare(model: Any, test: Any, training: Any, out: Output) -> list[dict[str, Any]]:
+def _compare(model: Any, test: Any, training: Any) -> list[dict[str, Any]]:
     """Judge the model beside linear classifiers on the pixels, and on features that were found without the labels.
 
     Their C is chosen by cross-validation on the training digits; the model has its defaults.
@@ -127,10 +127,11 @@ def _compare(model: Any, test: Any, training: Any, out: Output) -> list[dict[str
 
     from regbayes import IBPFactorAnalysis
 
-    X, y = model.schema.encode(training, out.warn), training.column("digit")
-    X_test, y_test = model.schema.encode(test, out.warn), test.column("digit")
+    X, y = model.encode(training), training.column("digit")
+    X_test, y_test = model.encode(test), test.column("digit")
     linear = GridSearchCV(LinearSVC(random_state=0), {"C": [0.001, 0.01, 0.1, 1.0, 10.0]}, cv=3)
-    with out.hearing_warnings() as heard:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are about the systems compared with
         # Inferred warm: graded features serve a linear classifier better, so this is the pipeline at its best.
         unlabelled = IBPFactorAnalysis(model.estimator.n_components, transform_temperature=0.3, random_state=0).fit(X)
         answers = {
@@ -139,9 +140,8 @@ def _compare(model: Any, test: Any, training: Any, out: Output) -> list[dict[str
                 unlabelled.n_components,
                 linear.fit(unlabelled.transform(X), y).predict(unlabelled.transform(X_test)),
             ),
-            "iLSVM: features and classifier together": (model.estimator.n_components, model.predict(test, out.warn)),
+            "iLSVM: features and classifier together": (model.estimator.n_components, model.predict(test)),
         }
-        heard.clear()  # they are about the systems compared with
     return [
         {"what": what, "numbers": numbers, "accuracy": float(np.mean(answer == y_test))}
         for what, (numbers, answer) in answers.items()

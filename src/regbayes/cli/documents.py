@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli.errors import BadDataError, MissingPieceError
-from regbayes.cli.readers import decoded, read_libsvm, read_npz_table
-from regbayes.cli.tables import ReadOptions, Table, checked, format_of, read_table
+from regbayes.cli.readers import decoded
+from regbayes.cli.tables import Table, check_table, make_frame, read_table
 
 __all__ = ["BUILT_IN", "is_documents", "read_documents"]
 
@@ -29,28 +28,23 @@ def is_documents(path: str) -> bool:
     return os.path.isdir(path) or (not os.path.exists(path) and path.partition(":")[0] in BUILT_IN)
 
 
-def read_documents(path: str, options: ReadOptions | None = None) -> Table:
+def read_documents(path: str, **options: Any) -> Table:
     """Read documents: a folder, a set by its name, LIBSVM or NPZ with counts, or any table.
+
+    Parameters
+    ----------
+    path : str
+    **options
+        Of `regbayes.cli.tables.read_table`.
 
     Raises
     ------
     BadDataError
         If it cannot be read, or there is nothing in it; the message says what to do.
     """
-    options = options or ReadOptions()
     if os.path.isdir(path):
-        return checked(_read_folder(Path(path), options.encoding))
-    if is_documents(path):
-        return checked(_read_built_in(path))
-    if not os.path.exists(path) or path == "-":
-        return read_table(path, options)
-    sparse = {"libsvm": read_libsvm, "npz": read_npz_table}.get(options.format or format_of(path))
-    if sparse is None:
-        return read_table(path, options)
-    try:
-        return checked(sparse(path, sparse=True))
-    except OSError as error:
-        raise BadDataError(f"cannot read {path!r}: {error.strerror or error}") from None
+        return check_table(_read_folder(Path(path), options.get("encoding", "utf-8")))
+    return check_table(_read_built_in(path)) if is_documents(path) else read_table(path, sparse=True, **options)
 
 
 def _read_folder(folder: Path, encoding: str) -> Table:
@@ -71,12 +65,11 @@ def _read_folder(folder: Path, encoding: str) -> Table:
     except OSError as error:
         raise BadDataError(f"cannot read {error.filename!r}: {error.strerror or error}") from None
     names = [path.relative_to(folder).as_posix() for path in paths]
-    columns = {FILE: _objects(names), TEXT: _objects([text if text.strip() else None for text in texts])}
-    targets: tuple[str, ...] = ()
+    columns: dict[str, list[Any]] = {FILE: names, TEXT: [text if text.strip() else None for text in texts]}
     if files:
-        columns[CLASS] = _objects([group for _, group in files])
-        targets = (CLASS,)
-    return Table(tuple(columns), tuple(columns.values()), str(folder), (), targets, text=(TEXT,), keys=(FILE,))
+        columns[CLASS] = [group for _, group in files]
+    targets = (CLASS,) if files else ()
+    return Table(make_frame(columns.items()), str(folder), (), targets, text=(TEXT,), keys=(FILE,))
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -105,7 +98,7 @@ def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
     from regbayes.datasets import load_20newsgroups
 
     found = load_20newsgroups()
-    columns = {"group": _objects(found.target_names[found.target].tolist())}
+    columns = {"group": found.target_names[found.target]}
     return _counted(found, columns, ("group",)), {part: found[part] for part in PARTS if part in found}
 
 
@@ -113,21 +106,20 @@ def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
     from regbayes.datasets import load_movie_reviews
 
     found = load_movie_reviews()
-    columns: dict[str, NDArray[Any]] = {"rating": np.asarray(found.target, dtype=np.float64)}
+    columns: dict[str, NDArray[Any]] = {"rating": found.target}
     for name in ("class3", "class4"):
-        columns[name] = np.asarray(load_movie_reviews(target=name, return_X_y=True)[1], dtype=np.float64)
+        columns[name] = load_movie_reviews(target=name, return_X_y=True)[1]
     if "author_names" in found:
-        columns["author"] = _objects(found.author_names[found.author].tolist())
+        columns["author"] = found.author_names[found.author]
     return _counted(found, columns, ("rating",)), {}
 
 
 def _counted(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, ...]) -> Table:
     """Put a table together from a set of counts."""
     if "doc_ids" in found:
-        columns["document"] = _objects(found.doc_ids.tolist())
+        columns["document"] = found.doc_ids
     return Table(
-        names=tuple(columns),
-        columns=tuple(columns.values()),
+        make_frame(columns.items()),
         source="",
         inputs=(),
         targets=targets,
@@ -135,12 +127,6 @@ def _counted(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, .
         words=tuple(map(str, found.feature_names)),
         keys=("document",) if "document" in columns else (),
     )
-
-
-def _objects(values: list[Any]) -> NDArray[Any]:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 BUILT_IN: dict[str, Callable[[], tuple[Table, dict[str, NDArray[Any]]]]] = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 __all__ = [
     "BadDataError",
@@ -13,6 +16,7 @@ __all__ = [
     "UserError",
     "counted",
     "listed",
+    "need",
 ]
 
 
@@ -34,7 +38,7 @@ class UserError(Exception):
     exit_code = ExitCode.USAGE
 
 
-class BadDataError(UserError):
+class BadDataError(UserError, ValueError):
     """Data that cannot be read, or that do not fit."""
 
     exit_code = ExitCode.DATA
@@ -58,7 +62,7 @@ class StoppedError(UserError):
     exit_code = ExitCode.INTERRUPTED
 
 
-def listed(names: list[str] | tuple[str, ...], most: int = 8) -> str:
+def listed(names: Sequence[str], most: int = 8) -> str:
     """Name things in a message, not too many of them."""
     shown = ", ".join(repr(str(name)) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
@@ -67,3 +71,14 @@ def listed(names: list[str] | tuple[str, ...], most: int = 8) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun, in the plural where it belongs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def need(module: str, extra: str, what: str) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise MissingPieceError(
+            f"{what} needs {package}, which is not installed: pip install 'regbayes[{extra}]'"
+        ) from None

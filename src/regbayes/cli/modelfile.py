@@ -1,41 +1,29 @@
-"""The file of a fitted model: the estimator, how tables become its inputs, and what the page about it shows."""
+"""The file of a fitted model: the pipeline from tables to predictions, and what the page about it shows."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
-from regbayes.cli.schema import Say, Schema
-from regbayes.cli.tables import ReadOptions, Table, read_table
-from regbayes.cli.targets import TargetSpec, task_values
-from regbayes.cli.words import WordSchema
+from regbayes.cli.inputs import TableInputs
+from regbayes.cli.tables import Table, read_table
+from regbayes.cli.targets import TargetSpec, shown_label, task_values
+from regbayes.cli.words import WordCounts
 from regbayes.persistence import PersistenceError, load
 
-__all__ = ["ModelFile", "Search", "load_model"]
+if TYPE_CHECKING:
+    from regbayes.cli.options import ModelRequest
+    from regbayes.cli.output import Output
 
-
-@persistable(name="regbayes.cli.Search")
-@dataclass(frozen=True)
-class Search:
-    """What cross-validation found."""
-
-    candidates: tuple[dict[str, Any], ...]
-    mean: Floats  # (candidates,): score of each over the folds it was tried on
-    deviation: Floats  # (candidates,)
-    n_folds: int  # that the chosen one was tried on
-    best: int  # place of the one that was chosen
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The settings that were chosen."""
-        return self.candidates[self.best]
+__all__ = ["ModelFile", "load_model", "open_model"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -43,77 +31,112 @@ class Search:
 class ModelFile(Saveable):
     """What ``regbayes fit`` writes, and the other commands read."""
 
-    estimator: Any
-    schema: Schema | WordSchema
+    pipeline: Pipeline  # "inputs", a TableInputs or WordCounts, and "model", an estimator: it takes data frames
     target: TargetSpec
-    search: Search | None
     report: Any  # regbayes.report.ReportData, or None
-    facts: dict[str, Any]  # rows, seconds, baseline, whether it was interrupted
+    facts: dict[str, Any]  # rows, seconds, what cross-validation found, whether it was interrupted
 
-    def read(self, path: str, options: ReadOptions, text: tuple[str, ...] = ()) -> tuple[ModelFile, Table]:
-        """Read a file as this model needs it; ``text`` are columns with text that have another name in training.
+    @property
+    def inputs(self) -> TableInputs | WordCounts:
+        """How rows become inputs."""
+        return self.pipeline["inputs"]
+
+    @property
+    def estimator(self) -> Any:
+        """The fitted estimator."""
+        return self.pipeline["model"]
+
+    @property
+    def of_documents(self) -> bool:
+        """Whether rows are documents."""
+        return isinstance(self.inputs, WordCounts)
+
+    def read(self, path: str, text: list[str], **options: Any) -> tuple[ModelFile, Table]:
+        """Read a file as this model needs it.
+
+        Parameters
+        ----------
+        path : str
+        text : list of str
+            Columns with text that have another name in training.
+        **options
+            Of `regbayes.cli.tables.read_table`.
 
         Returns
         -------
         model, table
             The model, which now takes the text from these columns, and the table.
         """
-        if not isinstance(self.schema, WordSchema):
+        words = self.inputs
+        if not isinstance(words, WordCounts):
             if text:
                 raise UserError(f"--text {text[0]}: this model was not fitted to documents")
-            return self, read_table(path, options)
+            return self, read_table(path, **options)
         from regbayes.cli.documents import read_documents
 
-        table = read_documents(path, options)
-        columns = text or self.schema.columns
+        table = read_documents(path, **options)
+        columns = text or words.columns
         if not text and not any(name in table for name in columns):
             columns = table.text or columns
-        return replace(self, schema=replace(self.schema, columns=columns)), table
+        renamed = WordCounts(words.words, columns, words.numbered)
+        return replace(self, pipeline=Pipeline([("inputs", renamed), ("model", self.estimator)])), table
 
-    def inputs(self, table: Table, say: Say) -> tuple[Any, dict[str, Any]]:
-        """Return what the estimator's methods take: inputs, and the tasks of rows where there are tasks."""
-        self._compare_numbering(table, say)
-        task = task_values(table, self.target)
-        return self.schema.encode(table, say), {} if task is None else {"task": task}
+    def encode(self, table: Table) -> Any:
+        """Return the estimator's inputs; warnings say which values could not be used as they are."""
+        return self.inputs.encode(table)
 
-    def predict(self, table: Table, say: Say) -> NDArray[Any]:
+    def predict(self, table: Table) -> NDArray[Any]:
         """Return the predictions for a table: (n,) for one target, (n, targets) for several."""
-        X, tasks = self.inputs(table, say)
-        self._note_new_tasks(tasks, say)
-        return _called(self.estimator.predict, X, tasks)
+        return self._ask(self.estimator.predict, table)
 
-    def scores(self, table: Table, say: Say) -> dict[str, Floats]:
+    def scores(self, table: Table) -> dict[str, Floats]:
         """Return the scores behind predicted classes, by the name of their column."""
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
-        X, tasks = self.inputs(table, say)
-        found = _called(self.estimator.decision_function, X, tasks)
-        return _named_scores(found, self.estimator, self.target.names)
+        return _named_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
 
-    def features(self, table: Table, say: Say) -> dict[str, Floats]:
+    def features(self, table: Table) -> dict[str, Floats]:
         """Return the latent features of rows, by the name of their column."""
-        X, _ = self.inputs(table, say)
-        found = _called(self.estimator.transform, X, {})
-        noun = "topic" if isinstance(self.schema, WordSchema) else "feature"
+        found = self._ask(self.estimator.transform, table, with_tasks=False)
+        noun = "topic" if self.of_documents else "feature"
         return {f"{noun}{k}": found[:, k] for k in range(found.shape[1])}
 
-    def _compare_numbering(self, table: Table, say: Say) -> None:
-        """Say so if the columns of a LIBSVM file begin elsewhere than in training."""
-        known = self.facts.get("first_column")
-        if None in (known, table.first) or known == table.first:
-            return
-        if known == 1:
-            say(f"{table.source} has a column 0, but columns were counted from 1 in training: are they the same?")
-        else:
-            say(
-                f"no row of {table.source} has a column 0, and in training some did: if this file counts columns from "
-                "1, they are not the model's"
-            )
+    def _ask(self, method: Any, table: Table, *, with_tasks: bool = True) -> Any:
+        """Call a method of the estimator with the inputs of a table, and the tasks of rows where there are tasks."""
+        task = task_values(table, self.target)
+        tasks = {"task": task} if with_tasks and task is not None else {}
+        try:
+            return method(self.encode(table), **tasks)
+        except BadDataError:
+            raise
+        except ValueError as error:
+            raise BadDataError(str(error)) from None
 
-    def _note_new_tasks(self, tasks: dict[str, Any], say: Say) -> None:
-        if tasks and len(new := np.setdiff1d(tasks["task"], self.estimator.tasks_)):
-            rows = counted(int(np.isin(tasks["task"], new).sum()), "row")
-            say(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
+    def doubts(self, table: Table) -> list[str]:
+        """Return what looks odd in a table beside the training table: its tasks, and where its columns begin."""
+        found = []
+        known = self.facts["first_column"]
+        if known is not None and table.first is not None and known != table.first:
+            found.append(
+                f"{table.source} has a column 0, but columns were counted from 1 in training: are they the same?"
+                if known == 1
+                else f"no row of {table.source} has a column 0, and in training some did: if this file counts columns "
+                "from 1, they are not the model's"
+            )
+        task = task_values(table, self.target)
+        new = 0 if task is None else int(np.sum(~np.isin(task, self.estimator.tasks_)))
+        if new:
+            rows = counted(new, "row")
+            found.append(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
+        return found
+
+
+def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
+    """Load a model and the data for it, and say what looks odd in them."""
+    model, table = load_model(request.model).read(request.data, request.text, **request.reading())
+    for doubt in model.doubts(table):
+        output.warn(doubt)
+    return model, table
 
 
 def load_model(path: str) -> ModelFile:
@@ -132,17 +155,8 @@ def load_model(path: str) -> ModelFile:
     return found
 
 
-def _called(method: Any, X: Any, tasks: dict[str, Any]) -> Any:
-    try:
-        return method(X, **tasks)
-    except ValueError as error:
-        raise BadDataError(str(error)) from None
-
-
 def _named_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
     """Name the scores of classes: one column for two classes, one per class for more."""
-    from regbayes.cli.targets import shown_label
-
     if isinstance(found, list):
         blocks, classes = found, estimator.classes_ if isinstance(estimator.classes_, list) else None
     elif len(names) > 1:

@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,18 @@ class Output:
             sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
 
     @contextmanager
-    def hearing_warnings(self) -> Iterator[list[warnings.WarningMessage]]:
-        """Turn Python's warnings into lines of ours; yields the list that they are collected in."""
+    def hearing_warnings(
+        self, tell: Callable[[warnings.WarningMessage], bool] | None = None
+    ) -> Iterator[list[warnings.WarningMessage]]:
+        """Turn Python's warnings into lines of ours, at the end; yields the list that they are collected in.
+
+        Parameters
+        ----------
+        tell : callable, optional
+            Hears of each warning when it comes; returns whether it has said what there is to say.
+        """
         heard: list[warnings.WarningMessage] = []
+        later: list[warnings.WarningMessage] = []
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning):
@@ -95,12 +104,14 @@ class Output:
 
             def show(message: Any, category: Any, filename: Any, lineno: Any, *_: Any, **__: Any) -> None:
                 heard.append(warnings.WarningMessage(message, category, filename, lineno))
+                if tell is None or not tell(heard[-1]):
+                    later.append(heard[-1])
 
             warnings.showwarning = show
             try:
                 yield heard
             finally:
-                for found in heard:
+                for found in later:
                     self.warn(str(found.message))
 
 

@@ -1,49 +1,132 @@
-"""How far a search is, and the time left: a bar in a terminal, a line now and then elsewhere."""
+"""Watching a search: how far it is, the time left, and what was best so far."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.cli.errors import counted
 from regbayes.cli.output import Output
 
-__all__ = ["shown_progress"]
+if TYPE_CHECKING:
+    from regbayes.search import FoldRecord
+
+__all__ = ["SearchWatch", "is_interrupt"]
 
 PLAIN_SECONDS = 15.0  # between lines where there is no terminal
 
 
-@contextmanager
-def shown_progress(count: Callable[[], int], total: int, output: Output) -> Iterator[None]:
-    """Show how many of so many fits are done, while something runs; one more fit, to all rows, comes after them."""
-    if output.quiet:
-        yield
-        return
-    stop = threading.Event()
-    watch = _watch_bar if sys.stderr.isatty() else _watch_lines
-    watcher = threading.Thread(target=watch, args=(count, total, stop, output), daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        watcher.join()
+def is_interrupt(found: warnings.WarningMessage) -> bool:
+    """Whether a warning says that Ctrl-C ended something."""
+    from regbayes.estimators._reporting import InterruptedWarning
+
+    return issubclass(found.category, InterruptedWarning)
 
 
-def _watch_lines(count: Callable[[], int], total: int, stop: threading.Event, output: Output) -> None:
-    began = time.perf_counter()
-    last, last_at = 0, 0.0  # how many were done when one was last found to be done
-    while not stop.wait(PLAIN_SECONDS):
-        done, spent = count(), time.perf_counter() - began
-        if done > last:
-            last, last_at = done, spent
-        left = last_at / done * (total + 1 - done) - (spent - last_at) if done else 0.0
-        output.say(f"{done} of {total} fits" + (f", about {left:.0f} s left" if left > 0 else ""))
+class SearchWatch:
+    """Hears of every fit of a search as it is done: a bar in a terminal, a line now and then elsewhere.
+
+    Parameters
+    ----------
+    total : int
+        Fits of the search; one more, to all rows, comes after them.
+    names : sequence of str
+        The parameters that are told of.
+    output : Output
+    """
+
+    def __init__(self, total: int, names: Sequence[str], output: Output) -> None:
+        self.total = total
+        self.names = names
+        self.output = output
+        self.records: list[FoldRecord] = []
+        self._bar: Any = None
+        self._told = False
+        self._began = self._spoke = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty() and not self.output.quiet:
+            self._bar = _bar()
+            self._bar.start()
+            self._bar.add_task("fits", total=self.total + 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, record: FoldRecord) -> None:
+        """Hear of a fit that is done."""
+        self.records.append(record)
+        done, now = len(self.records), time.perf_counter()
+        if self._bar is not None:
+            self._bar.update(0, completed=done, description="fits" if done < self.total else "all rows")
+        elif now - self._spoke >= PLAIN_SECONDS:
+            self._spoke = now
+            left = (now - self._began) / done * (self.total + 1 - done)
+            self.output.say(f"{done} of {self.total} fits, about {left:.0f} s left")
+
+    def tell(self, found: warnings.WarningMessage) -> bool:
+        """Say at once that the search was interrupted, since a fit comes after it; return whether that was it."""
+        if self._told or not is_interrupt(found) or len(self.records) == self.total:
+            return False
+        self.tell_interrupted()
+        return True
+
+    def tell_interrupted(self) -> None:
+        """Say what is fitted now."""
+        self._told = True
+        self.__exit__()
+        settings = ", ".join(f"{name}={value}" for name, value in self._shown(self.best()).items())
+        self.output.warn(
+            f"interrupted after {counted(len(self.records), 'fit')}: fitting the best settings so far ({settings}) to "
+            "all rows. Ctrl-C again keeps that fit as it is by then"
+        )
+
+    def best(self) -> dict[str, Any]:
+        """Return the settings that are best so far, among those that were tried on most folds."""
+        tried = self._by_setting()
+        most = max(map(len, tried))
+        return max((of for of in tried if len(of) == most), key=lambda of: np.mean([r.score for r in of]))[0].params
+
+    def _by_setting(self) -> list[list[FoldRecord]]:
+        found: dict[str, list[FoldRecord]] = {}
+        for record in self.records:
+            found.setdefault(record.key[0], []).append(record)
+        return list(found.values())
+
+    def _shown(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: params[name] for name in self.names}
+
+    def results(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was tried and what was chosen, for the model's file and for JSON."""
+        found: dict[str, Any] = {"settings": self._shown(chosen), "cross_validation": {}}
+        candidates = []
+        for of in self._by_setting():
+            scores = [record.score for record in of]
+            judged = {"mean": float(np.mean(scores)), "std": float(np.std(scores))}
+            candidates.append({**self._shown(of[0].params), **judged})
+            if of[0].params == chosen:
+                found["cross_validation"] = {**judged, "folds": len(of)}
+        candidates.sort(key=lambda one: [one[name] for name in self.names])
+        found["cross_validation"]["candidates"] = candidates
+        return found
+
+    def unseen_predictions(self, chosen: Mapping[str, Any], n_rows: int) -> NDArray[Any] | None:
+        """Return what fits with the chosen settings said of rows that they had not seen; None if some rows lack."""
+        from regbayes.search import OutOfFold
+
+        found = OutOfFold.collect([record for record in self.records if record.params == chosen])
+        return found.predictions if np.array_equal(found.rows, np.arange(n_rows)) else None
 
 
-def _watch_bar(count: Callable[[], int], total: int, stop: threading.Event, _: Output) -> None:
+def _bar() -> Any:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -62,8 +145,4 @@ def _watch_bar(count: Callable[[], int], total: int, stop: threading.Event, _: O
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("fits", total=total + 1)
-        while not stop.wait(0.2):
-            done = count()
-            bar.update(task, completed=done, description="fits" if done < total else "all rows")
+    return Progress(*columns, console=Console(file=sys.stderr), transient=True)

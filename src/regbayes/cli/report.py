@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regbayes.cli.fit import check_writable
-from regbayes.cli.options import Json, ModelPath, Quiet
+from regbayes.cli.options import ModelPath, Request, check_writable
 from regbayes.cli.output import Output
 
-__all__ = ["report"]
+__all__ = ["EPILOG", "ReportRequest", "report"]
 
 EPILOG = """**Examples**
 
@@ -20,17 +20,21 @@ EPILOG = """**Examples**
 The page is one file. It needs no network and no data: what it shows was gathered when the model was fitted."""
 
 
-def report(
-    model: ModelPath,
-    output: Annotated[str, typer.Option("--output", "-o", help="The HTML file to write.", show_default=False)],
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(Request):
+    """What a page can be asked."""
+
+    model: ModelPath
+    output: Annotated[str, typer.Option("--output", "-o", help="The HTML file to write.", show_default=False)]
+
+
+def report(request: ReportRequest) -> None:
     """Write one HTML page to explore a model: its features, what they are made of, where it errs."""
     from regbayes.cli.errors import BadModelError, UserError
     from regbayes.cli.modelfile import load_model
 
-    out = Output(json=json, quiet=quiet)
+    model, output = request.model, request.output
+    out = Output(json=request.json, quiet=request.quiet)
     check_writable(output)
     fitted = load_model(model)
     if fitted.report is None:

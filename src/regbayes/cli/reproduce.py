@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from regbayes.cli.errors import ExitCode, MissingPieceError, UserError
-from regbayes.cli.options import Json, Quiet
+from regbayes.cli.options import Request
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
     from regbayes.experiments.runner import Outcome
 
-__all__ = ["reproduce"]
+__all__ = ["EPILOG", "ReproduceRequest", "reproduce"]
 
 EPILOG = """**Examples**
 
@@ -28,55 +28,56 @@ Ctrl-C the same command goes on where it stopped. Records of another protocol, o
 used. Without `REGBAYES_DATA` the quick form uses data that scikit-learn carries, and says so."""
 
 
-class What(StrEnum):
-    """The experiments."""
-
-    table1 = "table1"
-    table2 = "table2"
-    school = "school"
-    sensitivity = "sensitivity"
-    training_size = "training-size"
-    features = "features"
-    mmh_k = "mmh-k"
+What = Literal["table1", "table2", "school", "sensitivity", "training-size", "features", "mmh-k"]
 
 
-def reproduce(
-    what: Annotated[What, typer.Argument(metavar="WHAT", help=f"One of {', '.join(What)}.", show_default=False)],
-    quick: Annotated[bool, typer.Option("--quick", help="The small form, which ends within a minute.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="The folder to write to.")] = "regbayes-results",
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest(Request):
+    """What a reproduction can be asked."""
+
+    what: Annotated[What, typer.Argument(metavar="WHAT", help=f"One of {', '.join(get_args(What))}.")]
+    quick: Annotated[bool, typer.Option("--quick", help="The small form, which ends within a minute.")] = False
+    output: Annotated[str, typer.Option("--output", "-o", help="The folder to write to.")] = "regbayes-results"
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Number of seeds, if not that of the protocol.")
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 is one for each core.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was measured before.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = None
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 is one for each core.")] = 1
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was measured before.")] = False
+
+
+def reproduce(request: ReproduceRequest) -> None:
     """Rerun one of the paper's tables or figures: its systems, its numbers, and the peers you would use instead."""
     from regbayes.datasets import DataError, DataNotFoundError
     from regbayes.experiments import run
 
-    out = Output(json=json, quiet=quiet)
-    if jobs == 0 or jobs < -1:
-        raise UserError(f"--jobs must be a number of processes, or -1 for one per core; got {jobs}")
-    folder = Path(output)
+    out = Output(json=request.json, quiet=request.quiet)
+    if request.jobs == 0 or request.jobs < -1:
+        raise UserError(f"--jobs must be a number of processes, or -1 for one per core; got {request.jobs}")
+    folder = Path(request.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         outcome = run(
-            what.value, quick=quick, output=folder, seeds=seeds, jobs=jobs, fresh=fresh, say=out.say, show=out.line
+            request.what,
+            quick=request.quick,
+            output=folder,
+            seeds=request.seeds,
+            jobs=request.jobs,
+            fresh=request.fresh,
+            say=out.say,
+            show=out.line,
         )
     except (DataNotFoundError, DataError) as error:
         raise MissingPieceError(str(error)) from None
     except OSError as error:
-        raise UserError(f"--output {output}: {error.strerror or error}") from None
-    out.result(_payload(what, outcome))
+        raise UserError(f"--output {request.output}: {error.strerror or error}") from None
+    out.result(_payload(request.what, outcome))
     if outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if outcome.failed:
         raise typer.Exit(ExitCode.BUG)
 
 
-def _payload(what: What, outcome: Outcome) -> dict[str, Any]:
+def _payload(what: str, outcome: Outcome) -> dict[str, Any]:
     cells = [
         {
             "dataset": r.cell.dataset,
@@ -92,7 +93,7 @@ def _payload(what: What, outcome: Outcome) -> dict[str, Any]:
     ]
     return {
         "command": "reproduce",
-        "what": what.value,
+        "what": what,
         "interrupted": outcome.interrupted,
         "computed": outcome.computed,
         "failed": {str(cell): message for cell, message in outcome.failed.items()},

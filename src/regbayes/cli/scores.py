@@ -1,4 +1,4 @@
-"""How good predictions are: the numbers that ``regbayes evaluate`` shows."""
+"""How good predictions are: the score that settings are chosen by, and the numbers that ``regbayes evaluate`` shows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Flags
+from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError
-from regbayes.cli.journal import score_of
 from regbayes.cli.modelfile import ModelFile
-from regbayes.cli.schema import Say
+from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import TargetSpec, as_labels, observed_rows, shown_label, target_values, task_values
 
-__all__ = ["evaluate"]
+__all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
 
 Details = list[dict[str, Any]]
 
 
-def evaluate(model: ModelFile, table: Table, say: Say) -> dict[str, Any]:
+def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: bool = False) -> float:
+    """Return the accuracy over observed labels, or R² over observed numbers.
+
+    R² and the balanced accuracy (the mean of the classes' recalls) are means over targets where there are several: they
+    may be in different units, and have different classes.
+    """
+    from regbayes.metrics import explained_variance_pooled, task_accuracy
+
+    if kind != "regressor" and not balanced:
+        return task_accuracy(y, predicted)
+    score = explained_variance_pooled if kind == "regressor" else _mean_recall
+    if y.ndim == 1:
+        return score(y, predicted)
+    pairs = [(observed_rows(y[:, j]), j) for j in range(y.shape[1])]
+    return float(np.mean([score(y[seen, j], predicted[seen, j]) for seen, j in pairs if seen.any()]))
+
+
+def _mean_recall(y: NDArray[Any], predicted: NDArray[Any]) -> float:
+    """Return scikit-learn's balanced accuracy, without a warning of classes that are predicted and not there."""
+    from sklearn.metrics import recall_score
+
+    truth, answer = y.astype(str), predicted.astype(str)
+    return float(recall_score(truth, answer, labels=np.unique(truth), average="macro"))
+
+
+def score_fit(estimator: Any, X: Any, y: NDArray[Any], *, kind: Kind, balanced: bool) -> float:
+    """Score a fit: a scorer, as scikit-learn knows them, once kind and balance are given."""
+    return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced)
+
+
+def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
+    """Return what `score_of` is called for this target."""
+    several = "" if len(spec.names) == 1 else ", mean over targets"
+    if balanced:
+        return f"balanced accuracy{several}"
+    if spec.kind == "regressor":
+        return f"R²{several}"
+    return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
+
+
+def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False) -> float:
+    """Return the score of always predicting the most frequent class, or the mean, of each target."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+
+    columns = y[:, None] if y.ndim == 1 else y
+    predicted = np.empty(columns.shape, dtype=columns.dtype)
+    nothing = np.zeros((len(y), 1))
+    for j, column in enumerate(columns.T):
+        seen = observed_rows(column) if column.dtype.kind in "fO" else np.ones(len(y), dtype=bool)
+        model = DummyRegressor() if kind == "regressor" else DummyClassifier(strategy="most_frequent")
+        predicted[:, j] = model.fit(nothing[seen], column[seen]).predict(nothing)
+    return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced)
+
+
+def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
     """Return scores of a model's predictions for a table with targets.
 
     Returns
@@ -29,16 +83,15 @@ def evaluate(model: ModelFile, table: Table, say: Say) -> dict[str, Any]:
         ``rows``, ``scores`` (a name and a number each) and ``details`` (a row per class, label or target).
     """
     spec = model.target
-    for name in spec.names:
-        table.column(name)
     y = target_values(table, spec)
     kept = observed_rows(y)
     if not kept.any():
         raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
     if not kept.all():
-        say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+        output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
         table, y = table.take(kept), y[kept]
-    predicted = model.predict(table, say)
+    with output.hearing_warnings():
+        predicted = model.predict(table)
     if spec.kind == "classifier":
         scores, details = _of_classes(as_labels(y), predicted)
     elif spec.kind == "multilabel":
@@ -49,16 +102,16 @@ def evaluate(model: ModelFile, table: Table, say: Say) -> dict[str, Any]:
 
 
 def _of_classes(y: NDArray[Any], predicted: NDArray[Any]) -> tuple[dict[str, float], Details]:
-    from sklearn.metrics import precision_recall_fscore_support
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-    truth, answer = (np.array([shown_label(label) for label in labels]) for labels in (y, predicted))
+    truth, answer = _as_text(y), _as_text(predicted)
     classes = np.unique(truth)
     parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0)
     scores = {
-        "accuracy": float(np.mean(truth == answer)),
+        "accuracy": accuracy_score(truth, answer),
         "balanced accuracy": float(np.mean(parts[1])),
         "F1, class average": float(np.mean(parts[2])),
-        "always the most frequent class": float(max(np.mean(truth == label) for label in classes)),
+        "always the most frequent class": baseline_score(truth, "classifier"),
     }
     details = [
         {"class": str(label), "rows": int(n), "precision": float(p), "recall": float(r), "F1": float(f)}
@@ -86,8 +139,7 @@ def _of_labels(
     yes: list[tuple[Flags, Flags]] = []
     for j, name in enumerate(spec.names):
         seen = observed_rows(y[:, j])
-        truth = np.array([shown_label(value) for value in y[seen, j]])
-        answer = np.array([shown_label(value) for value in predicted[seen, j]])
+        truth, answer = _as_text(y[seen, j]), _as_text(predicted[seen, j])
         hits.append(truth == answer)
         detail: dict[str, Any] = {"target": name, "rows": int(seen.sum()), "accuracy": _mean(truth == answer)}
         if len(by_target[j]) == 2:  # yes is the later of two: 1, true, yes
@@ -108,28 +160,33 @@ def _of_labels(
 def _of_numbers(
     y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, task: NDArray[Any] | None
 ) -> tuple[dict[str, float], Details]:
+    from sklearn.metrics import mean_absolute_error, root_mean_squared_error
+
     from regbayes.metrics import explained_variance_within_tasks
 
+    r2 = score_of("regressor", y, predicted)
     if y.ndim == 1:
-        seen = observed_rows(y)
-        errors = (y - predicted)[seen]
         scores = {
-            "R²": score_of("regressor", y, predicted),
-            "root mean squared error": float(np.sqrt(np.mean(errors**2))),
-            "mean absolute error": float(np.mean(np.abs(errors))),
+            "R²": r2,
+            "root mean squared error": root_mean_squared_error(y, predicted),
+            "mean absolute error": mean_absolute_error(y, predicted),
         }
         if task is not None:
             scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task)
         return scores, []
     details: Details = []
     for j, name in enumerate(spec.names):
-        rows = np.isfinite(y[:, j])
+        rows = observed_rows(y[:, j])
         if rows.any():
             truth, answer = y[rows, j], predicted[rows, j]
-            error = float(np.sqrt(np.mean((truth - answer) ** 2)))
-            r2 = score_of("regressor", truth, answer)
-            details.append({"target": name, "rows": int(rows.sum()), "R²": r2, "root mean squared error": error})
-    return {"R², mean over targets": score_of("regressor", y, predicted)}, details
+            numbers = {"R²": score_of("regressor", truth, answer)}
+            numbers["root mean squared error"] = root_mean_squared_error(truth, answer)
+            details.append({"target": name, "rows": int(rows.sum()), **numbers})
+    return {"R², mean over targets": r2}, details
+
+
+def _as_text(labels: NDArray[Any]) -> NDArray[Any]:
+    return np.array([shown_label(label) for label in labels], dtype=object)
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -1,266 +1,229 @@
 """Fitting with cross-validation that can be watched and stopped.
 
-The estimators of the package do the search. The scorer that they are given keeps a journal of every fit: how many are
-done tells the time left, and after Ctrl-C the journal knows which settings were best so far. Its predictions of rows
-that a fit has not seen make honest tables of errors.
+The searches of the package do the work and tell of every fit as it is done: how many there are gives the time left,
+and after Ctrl-C those so far say which settings were best. What they predicted for rows that they had not seen makes
+honest tables of errors.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
+from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
-from regbayes.cli.journal import Journal, JournalScorer
-from regbayes.cli.modelfile import Search
+from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.progress import shown_progress
-from regbayes.cli.targets import Kind
+from regbayes.cli.progress import SearchWatch, is_interrupt
+from regbayes.cli.scores import score_fit
 
-__all__ = ["FitSettings", "Fitted", "Problem", "fit_model"]
+__all__ = ["fit_model", "make_estimator", "make_search", "possible_folds"]
 
-
-LISTS = {  # parameter of an estimator -> the list of its values in the one that searches
-    "C": "Cs",
-    "temperature": "temperatures",
-    "generative_weight": "generative_weights",
-    "alpha": "alphas",
-    "task_sharing": "task_sharings",
-    "include_inputs": "include_inputs",
+FEWEST_TOPICS = 10
+OPTIONS = {  # what the values of a parameter are called here
+    "C": "the values of --C",
+    "temperature": "the values of --temperature",
+    "n_components": "the values of --n-components",
 }
 
-
-@dataclass(frozen=True)
-class FitSettings:
-    """What the user may set; None leaves it to the estimator, or to cross-validation."""
-
-    n_components: tuple[int, ...] = ()
-    C: tuple[float, ...] = ()
-    temperature: tuple[float, ...] = ()
-    include_inputs: bool | None = None
-    inference: str | None = None  # of topics
-    max_iter: int | None = None
-    folds: int = 5
-    cross_validate: bool = True
-    balanced: bool = False  # whether rare classes count as much as frequent ones
-    seed: int = 0
-    jobs: int = 1
+Tasks = dict[str, NDArray[Any]]  # "task" and the tasks of rows, or nothing
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted estimator and how it came about."""
+def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks) -> Any:
+    """Return the estimator for one setting: what the user gives, and defaults.
 
-    estimator: Any
-    search: Search | None
-    predictions: NDArray[Any] | None  # of training rows by fits that had not seen them
-    interrupted: bool
-    seconds: float
+    MedLDA has documents, whose counts are sparse; iLSVM one target of classes; MT-iLSVM everything else.
+    """
+    import regbayes
 
-
-@dataclass(frozen=True)
-class Problem:
-    """What is fitted to what."""
-
-    X: Any  # (n, inputs), dense; counts of words are sparse
-    y: NDArray[Any]
-    kind: Kind
-    task: NDArray[Any] | None
-    settings: FitSettings
-
-    @property
-    def single(self) -> bool:
-        """Whether it is one question of classes, which iLSVM answers; MT-iLSVM answers all others."""
-        return self.kind == "classifier" and self.task is None
-
-    @property
-    def tasks(self) -> dict[str, Any]:
-        """The tasks of rows, for the estimators' methods."""
-        return {} if self.task is None else {"task": self.task}
-
-    def estimator(self) -> Any:
-        """Return the estimator for one setting."""
-        from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-
-        s = self.settings
-        wanted = {
-            "n_components": s.n_components[0] if s.n_components else None,
-            "max_iter": s.max_iter,
-            "C": s.C[0] if s.C else None,
-            "temperature": s.temperature[0] if s.temperature else None,
-            "include_inputs": s.include_inputs,
-            "unseen_tasks": "shared" if self.task is not None else None,
-            "class_weight": "balanced" if s.balanced else None,
-        }
-        options: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-        options["random_state"] = s.seed
-        if self.single:
-            return ILSVMClassifier(**options)
-        return (MultiTaskILSVMRegressor if self.kind == "regressor" else MultiTaskILSVMClassifier)(**options)
-
-    def grid(self) -> dict[str, tuple[Any, ...]]:
-        """Return the settings to choose among: the user's values, or else those that the searching estimator lists."""
-        s = self.settings
-        parameters = signature(self._searcher).parameters
-        found = {name: tuple(parameters[listed].default) for name, listed in LISTS.items() if listed in parameters}
-        if s.C:
-            found["C"] = s.C
-        if s.temperature:
-            found["temperature"] = s.temperature
-        if s.include_inputs is not None:
-            found["include_inputs"] = (s.include_inputs,)
-        return found
-
-    def search(self, folds: int, scorer: Any) -> Any:
-        """Return the estimator that chooses among the settings."""
-        base = self.estimator()
-        options: dict[str, Any] = {LISTS[name]: values for name, values in self.grid().items()}
-        options |= {"n_components": base.n_components, "max_iter": base.max_iter, "random_state": self.settings.seed}
-        options |= {"scoring": scorer, "n_jobs": self.settings.jobs}
-        if self.settings.balanced:
-            options["class_weight"] = "balanced"
-        if self.single:
-            from sklearn.model_selection import StratifiedKFold
-
-            return self._searcher(cv=StratifiedKFold(folds, shuffle=True, random_state=self.settings.seed), **options)
-        return self._searcher(cv=folds, unseen_tasks=base.unseen_tasks, **options)
-
-    @property
-    def _searcher(self) -> Any:
-        from regbayes import ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
-
-        if self.single:
-            return ILSVMClassifierCV
-        return MultiTaskILSVMRegressorCV if self.kind == "regressor" else MultiTaskILSVMClassifierCV
-
-    def possible_folds(self) -> int:
-        """Return how many folds the rows allow: every part needs some of every class."""
-        most = len(self.y)
-        if self.single:
-            most = int(np.unique(self.y, return_counts=True)[1].min())
-        return min(self.settings.folds, most)
+    wanted: dict[str, Any] = {
+        "n_components": min(request.n_components, default=None),
+        "C": min(request.C, default=None),
+        "max_iter": request.max_iter,
+        "class_weight": "balanced" if request.balanced else None,
+    }
+    model: Any
+    if issparse(X):
+        model = regbayes.MedLDARegressor if kind == "regressor" else regbayes.MedLDAClassifier
+        wanted["n_components"] = wanted["n_components"] or _topics(kind, y)[1]
+        wanted["inference"] = request.inference or ("variational" if X.dtype.kind == "f" else None)
+    else:
+        model = regbayes.MultiTaskILSVMRegressor if kind == "regressor" else regbayes.MultiTaskILSVMClassifier
+        model = regbayes.ILSVMClassifier if kind == "classifier" and not tasks else model
+        wanted["temperature"] = next(iter(request.temperature), None)
+        wanted["include_inputs"] = request.include_inputs
+        wanted["unseen_tasks"] = "shared" if tasks else None
+    return model(random_state=request.seed, **{name: value for name, value in wanted.items() if value is not None})
 
 
-def fit_model(problem: Problem, output: Output) -> Fitted:
+def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks, folds: int) -> Any:
+    """Return the search among the user's values, or else those that do well: the searching estimators list them."""
+    import regbayes
+
+    base = make_estimator(request, kind, X, y, tasks)
+    searching = getattr(regbayes, f"{type(base).__name__}CV")
+    listed = signature(searching).parameters
+    Cs = sorted(set(request.C)) or listed["Cs"].default
+    common = {"scoring": partial(score_fit, kind=kind, balanced=request.balanced), "n_jobs": request.jobs or 1}
+    if issparse(X):  # every fit from the user's seed, and as many topics as there are classes at least
+        topics = sorted(set(request.n_components)) or _topics(kind, y)
+        grid = {"C": Cs, "n_components": topics}
+        return regbayes.PathSearchCV(base, grid, cv=_splitter(request, kind, folds), **common)
+    if request.temperature:
+        common["temperatures"] = request.temperature
+    if request.include_inputs is not None:
+        common["include_inputs"] = [request.include_inputs]
+    for name in {"n_components", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
+        common[name] = getattr(base, name)
+    cv = folds if kind != "classifier" or tasks else _splitter(request, kind, folds)
+    return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)
+
+
+def _splitter(request: FitRequest, kind: Kind, folds: int) -> Any:
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    return (StratifiedKFold if kind == "classifier" else KFold)(folds, shuffle=True, random_state=request.seed)
+
+
+def _topics(kind: Kind, y: NDArray[Any]) -> list[int]:
+    """Return numbers of topics to try: not fewer than classes, because each has something of its own."""
+    outputs = len(np.unique(y)) if kind == "classifier" else np.atleast_2d(y.T).shape[0]
+    least = max(FEWEST_TOPICS, outputs)
+    return [least, 2 * least, 4 * least]
+
+
+def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks) -> int:
+    """Return how many folds the rows allow: every part needs some of every class, of documents two classes at least."""
+    if not request.cv:
+        return 0
+    if kind != "classifier" or tasks:
+        return min(request.folds, len(y))
+    sizes = np.sort(np.unique(y, return_counts=True)[1])
+    if issparse(X):
+        return min(request.folds, int(sizes[-1])) if sizes[-2] > 1 else 1
+    return min(request.folds, int(sizes[0]))
+
+
+def fit_model(
+    request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], task: NDArray[Any] | None, output: Output
+) -> tuple[Any, NDArray[Any] | None, dict[str, Any]]:
     """Choose settings by cross-validation and fit them to all rows; or, on Ctrl-C, the best so far.
 
     The first Ctrl-C ends the search and fits the best settings so far; a second one ends that fit at its best state.
+
+    Returns
+    -------
+    estimator
+    predictions : array or None
+        Of rows by fits that had not seen them; None where some rows were in all fits.
+    facts : dict
+        ``seconds``, ``interrupted``, ``settings`` and what ``cross_validation`` found, None without one.
     """
     from sklearn.utils._param_validation import InvalidParameterError
 
-    began = time.perf_counter()
-    folds = problem.possible_folds() if problem.settings.cross_validate else 0
-    if problem.settings.cross_validate and folds < 2:
+    tasks = {} if task is None else {"task": task}
+    folds = possible_folds(request, kind, X, y, tasks)
+    if request.cv and folds < 2:
         output.warn("too few rows of some class for cross-validation; the settings are the defaults")
+    elif request.cv and folds < request.folds:
+        where = "the rarest class has" if kind == "classifier" and not tasks else "there are"
+        output.say(f"{folds} folds instead of {request.folds}: {where} {folds} rows")
+    began = time.perf_counter()
     try:
+        estimator, predictions = make_estimator(request, kind, X, y, tasks), None
         if folds < 2:
-            return _fit_plainly(problem, problem.estimator(), None, None, output, began)
-        if folds < problem.settings.folds:
-            where = "the rarest class has" if problem.single else "there are"
-            output.say(f"{folds} folds instead of {problem.settings.folds}: {where} {folds} rows")
-        return _fit_searching(problem, folds, output, began)
+            estimator, facts = _fit_alone(estimator, request, X, y, tasks, output)
+        else:
+            search = make_search(request, kind, X, y, tasks, folds)
+            estimator, predictions, facts = _fit_searching(search, estimator, request, X, y, tasks, output)
     except InvalidParameterError as error:
         raise UserError(str(error)) from None
     except ValueError as error:
         hint = "" if folds < 2 else ". --no-cv fits without cross-validation"
         raise BadDataError(f"the model cannot be fitted to these data: {str(error).rstrip('.')}{hint}") from None
+    return estimator, predictions, {**facts, "seconds": time.perf_counter() - began}
 
 
-def _fit_searching(problem: Problem, folds: int, output: Output, began: float) -> Fitted:
-    grid = problem.grid()
-    names = tuple(name for name, values in grid.items() if name == "C" or len(values) > 1)
-    n_candidates = int(np.prod([len(values) for values in grid.values()]))
-    with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
-        journal = Journal(Path(folder))
-        search = problem.search(folds, JournalScorer(folder, problem.kind, names, problem.settings.balanced))
-        output.say(f"cross-validation: {counted(n_candidates, 'setting')} on {folds} folds, then a fit to all rows")
-        try:
-            with _hearing(problem, output) as heard, shown_progress(journal.count, n_candidates * folds, output):
-                search.fit(problem.X, problem.y, **problem.tasks)
-        except KeyboardInterrupt:
-            return _after_interrupt(problem, journal, output, began)
-        best = search.best_estimator_
-        found = _as_search(journal, {name: getattr(best, name) for name in names})
-        predictions = journal.predictions(found.chosen, problem.X, problem.task)
-        return Fitted(best, found, predictions, _was_interrupted(heard), time.perf_counter() - began)
-
-
-def _after_interrupt(problem: Problem, journal: Journal, output: Output, began: float) -> Fitted:
-    """Fit the settings that were best so far, judged by those that were tried on most folds."""
-    scores = journal.scores()
-    if not scores:
-        raise StoppedError("interrupted before the first fit was done; nothing was written")
-    most = max(map(len, scores.values()))
-    best = max((key for key in scores if len(scores[key]) == most), key=lambda key: float(np.mean(scores[key])))
-    chosen = json.loads(best)
-    output.warn(
-        f"interrupted after {counted(journal.count(), 'fit')}: fitting the best settings so far ({_shown(chosen)}) to "
-        "all rows. Ctrl-C again keeps that fit as it is by then"
-    )
-    estimator = problem.estimator().set_params(**chosen)
-    predictions = journal.predictions(chosen, problem.X, problem.task)
-    found = _as_search(journal, chosen)
-    fitted = _fit_plainly(problem, estimator, found, predictions, output, began)
-    return Fitted(fitted.estimator, found, predictions, True, fitted.seconds)
-
-
-def _fit_plainly(
-    problem: Problem,
-    estimator: Any,
-    search: Search | None,
-    predictions: NDArray[Any] | None,
-    output: Output,
-    began: float,
-) -> Fitted:
+def _fit_alone(
+    estimator: Any, request: FitRequest, X: Any, y: NDArray[Any], tasks: Tasks, output: Output
+) -> tuple[Any, dict[str, Any]]:
+    """Fit to all rows; Ctrl-C keeps the best state so far."""
     bar = int(not output.quiet and sys.stderr.isatty())
-    estimator.set_params(verbose=bar, n_jobs=problem.settings.jobs)  # one fit at a time has all the cores
-    with _hearing(problem, output) as heard:
-        estimator.fit(problem.X, problem.y, **problem.tasks)
+    estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
+    with _hearing(request, output) as heard:
+        estimator.fit(X, y, **tasks)
     estimator.set_params(verbose=0, n_jobs=None)
-    return Fitted(estimator, search, predictions, _was_interrupted(heard), time.perf_counter() - began)
+    settings = {"C": _price(estimator)}
+    return estimator, {
+        "settings": settings,
+        "cross_validation": None,
+        "interrupted": any(map(is_interrupt, heard)),
+    }
+
+
+def _price(estimator: Any) -> float:
+    """Return the price of margin violations; where the estimator chose it, what it chose."""
+    if estimator.C != "auto":
+        return float(estimator.C)
+    from regbayes.estimators._latent import supervision_of
+
+    return supervision_of(estimator, len(estimator.classes_), 1.0).C
+
+
+def _fit_searching(
+    search: Any, base: Any, request: FitRequest, X: Any, y: NDArray[Any], tasks: Tasks, output: Output
+) -> tuple[Any, NDArray[Any] | None, dict[str, Any]]:
+    """Fit with a search; after Ctrl-C the search itself, or `base`, fits the best settings so far."""
+    from regbayes.estimators._search import GridEdgeWarning, describe_edges
+
+    lists = _values_to_try(search)
+    n_settings, n_folds = math.prod(map(len, lists.values())), getattr(search.cv, "n_splits", search.cv)
+    output.say(f"cross-validation: {counted(n_settings, 'setting')} on {n_folds} folds, then a fit to all rows")
+    names = sorted(name for name, values in lists.items() if name == "C" or len(values) > 1)
+    watch = SearchWatch(n_settings * n_folds, names, output)
+    try:
+        with watch, _hearing(request, output, watch.tell) as heard:
+            warnings.simplefilter("ignore", GridEdgeWarning)  # below, in the words of the command line
+            warnings.filterwarnings("ignore", "The least populated class")  # said already
+            search.fit(X, y, on_result=watch, **tasks)
+        estimator, best, interrupted = search.best_estimator_, search.best_params_, any(map(is_interrupt, heard))
+    except KeyboardInterrupt:  # before a setting was tried on every fold, or on the way to the last fit
+        if not watch.records:
+            raise StoppedError("interrupted before the first fit was done; nothing was written") from None
+        watch.tell_interrupted()
+        best, interrupted = watch.best(), True
+        estimator, _ = _fit_alone(base.set_params(**best), request, X, y, tasks, output)
+    if not interrupted:
+        called = {name: OPTIONS[name] for name in names if name in OPTIONS}
+        for edge in describe_edges(search.cv_results_, search.best_index_, "score", called):
+            output.warn(f"the best {edge}")
+    facts = {**watch.results(best), "interrupted": interrupted}
+    return estimator, watch.unseen_predictions(best, len(y)), facts
+
+
+def _values_to_try(search: Any) -> dict[str, Sequence[Any]]:
+    if hasattr(search, "param_grid"):
+        return search.param_grid
+    return {name: getattr(search, listed) for name, listed in search._lists.items()}
 
 
 @contextmanager
-def _hearing(problem: Problem, output: Output) -> Iterator[list[warnings.WarningMessage]]:
+def _hearing(request: FitRequest, output: Output, tell: Any = None) -> Iterator[list[warnings.WarningMessage]]:
     """Hear warnings, except that all features are in use where the user said how many there may be."""
     from regbayes import TruncationWarning
 
-    with output.hearing_warnings() as heard:
-        if problem.settings.n_components:
+    with output.hearing_warnings(tell) as heard:
+        if request.n_components:
             warnings.simplefilter("ignore", TruncationWarning)
         yield heard
-
-
-def _was_interrupted(heard: list[warnings.WarningMessage]) -> bool:
-    from regbayes.estimators._reporting import InterruptedWarning
-
-    return any(issubclass(found.category, InterruptedWarning) for found in heard)
-
-
-def _as_search(journal: Journal, chosen: dict[str, Any]) -> Search:
-    scores = journal.scores()
-    keys = sorted(scores)
-    best = json.dumps(chosen, sort_keys=True)
-    return Search(
-        candidates=tuple(json.loads(key) for key in keys),
-        mean=np.array([float(np.mean(scores[key])) for key in keys]),
-        deviation=np.array([float(np.std(scores[key])) for key in keys]),
-        n_folds=len(scores[best]),
-        best=keys.index(best),
-    )
-
-
-def _shown(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())

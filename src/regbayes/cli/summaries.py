@@ -10,7 +10,6 @@ import numpy as np
 from regbayes.cli.errors import counted
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output, called_as
-from regbayes.cli.words import WordSchema
 
 __all__ = ["show_model", "summary", "topics_of"]
 
@@ -20,45 +19,23 @@ SHOWN_WORDS = 7
 
 def summary(model: ModelFile) -> dict[str, Any]:
     """Return what a fitted model is, for JSON."""
-    estimator, search = model.estimator, model.search
+    estimator, facts = model.estimator, model.facts
     found = {
         "estimator": type(estimator).__name__,
         "kind": model.target.kind,
         "targets": list(model.target.names),
         "task": model.target.task,
-        "rows": model.facts["rows"],
-        "inputs": model.facts["inputs"],
-        "settings": search.chosen if search is not None else _own_settings(estimator),
+        "rows": facts["rows"],
+        "inputs": facts["inputs"],
+        "settings": facts["settings"],
         "n_components": estimator.n_components,
         "n_components_in_use": getattr(estimator, "n_components_", estimator.n_components),
-        "seconds": model.facts["seconds"],
-        "interrupted": model.facts["interrupted"],
-        "baseline_score": model.facts["baseline"],
-        "cross_validation": None,
+        "seconds": facts["seconds"],
+        "interrupted": facts["interrupted"],
+        "baseline_score": facts["baseline"],
+        "cross_validation": facts["cross_validation"],
     }
-    if isinstance(model.schema, WordSchema):
-        found["topics"] = topics_of(model)
-    if search is not None:
-        found["cross_validation"] = {
-            "metric": model.facts["metric"],
-            "mean": search.mean[search.best],
-            "std": search.deviation[search.best],
-            "folds": search.n_folds,
-            "candidates": [
-                {**candidate, "mean": mean, "std": deviation}
-                for candidate, mean, deviation in zip(search.candidates, search.mean, search.deviation, strict=True)
-            ],
-        }
-    return found
-
-
-def _own_settings(estimator: Any) -> dict[str, Any]:
-    """Return the settings of a fit without a search; where the estimator chose the price, what it chose."""
-    if estimator.C != "auto":
-        return {"C": estimator.C}
-    from regbayes.estimators._latent import supervision_of
-
-    return {"C": supervision_of(estimator, len(estimator.classes_), 1.0).C}
+    return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
 def topics_of(model: ModelFile) -> list[dict[str, Any]]:
@@ -97,7 +74,7 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
         facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
         facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
-    if isinstance(model.schema, WordSchema):
+    if model.of_documents:
         facts["topics"] = f"{found['n_components']}, of {counted(found['inputs'], 'word')}"
         _show_topics(model, out)
     else:

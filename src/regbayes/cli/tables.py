@@ -1,22 +1,22 @@
-"""Tables: named columns from a file, whatever its format."""
+"""Tables: named columns from a file, whatever its format, in a data frame."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.errors import BadDataError, MissingPieceError, listed
+from regbayes.cli.errors import BadDataError, listed
 
-__all__ = ["Format", "ReadOptions", "Table", "format_of", "read_table"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Format", "Table", "check_size", "check_table", "format_of", "make_frame", "read_table", "text_of"]
 
 Format = Literal["csv", "parquet", "npz", "arff", "libsvm"]
 
@@ -35,23 +35,11 @@ SUFFIXES: dict[str, Format] = {
 MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """How a file is to be read, where its name and content do not say."""
-
-    format: Format | None = None
-    delimiter: str | None = None
-    header: bool = True
-    missing: tuple[str, ...] = ()  # texts that mark a missing value, beside the usual ones
-    encoding: str = "utf-8"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of one length: numbers (float64, NaN where missing) or text (object, None where missing)."""
+    """Rows of a file, and what the file says about its columns."""
 
-    names: tuple[str, ...]
-    columns: tuple[NDArray[Any], ...]
+    frame: pd.DataFrame  # columns of numbers (float64, NaN where missing) and of text (object, None where missing)
     source: str  # the file's name, for messages
     inputs: tuple[str, ...] | None = None  # the columns that may be inputs; None: all
     targets: tuple[str, ...] = ()  # what the file itself calls targets
@@ -65,31 +53,67 @@ class Table:
     keys: tuple[str, ...] = ()  # columns that name rows
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.frame.columns)
+
+    @property
     def n_rows(self) -> int:
         """Number of rows."""
-        if self.counts is not None:
-            return int(self.counts.shape[0])
-        return len(self.columns[0]) if self.columns else 0
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.names)}
+        return len(self.frame) if self.counts is None else int(self.counts.shape[0])
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self.frame
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a column; an error that lists the columns if there is none of this name."""
-        if name in self._places:
-            return self.columns[self._places[name]]
+    def column(self, name: str, option: str | None = None) -> NDArray[Any]:
+        """Return a column; an error that lists the columns, and the option that named it, if there is none."""
+        if name in self:
+            return self.frame[name].to_numpy()
         if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
             return np.zeros(self.n_rows)
-        raise BadDataError(f"{self.source} has no column {name!r}; it has {listed(self.names)}")
+        said = "" if option is None else f"{option}: "
+        raise BadDataError(f"{said}{self.source} has no column {name!r}; it has {listed(self.names)}")
+
+    def select(self, names: Iterable[str]) -> pd.DataFrame:
+        """Return the columns that a model was fitted to; an error that lists those that lack."""
+        wanted = list(names)
+        absent = [name for name in wanted if name not in self]
+        if absent and not self.absent_is_zero:
+            raise BadDataError(
+                f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
+                f"{listed(self.names)}"
+            )
+        return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return some of the rows."""
-        counts = None if self.counts is None else self.counts[rows]
-        return replace(self, columns=tuple(column[rows] for column in self.columns), counts=counts)
+        """Return some of the rows, by their places or by flags."""
+        places = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return replace(self, frame=self.frame.iloc[places], counts=None if self.counts is None else self.counts[places])
+
+
+def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
+    """Put columns together: numbers stay numbers, and text keeps None where it is missing."""
+    import pandas as pd
+
+    named = list(columns)
+    frame = pd.DataFrame({i: pd.Series(values, dtype=_kind_of(values)) for i, (_, values) in enumerate(named)})
+    return frame.set_axis([name for name, _ in named], axis=1)  # now: two columns may have one name
+
+
+def _kind_of(values: Any) -> type:
+    return np.float64 if np.asarray(values).dtype.kind in "biuf" else object
+
+
+def text_of(column: NDArray[Any]) -> list[str | None]:
+    """Return a column as text: whole numbers without a decimal point, None where missing."""
+    if column.dtype == object:
+        return column.tolist()
+    return [None if not np.isfinite(value) else str(plain_number(value)) for value in column.tolist()]
+
+
+def plain_number(value: float) -> int | float:
+    """Return a whole number as an int."""
+    return int(value) if float(value).is_integer() else float(value)
 
 
 def format_of(path: str) -> Format:
@@ -108,8 +132,18 @@ def format_of(path: str) -> Format:
     return found
 
 
-def read_table(path: str, options: ReadOptions | None = None) -> Table:
+def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
     """Read a table from a CSV, Parquet, NPZ, ARFF or LIBSVM file, or CSV from stdin (``-``).
+
+    Parameters
+    ----------
+    path : str
+    format : str, optional
+        The file's format, where its name does not say it.
+    sparse : bool
+        Whether the inputs of NPZ and LIBSVM files are counts of words, which stay sparse.
+    **csv
+        Options of `regbayes.cli.readers.read_csv`; other formats need none.
 
     Raises
     ------
@@ -118,70 +152,44 @@ def read_table(path: str, options: ReadOptions | None = None) -> Table:
     """
     from regbayes.cli import readers
 
-    options = options or ReadOptions()
-    if path != "-":
-        if not os.path.exists(path):
-            raise BadDataError(f"there is no file {path!r}")
-        if os.path.isdir(path):
-            raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")
-    found = options.format or format_of(path)
+    if path != "-" and not os.path.exists(path):
+        raise BadDataError(f"there is no file {path!r}")
+    if os.path.isdir(path):
+        raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")
+    found = format or format_of(path)
     if path == "-" and found != "csv":
         raise BadDataError(f"only CSV is read from stdin; put the {found} into a file")
     try:
-        table = readers.read_csv(path, options) if found == "csv" else readers.BY_FORMAT[found](path)
+        if found == "csv":
+            return check_table(readers.read_csv(path, **csv))
+        if found in readers.SPARSE:
+            return check_table(readers.SPARSE[found](path, sparse=sparse))
+        return check_table(readers.DENSE[found](path))
     except OSError as error:
         raise BadDataError(f"cannot read {path!r}: {error.strerror or error}") from None
     except MemoryError:
         raise BadDataError(f"{path!r} is too large for this machine's memory") from None
-    return checked(table)
 
 
-def checked(table: Table) -> Table:
+def check_table(table: Table) -> Table:
     """Return a table that has rows, and columns of different names; raise an error otherwise."""
     if not table.names and table.counts is None:
         raise BadDataError(f"{table.source} has no columns")
     if table.n_rows == 0:
         raise BadDataError(f"{table.source} has no rows, only names of columns")
-    if len(set(table.names)) < len(table.names):
-        doubled = sorted(name for name, count in Counter(table.names).items() if count > 1)
-        raise BadDataError(f"{table.source} has several columns of one name: {listed(doubled)}. Rename them")
+    doubled = table.frame.columns.duplicated()
+    if doubled.any():
+        names = sorted(set(table.frame.columns[doubled]))
+        raise BadDataError(f"{table.source} has several columns of one name: {listed(names)}. Rename them")
     return table
 
 
-def check_size(n_rows: int, n_columns: int, source: str) -> None:
+def check_size(shape: tuple[int, ...], source: str) -> None:
     """Refuse what would not fit into memory as dense numbers."""
+    n_rows, n_columns = shape
     if n_rows * n_columns > MAX_CELLS:
         raise BadDataError(
             f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "
             f"{8 * n_rows * n_columns / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
             "Otherwise choose fewer columns first"
         )
-
-
-def read_bytes(path: str) -> bytes:
-    """Return the content of a file or of stdin, unpacked if its name ends in .gz."""
-    if path == "-":
-        return sys.stdin.buffer.read()
-    content = Path(path).read_bytes()
-    if not path.endswith(".gz"):
-        return content
-    import gzip
-    import zlib
-
-    try:
-        return gzip.decompress(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadDataError(f"{path!r} is not a whole gzip file: {error}") from None
-
-
-def need(module: str, extra: str, what: str) -> Any:
-    """Import an optional package, or say how to install it."""
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise MissingPieceError(
-            f"{what} needs {package}, which is not installed: pip install 'regbayes[{extra}]'"
-        ) from None

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
 from regbayes._types import Flags
+from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, UserError, listed
-from regbayes.cli.schema import LARGEST, plain_number, text_of
-from regbayes.cli.tables import Table
+from regbayes.cli.inputs import LARGEST
+from regbayes.cli.tables import Table, plain_number, text_of
 
-__all__ = ["Kind", "TargetSpec", "choose_targets", "decide", "target_values", "task_values"]
-
-Kind = Literal["classifier", "multilabel", "regressor"]
+__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "target_values", "task_values"]
 
 MAX_CLASSES = 20  # different whole numbers that still count as classes
+FARTHEST_RATING = 10  # from zero: stars, marks, degrees of approval
 
 
 @persistable(name="regbayes.cli.TargetSpec")
@@ -53,8 +53,14 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | None) -> tuple[TargetSpec, str]:
-    """Return what kind of model the target asks for, and a sentence that says why."""
+def decide(
+    table: Table, names: tuple[str, ...], kind: Kind | None = None, task: str | None = None, *, of_texts: bool = False
+) -> tuple[TargetSpec, str]:
+    """Return what kind of model the target asks for, and a sentence that says why and which option changes it.
+
+    Few whole numbers are classes: digits, codes. Beside texts (``of_texts``) those near zero are amounts: people who
+    write also give stars and marks, and two stars are nearer to three than to five.
+    """
     columns = [table.column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
         if not _observed(column).any():
@@ -64,7 +70,7 @@ def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | 
     if kind is not None:
         found, why = kind, f"{_word(kind)}, as --kind says"
     else:
-        found, why = _guess(names, columns)
+        found, why = _guess(names, columns, of_texts)
     texts = [name for name, column in zip(names, columns, strict=True) if column.dtype == object]
     if found == "regressor" and texts:
         raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
@@ -79,24 +85,31 @@ def decide(table: Table, names: tuple[str, ...], kind: Kind | None, task: str | 
     return spec, why
 
 
-def _guess(names: tuple[str, ...], columns: list[NDArray[Any]]) -> tuple[Kind, str]:
+def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) -> tuple[Kind, str]:
+    texts = [column.dtype == object for column in columns]
     labels = [_looks_like_classes(column) for column in columns]
+    ratings = of_texts and all(_looks_like_ratings(column) for column in columns)
     if len(names) == 1:
-        name, column = names[0], columns[0]
-        n = len(_distinct(column))
-        if column.dtype == object:
-            return "classifier", f"classifier: {name!r} holds {n} different texts"
-        if labels[0]:
-            what = "whole numbers" if _whole(column) else "numbers"
+        n = len(_distinct(columns[0]))
+        holds = f"{names[0]!r} holds {n} different"
+        if texts[0]:
+            return "classifier", f"classifier: {holds} texts"
+        if ratings:
             return (
-                "classifier",
-                f"classifier: {name!r} holds {n} different {what} (--kind regressor if they are amounts)",
+                "regressor",
+                f"regressor: {holds} whole numbers, read as a rating (--kind classifier if they are classes)",
             )
-        return "regressor", f"regressor: {name!r} holds {n} different numbers (--kind classifier if they are classes)"
-    if all(labels):
-        return "multilabel", f"multi-label classifier: all {len(names)} targets hold classes"
-    if not any(column.dtype == object for column in columns):
-        return "regressor", f"regressor for {len(names)} targets: they hold numbers"
+        if labels[0]:
+            what = "whole numbers" if _whole(columns[0]) else "numbers"
+            return "classifier", f"classifier: {holds} {what} (--kind regressor if they are amounts)"
+        return "regressor", f"regressor: {holds} numbers (--kind classifier if they are classes)"
+    if all(labels) and not ratings:
+        several = not any(texts) and max(len(_distinct(column)) for column in columns) > 2
+        change = " (--kind regressor if they are amounts)" if several else ""
+        return "multilabel", f"multi-label classifier: all {len(names)} targets hold classes{change}"
+    if not any(texts):
+        change = " (--kind multilabel if they are classes)" if ratings else ""
+        return "regressor", f"regressor for {len(names)} targets: they hold numbers{change}"
     classes = [name for name, is_class in zip(names, labels, strict=True) if is_class]
     raise BadDataError(
         f"some targets hold classes ({listed(classes)}) and others numbers; one model cannot predict both. Fit one "
@@ -110,6 +123,14 @@ def _looks_like_classes(column: NDArray[Any]) -> bool:
         return True
     n = len(_distinct(column))
     return n <= 2 or (_whole(column) and n <= MAX_CLASSES)
+
+
+def _looks_like_ratings(column: NDArray[Any]) -> bool:
+    """Whether a column holds three or more different whole numbers near zero."""
+    if not _whole(column):
+        return False
+    seen = _distinct(column)
+    return len(seen) > 2 and bool(np.abs(seen).max() <= FARTHEST_RATING)
 
 
 def _check_classes(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
@@ -152,9 +173,7 @@ def target_values(table: Table, spec: TargetSpec) -> NDArray[Any]:
 def _values(table: Table, name: str, spec: TargetSpec, place: int) -> NDArray[Any]:
     column = table.column(name)
     if spec.as_text[place]:
-        texts = np.empty(len(column), dtype=object)
-        texts[:] = text_of(column)
-        return texts
+        return np.array(text_of(column), dtype=object)
     if column.dtype == object:
         odd = next((value for value in column if value is not None), None)
         raise BadDataError(f"the target {name!r} held numbers in training, but {table.source} has {odd!r} there")
@@ -199,12 +218,7 @@ def _observed(column: NDArray[Any]) -> Flags:
 
 
 def _distinct(column: NDArray[Any]) -> NDArray[Any]:
-    seen = column[_observed(column)]
-    if column.dtype != object:
-        return np.unique(seen)
-    found = np.empty(len(set(seen)), dtype=object)
-    found[:] = sorted(set(seen))
-    return found
+    return np.unique(column[_observed(column)])
 
 
 def _whole(column: NDArray[Any]) -> bool:

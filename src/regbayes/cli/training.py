@@ -1,129 +1,162 @@
-"""``regbayes fit`` without the command line: from a table to a model file."""
+"""``regbayes fit`` without the command line: from a table, or from documents, to a model file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
+from regbayes._types import Integers
+from regbayes.cli.documents import is_documents, read_documents
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
-from regbayes.cli.journal import score_of
+from regbayes.cli.inputs import TableInputs
 from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.schema import learn_schema, text_of
-from regbayes.cli.search import FitSettings, Fitted, Problem, fit_model
-from regbayes.cli.tables import Table
+from regbayes.cli.scores import baseline_score, metric_name
+from regbayes.cli.search import fit_model
+from regbayes.cli.tables import Table, read_table, text_of
 from regbayes.cli.targets import (
-    Kind,
     TargetSpec,
     as_labels,
     choose_targets,
     decide,
     observed_rows,
+    shown_label,
     target_values,
     task_values,
 )
+from regbayes.cli.words import learn_words, show_documents
 
-__all__ = [
-    "Wishes",
-    "baseline_score",
-    "collect_report",
-    "column_of",
-    "facts_of",
-    "metric_name",
-    "rows_with_target",
-    "train",
-]
+__all__ = ["train", "train_documents", "train_table"]
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user wants of a fit, beside its settings."""
-
-    targets: tuple[str, ...] = ()
-    kind: Kind | None = None
-    task: str | None = None
-    ignore: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    names: str | None = None  # the column that names rows on the page
-    standardize: bool = True
-    image_shape: tuple[int, int] | None = None  # the inputs are the pixels of a picture
-
-
-def train(table: Table, wishes: Wishes, settings: FitSettings, output: Output) -> ModelFile:
-    """Fit a model to a table, and gather what its page shows.
+def train(request: FitRequest, output: Output) -> ModelFile:
+    """Read the data, fit a model, and gather what its page shows.
 
     Raises
     ------
     UserError
-        If the table or the wishes make no sense; the message says which.
+        If the data or the request make no sense; the message says which.
     StoppedError
         If the user stopped it before there was anything to keep.
     """
+    request.check()
+    by_itself = "medlda" if request.text or is_documents(request.data) else "ilsvm"
+    model = request.model or by_itself
+    request.check_model(model)
+    if model == "medlda":
+        return train_documents(request, read_documents(request.data, **request.reading()), output)
+    return train_table(request, read_table(request.data, **request.reading()), output)
+
+
+def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
+    """Fit iLSVM, or MT-iLSVM where there are several targets or tasks, to the columns of a table."""
     for note in table.notes:
         output.warn(note)
-    names = choose_targets(table, wishes.targets)
-    spec, why = decide(table, names, wishes.kind, wishes.task)
+    spec, why = decide(table, choose_targets(table, request.target), request.kind, request.task)
     output.say(why)
-    if settings.balanced and spec.kind == "regressor":
+    if request.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
-    table, y, row_names = rows_with_target(table, spec, wishes, output)
-    if table.first is not None:
-        output.say(f"the columns of {table.source} are counted from {table.first}")
+    table, y, row_names = _rows_with_target(table, spec, request, output)
     task = task_values(table, spec)
-    inputs = _input_columns(table, spec, wishes)
-    plain = wishes.image_shape is not None
-    schema = learn_schema(
-        table, inputs, output.say, standardize=wishes.standardize and not plain, categorical=wishes.categorical
-    )
-    X = schema.encode(table, output.warn)
-    _check_image(wishes.image_shape, X.shape[1])
-    sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {counted(len(schema.columns), 'column')}"]
+    inputs = _learn_inputs(table, spec, request, output)
+    with output.hearing_warnings():
+        X = inputs.encode(table)
+    if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
+        pixels = np.prod(request.image_shape)
+        raise UserError(f"--image {request.image} has {pixels} pixels, but there are {X.shape[1]} inputs")
+    columns = counted(len(inputs.numbers_) + len(inputs.categories_), "column")
+    sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {columns}"]
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
-    problem = Problem(X, y, spec.kind, task, settings)
-    fitted = fit_model(problem, output)
-    scaled = wishes.standardize and not plain
     shown = {
         "task": task,
-        "feature_names": schema.encoded_names,
         "row_names": row_names,
-        "image_shape": wishes.image_shape,
-        "data_name": "training rows" + (", numbers in standard deviations" if scaled else ""),
+        "image_shape": request.image_shape,
+        "data_name": "training rows" + (", numbers in standard deviations" if request.scaled else ""),
     }
-    report = collect_report(fitted, problem, spec, shown, output)
-    facts = facts_of(problem, fitted, spec, why, table)
-    return ModelFile(fitted.estimator, schema, spec, fitted.search, report, facts)
+    facts = {"why": why, "source": table.source, "first_column": table.first}
+    return _fit_and_report(request, spec, inputs, X, y, shown, facts, output)
 
 
-def facts_of(problem: Problem, fitted: Fitted, spec: TargetSpec, why: str, table: Table) -> dict[str, Any]:
-    """Return what the model's file says of the fit."""
-    balanced = problem.settings.balanced
-    return {
-        "rows": problem.X.shape[0],
-        "inputs": problem.X.shape[1],
-        "why": why,
-        "seconds": fitted.seconds,
-        "interrupted": fitted.interrupted,
-        "baseline": baseline_score(problem.y, spec.kind, balanced=balanced),
-        "metric": metric_name(spec, balanced=balanced),
-        "source": table.source,
-        "first_column": table.first,
+def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
+    """Fit MedLDA to the words of documents."""
+    for note in table.notes:
+        output.warn(note)
+    names = choose_targets(table, request.target)
+    spec, why = decide(table, names, request.kind, of_texts=table.counts is None)
+    output.say(f"MedLDA, {why}")
+    _check_documents(spec, request)
+    table, y, row_names = _rows_with_target(table, spec, request, output, needs_all=True)
+    if spec.kind == "multilabel":
+        y = _indicators(y, spec)
+    words, X = learn_words(
+        table,
+        request.text,
+        output,
+        min_df=request.min_df,
+        max_words=request.max_words,
+        stop_words=request.stop_words,
+    )
+    full = np.diff(X.indptr) > 0
+    if not full.all():
+        output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
+        table, y, X = table.take(full), y[full], X[full]
+        row_names = [name for name, kept in zip(row_names, full, strict=True) if kept]
+    _check_classes(y, spec, request, output)
+    output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
+    if X.dtype.kind == "f" and request.inference is None:
+        output.say("counts are not whole, so topics are inferred by mean field (--inference variational)")
+    shown = {
+        "kind": "text",
+        "row_names": row_names,
+        "texts": show_documents(table, words, X),
+        "data_name": "training documents",
     }
+    facts = {"why": why, "source": table.source, "first_column": table.first}
+    return _fit_and_report(request, spec, words, X, y, shown, facts, output)
 
 
-def rows_with_target(
-    table: Table, spec: TargetSpec, wishes: Wishes, output: Output, *, needs_all: bool = False
+def _fit_and_report(
+    request: FitRequest,
+    spec: TargetSpec,
+    inputs: Any,
+    X: Any,
+    y: NDArray[Any],
+    shown: dict[str, Any],
+    facts: dict[str, Any],
+    output: Output,
+) -> ModelFile:
+    estimator, predictions, found = fit_model(request, spec.kind, X, y, shown.get("task"), output)
+    metric = metric_name(spec, balanced=request.balanced)
+    if found["cross_validation"] is not None:
+        found["cross_validation"] = {"metric": metric, **found["cross_validation"]}
+    facts = {
+        **facts,
+        **found,
+        "rows": X.shape[0],
+        "inputs": X.shape[1],
+        "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
+        "metric": metric,
+    }
+    shown["feature_names"] = inputs.get_feature_names_out().tolist()
+    report = _collect_report(estimator, X, y, spec, predictions, facts, shown, output)
+    return ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, report, facts)
+
+
+def _rows_with_target(
+    table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool = False
 ) -> tuple[Table, NDArray[Any], list[str]]:
     """Leave out rows without any target, or with a hole in one of several; return what to call the others, too."""
     y = target_values(table, spec)
     kept = observed_rows(y)
     if needs_all and y.ndim == 2:
-        kept = np.all([observed_rows(y[:, j]) for j in range(y.shape[1])], axis=0)
-    given = wishes.names or next(iter(table.keys), None)
-    called = [None] * len(kept) if given is None else text_of(column_of(table, "--names", given))
+        kept = np.all([observed_rows(column) for column in y.T], axis=0)
+    key = request.names or next(iter(table.keys), None)
+    called: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
     row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
     if not kept.all():
         lack = "lack a target" if needs_all and y.ndim == 2 else "have no target"
@@ -133,83 +166,97 @@ def rows_with_target(
         raise BadDataError(
             f"{table.source} has {len(y)} row with a target; at least 2 are needed, and many more to learn"
         )
+    if table.first is not None:
+        output.say(f"the columns of {table.source} are counted from {table.first}")
     return table, as_labels(y) if spec.kind == "classifier" else y, row_names
 
 
-def _input_columns(table: Table, spec: TargetSpec, wishes: Wishes) -> list[str]:
-    for option, names in (("--ignore", wishes.ignore), ("--categorical", wishes.categorical)):
+def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: Output) -> TableInputs:
+    """Choose the inputs among the columns, and say what becomes of the others."""
+    for option, names in (("--ignore", request.ignore), ("--categorical", request.categorical)):
         for name in names:
-            column_of(table, option, name)
+            table.column(name, option)
     if spec.task is not None and spec.task in spec.names:
         raise UserError(f"--task and --target name the same column, {spec.task!r}")
-    used = {*spec.names, *table.targets, *wishes.ignore, spec.task, wishes.names}
-    possible: Sequence[str] = table.names if table.inputs is None else table.inputs
-    return [name for name in possible if name not in used]
+    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names}
+    possible = table.names if table.inputs is None else table.inputs
+    inputs = TableInputs(request.scaled, request.categorical)
+    inputs.fit(table.frame[[name for name in possible if name not in used]])
+    for reason, names in inputs.left_out_.items():
+        output.say(f"left out, {reason}: {listed(names)}")
+    if not inputs.numbers_ and not inputs.categories_:
+        more = "".join(f"; {hint}" for hint in inputs.hints_)
+        raise BadDataError(f"{table.source} has no column left that could be an input{more}")
+    for hint in inputs.hints_:
+        output.say(hint)
+    return inputs
 
 
-def column_of(table: Table, option: str, name: str) -> NDArray[Any]:
-    """Return the column that an option names; an error that says so if there is none."""
-    if name not in table:
-        raise BadDataError(f"{option}: {table.source} has no column {name!r}; it has {listed(table.names)}")
-    return table.column(name)
+def _check_documents(spec: TargetSpec, request: FitRequest) -> None:
+    if request.balanced and spec.kind != "classifier":
+        raise UserError("--balanced is about the classes of one target")
+    both = [name for name in request.text if name in spec.names]
+    if both:
+        raise UserError(f"--text and --target name the same column, {both[0]!r}")
 
 
-def _check_image(shape: tuple[int, int] | None, n_inputs: int) -> None:
-    if shape is not None and shape[0] * shape[1] != n_inputs:
-        raise UserError(
-            f"--image {shape[0]}x{shape[1]} has {shape[0] * shape[1]} pixels, but there are {n_inputs} inputs"
+def _indicators(y: NDArray[Any], spec: TargetSpec) -> Integers:
+    """Return labels as zeros and ones."""
+    values = {shown_label(value) for value in y.ravel().tolist()}
+    if y.dtype == object or not np.all((y == 0) | (y == 1)):
+        raise BadDataError(
+            f"several targets of documents must be 0 or 1 each; {listed(spec.names)} hold {listed(sorted(values))}"
+        )
+    return np.asarray(y, dtype=np.int64)
+
+
+def _check_classes(y: NDArray[Any], spec: TargetSpec, request: FitRequest, output: Output) -> None:
+    """Say which classes have too few documents to be judged; refuse a single class."""
+    if spec.kind == "regressor" and len(y) < 2:
+        raise BadDataError("only one document is left; at least 2 are needed, and many more to learn")
+    if spec.kind != "classifier":
+        return
+    labels, counts = np.unique(y, return_counts=True)
+    if len(labels) < 2:
+        raise BadDataError(f"all documents with words are of one class, {labels.tolist()[0]!r}: nothing to learn")
+    rare = [shown_label(label) for label in labels[counts < (request.folds if request.cv else 0)].tolist()]
+    if rare:
+        output.warn(
+            f"classes with fewer documents than folds ({listed(rare, 4)}; the smallest has {counts.min()}): what "
+            "cross-validation says of them is worth little"
         )
 
 
-def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False) -> float:
-    """Return the score of always answering the most frequent class, or the mean, of each target."""
-    columns = y[:, None] if y.ndim == 1 else y
-    answers = np.empty(columns.shape, dtype=object if kind != "regressor" else float)
-    for j in range(columns.shape[1]):
-        column = columns[:, j]
-        seen = column[observed_rows(column)] if column.dtype.kind in "fO" else column
-        if kind == "regressor":
-            answers[:, j] = seen.mean()
-        else:
-            values, counts = np.unique(seen.astype(str), return_counts=True)
-            common = values[np.argmax(counts)]
-            answers[:, j] = next(value for value in seen if str(value) == common)
-    return score_of(kind, y, answers[:, 0] if y.ndim == 1 else answers, balanced=balanced)
-
-
-def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
-    """Return what `score_of` is called for this model."""
-    if balanced:
-        return "balanced accuracy" if len(spec.names) == 1 else "balanced accuracy, mean over targets"
-    if spec.kind == "regressor":
-        return "R²" if len(spec.names) == 1 else "R², mean over targets"
-    return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
-
-
-def collect_report(fitted: Fitted, problem: Problem, spec: TargetSpec, shown: dict[str, Any], output: Output) -> Any:
+def _collect_report(
+    estimator: Any,
+    X: Any,
+    y: NDArray[Any],
+    spec: TargetSpec,
+    predictions: NDArray[Any] | None,
+    facts: dict[str, Any],
+    shown: dict[str, Any],
+    output: Output,
+) -> Any:
     """Gather what the page shows, with options of `collect`; a failure must not cost the user the fit."""
     from regbayes.report import collect
 
     noun = "document" if shown.get("kind") == "text" else "row"
     note = (
         f"Predictions are of the {noun}s that the model was fitted to, so they look better than those of new {noun}s."
-        if fitted.predictions is None
+        if predictions is None
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
-    scores = {}
-    if fitted.search is not None:
-        metric = metric_name(spec, balanced=problem.settings.balanced)
-        scores[f"{metric}, cross-validated"] = float(fitted.search.mean[fitted.search.best])
+    found = facts["cross_validation"]
     try:
         with output.hearing_warnings():
             return collect(
-                fitted.estimator,
-                problem.X,
-                problem.y,
+                estimator,
+                X,
+                y,
                 target_names=list(spec.names) if len(spec.names) > 1 else None,
-                predictions=fitted.predictions,
+                predictions=predictions,
                 prediction_note=note,
-                scores=scores,
+                scores={} if found is None else {f"{found['metric']}, cross-validated": found["mean"]},
                 title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
                 **shown,
             )

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
 
 from regbayes._registry import persistable
 from regbayes._types import Flags
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
-from regbayes.cli.schema import Say
+from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
 
-__all__ = ["WordSchema", "WordWishes", "learn_words", "shown_documents", "texts_of"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["WordCounts", "learn_words", "show_documents", "text_columns"]
 
 # A word begins with a letter and has at least two characters. The pattern is no part of a model's file: a regular
 # expression from a stranger can keep a machine busy for ever.
@@ -39,32 +44,37 @@ STOP_WORDS = ("auto", "english", "none")
 SHOWN_WORDS = 25  # of a document that is known by its counts
 
 
-@dataclass(frozen=True)
-class WordWishes:
-    """How words are to be chosen; None leaves it to the data."""
+@persistable(name="regbayes.cli.WordCounts")
+class WordCounts(TransformerMixin, BaseEstimator):
+    """Counts of known words in documents.
 
-    columns: tuple[str, ...] = ()  # that hold the text
-    min_df: int | None = None  # documents that a word must occur in
-    max_words: int | None = None  # the most frequent ones
-    stop_words: str = "auto"  # or "english", "none", or a file with a word per line
+    Parameters
+    ----------
+    words : sequence of str
+    columns : sequence of str
+        That hold the text; empty where the model was fitted to counts.
+    numbered : bool
+        Whether words are known by the numbers of their columns alone.
+    """
 
+    def __init__(self, words: Sequence[str], columns: Sequence[str] = (), numbered: bool = False) -> None:
+        self.words = words
+        self.columns = columns
+        self.numbered = numbered
 
-@persistable(name="regbayes.cli.WordSchema")
-@dataclass(frozen=True)
-class WordSchema:
-    """The words that a model knows, and the columns that hold text."""
+    def fit(self, X: Any, y: Any = None) -> WordCounts:
+        """Return the transformer itself: `learn_words` has chosen the words."""
+        return self
 
-    columns: tuple[str, ...]  # empty where the model was fitted to counts
-    words: tuple[str, ...]
-    numbered: bool = False  # whether words are known by the numbers of their columns alone
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
 
-    @property
-    def encoded_names(self) -> list[str]:
-        """Names of the model's inputs."""
-        return list(self.words)
+    def transform(self, X: pd.DataFrame) -> Any:
+        """Return the counts of the words in the text of a data frame's columns, sparse."""
+        return _counter(vocabulary=list(self.words)).transform(_join_texts(X[name] for name in self.columns))
 
-    def encode(self, table: Table, say: Say) -> Any:
-        """Return the counts of the model's words in documents, sparse; ``say`` hears of documents without any."""
+    def encode(self, table: Table) -> Any:
+        """Return the counts of the words in a table's documents, sparse; a warning tells of documents without any."""
         counts = self._counts(table)
         empty = int(np.sum(np.diff(counts.indptr) == 0))
         if empty == table.n_rows:
@@ -73,9 +83,10 @@ class WordSchema:
                 f"{listed(self.words, 5)})"
             )
         if empty:
-            say(
+            warnings.warn(
                 f"{empty} of {table.n_rows} documents have no word that the model knows, and get what an average "
-                "document gets"
+                "document gets",
+                stacklevel=2,
             )
         return counts
 
@@ -92,17 +103,36 @@ class WordSchema:
                 f"the model was fitted to counts of words: say which column of {table.source} holds the text, with "
                 f"--text. It has {listed(table.names)}"
             )
-        texts, _ = texts_of(table, self.columns)
-        return _counter(vocabulary=list(self.words)).transform(texts)
+        return self.transform(table.frame[text_columns(table, self.columns)])
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the words."""
+        return np.array(self.words, dtype=object)
 
 
-def learn_words(table: Table, wishes: WordWishes, say: Say, warn: Say) -> tuple[WordSchema, Any]:
+def learn_words(
+    table: Table,
+    columns: Sequence[str],
+    output: Output,
+    *,
+    min_df: int | None = None,
+    max_words: int | None = None,
+    stop_words: str | None = None,
+) -> tuple[WordCounts, Any]:
     """Choose the words, and return them with their counts in the documents of a table.
 
     Parameters
     ----------
-    say, warn : callable
-        Hear which words are kept, and what looks wrong.
+    columns : sequence of str
+        That hold the text; empty where the table says so itself, or holds counts.
+    output : Output
+        Hears which words are kept, and what looks wrong.
+    min_df : int, optional
+        Documents that a word must occur in.
+    max_words : int, optional
+        How many words, the most frequent ones.
+    stop_words : str, optional
+        "auto", "english", "none", or a file with a word per line.
 
     Raises
     ------
@@ -111,42 +141,40 @@ def learn_words(table: Table, wishes: WordWishes, say: Say, warn: Say) -> tuple[
     UserError
         If it is not known which column holds the text.
     """
+    stop_words = stop_words or "auto"
     if table.counts is not None:
-        if wishes.columns:
-            raise UserError(f"--text {wishes.columns[0]}: {table.source} holds counts of words, not text")
-        columns: tuple[str, ...] = ()
+        if columns:
+            raise UserError(f"--text {columns[0]}: {table.source} holds counts of words, not text")
         counts, words = _checked_counts(table), np.array(table.words, dtype=object)
-        minimum, stop = wishes.min_df or 1, "none" if wishes.stop_words == "auto" else wishes.stop_words
+        min_df, stop_words = min_df or 1, "none" if stop_words == "auto" else stop_words
     else:
-        texts, columns = texts_of(table, wishes.columns)
+        columns = text_columns(table, columns)
         counter = _counter()
         try:
-            counts = counter.fit_transform(texts)
+            counts = counter.fit_transform(_join_texts(table.column(name) for name in columns))
         except ValueError:
             raise BadDataError(f"{table.source}: column {columns[0]!r} has no words (letters, two or more)") from None
         words = counter.get_feature_names_out()
-        minimum = wishes.min_df or (MIN_DOCUMENTS if len(texts) >= FEW_DOCUMENTS else 1)
-        stop = wishes.stop_words
-    kept = _chosen(counts, words, minimum, stop, wishes.max_words or MAX_WORDS, say)
+        min_df = min_df or (MIN_DOCUMENTS if table.n_rows >= FEW_DOCUMENTS else 1)
+    kept = _choose(counts, words, min_df, stop_words, max_words or MAX_WORDS, output)
     if not kept.any():
         raise BadDataError(
-            f"{table.source}: no word is left of {len(words)} that occur: none is in {counted(minimum, 'document')} or "
+            f"{table.source}: no word is left of {len(words)} that occur: none is in {counted(min_df, 'document')} or "
             "more and no stop word. Lower --min-df; text without spaces between words must be cut into words first"
         )
     if _without_spaces(words[kept]):
-        warn(
+        output.warn(
             "most words are longer than words of their script are: Chinese, Japanese, Thai and the like have no spaces "
             "between words, and must be cut into words first"
         )
-    return WordSchema(columns, tuple(words[kept].tolist()), table.first is not None), counts[:, kept]
+    return WordCounts(words[kept].tolist(), list(columns), table.first is not None), counts[:, kept]
 
 
-def texts_of(table: Table, columns: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the text of each row, empty where it is missing, and the columns that it comes from."""
-    columns = tuple(columns) or table.text
+def text_columns(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return the columns that hold text, those that are named or those that the table knows of."""
+    columns = list(columns or table.text)
     if not columns:
         raise UserError(f"say which column holds the text, with --text. {_candidates(table)}")
-    parts = []
     for name in columns:
         if name not in table:
             raise BadDataError(f"--text {name}: {table.source} has no such column; it has {listed(table.names)}")
@@ -154,22 +182,27 @@ def texts_of(table: Table, columns: Sequence[str]) -> tuple[list[str], tuple[str
         if column.dtype != object:
             what = "is empty" if not np.isfinite(column).any() else "holds numbers, not text"
             raise BadDataError(f"--text {name}: the column {what}")
-        parts.append([value or "" for value in column])
-    return ["\n".join(row) for row in zip(*parts, strict=True)], columns
+    return columns
+
+
+def _join_texts(columns: Iterable[Any]) -> list[str]:
+    """Return the text of each row, empty where it is missing."""
+    parts = [[value if isinstance(value, str) else "" for value in column] for column in columns]
+    return ["\n".join(row) for row in zip(*parts, strict=True)]
 
 
 def _candidates(table: Table) -> str:
     """Say which columns hold text, the longest texts first."""
     lengths = {
         name: sum(len(value) for value in column if value is not None)
-        for name, column in zip(table.names, table.columns, strict=True)
+        for name, column in table.frame.items()
         if column.dtype == object
     }
     found = sorted(lengths, key=lambda name: -lengths[name])
     return f"Text is in {listed(found)}" if found else f"{table.source} has no column of text"
 
 
-def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, most: int, say: Say) -> Flags:
+def _choose(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, most: int, output: Output) -> Flags:
     """Return which words to keep, and say what was left out."""
     in_documents = np.bincount(counts.indices[counts.data != 0], minlength=len(words))
     stop, name = _stop_words(counts, words, in_documents, stop_words)
@@ -183,7 +216,7 @@ def _chosen(counts: Any, words: NDArray[Any], minimum: int, stop_words: str, mos
         totals = np.asarray(counts.sum(axis=0)).ravel()[places]
         kept[places[np.argsort(-totals, kind="stable")[most:]]] = False
         parts.append(f"the {most} most frequent kept")
-    say(f"{int(kept.sum())} words of {len(words)}" + (f": {', '.join(parts)}" if parts else ""))
+    output.say(f"{int(kept.sum())} words of {len(words)}" + (f": {', '.join(parts)}" if parts else ""))
     return kept
 
 
@@ -239,7 +272,7 @@ def _checked_counts(table: Table) -> Any:
     return _whole(table.counts)
 
 
-def _aligned(table: Table, words: tuple[str, ...]) -> Any:
+def _aligned(table: Table, words: Sequence[str]) -> Any:
     """Return the columns of a table's counts that belong to words; a word that is not there is nowhere."""
     from scipy.sparse import csr_array
 
@@ -264,7 +297,7 @@ class CountedDocuments(Sequence[str]):
     """Documents that are known by counts, shown by their most frequent words; made when they are asked for."""
 
     counts: Any
-    words: tuple[str, ...]
+    words: Sequence[str]
 
     def __len__(self) -> int:
         return int(self.counts.shape[0])
@@ -278,6 +311,8 @@ class CountedDocuments(Sequence[str]):
         )
 
 
-def shown_documents(table: Table, schema: WordSchema, counts: Any) -> Sequence[str]:
+def show_documents(table: Table, words: WordCounts, counts: Any) -> Sequence[str]:
     """Return what the page shows of documents: their text, or the words that are known of them."""
-    return texts_of(table, schema.columns)[0] if schema.columns else CountedDocuments(counts, schema.words)
+    if not words.columns:
+        return CountedDocuments(counts, words.words)
+    return _join_texts(table.column(name) for name in words.columns)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from regbayes.cli.errors import UserError
-from regbayes.cli.tables import need
+from regbayes.cli.errors import UserError, need
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["write_columns", "writer_for"]
 
@@ -22,7 +22,7 @@ Columns = dict[str, list[Any]]
 def write_columns(columns: Columns, path: str | None) -> None:
     """Write columns of one length."""
     if path is None:
-        sys.stdout.write(_csv_text(columns))
+        _write_csv(columns, sys.stdout)
         return
     try:
         writer_for(path)(columns, path)
@@ -43,17 +43,15 @@ def writer_for(path: str) -> Callable[[Columns, str], None]:
     return writers[suffix]
 
 
-def _csv_text(columns: Columns) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    rows = zip(*columns.values(), strict=True)
-    writer.writerows(["" if value is None else value for value in row] for row in rows)
-    return text.getvalue()
+def _frame(columns: Columns) -> pd.DataFrame:
+    """Return a data frame whose values stay what they are: whole numbers beside missing ones among them."""
+    import pandas as pd
+
+    return pd.DataFrame(columns, dtype=object)
 
 
-def _write_csv(columns: Columns, path: str) -> None:
-    Path(path).write_text(_csv_text(columns), encoding="utf-8")
+def _write_csv(columns: Columns, path: str | IO[str]) -> None:
+    _frame(columns).to_csv(path, index=False, encoding="utf-8", lineterminator="\n")
 
 
 def _write_npz(columns: Columns, path: str) -> None:
@@ -62,5 +60,5 @@ def _write_npz(columns: Columns, path: str) -> None:
 
 
 def _write_parquet(columns: Columns, path: str) -> None:
-    parquet = need("pyarrow.parquet", "parquet", "writing Parquet")
-    parquet.write_table(need("pyarrow", "parquet", "writing Parquet").table(columns), path)
+    need("pyarrow.parquet", "parquet", "writing Parquet")
+    _frame(columns).to_parquet(path, engine="pyarrow", index=False)

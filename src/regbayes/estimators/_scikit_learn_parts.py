@@ -1,0 +1,96 @@
+"""The classes of scikit-learn that may be saved, as parts of a pipeline around an estimator.
+
+The list is closed: classes whose attributes are numbers, strings, arrays and one another. A part that would run a
+function of the user's is saved only without it. Where a string steers what is read or run, the values that it may have
+are listed: a regular expression from a stranger can keep a machine busy for ever, ``input="filename"`` opens files, and
+a cache is a folder of pickles.
+
+Attributes of these classes are scikit-learn's own affair and may differ between its versions; parameters that a file
+lacks take their defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
+from sklearn.feature_selection import VarianceThreshold
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    LabelBinarizer,
+    LabelEncoder,
+    MaxAbsScaler,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+from sklearn.utils._metadata_requests import MetadataRequest, MethodMetadataRequest
+
+from regbayes._registry import persistable
+
+__all__ = ["PLAIN", "TOKEN_PATTERNS"]
+
+# scikit-learn's own, and words that begin with a letter.
+TOKEN_PATTERNS = (r"(?u)\b\w\w+\b", r"(?u)\b[^\W\d_]\w+\b")
+
+PLAIN: tuple[type, ...] = (
+    Binarizer,
+    ColumnTransformer,
+    DictVectorizer,
+    FeatureUnion,
+    LabelBinarizer,
+    LabelEncoder,
+    MaxAbsScaler,
+    MinMaxScaler,
+    MissingIndicator,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PCA,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    SimpleImputer,
+    StandardScaler,
+    TfidfTransformer,
+    TruncatedSVD,
+    VarianceThreshold,
+)
+
+_CALLBACKS = ("_skl_callbacks",)
+_ANALYZERS = ("word", "char", "char_wb")
+_WORDS: dict[str, tuple[str | None, ...]] = {
+    "input": ("content",),
+    "preprocessor": (None,),
+    "tokenizer": (None,),
+    "analyzer": _ANALYZERS,
+    "token_pattern": (*TOKEN_PATTERNS, None),
+}
+
+
+def _class_name(owner: Any) -> str:
+    return owner if isinstance(owner, str) else type(owner).__name__
+
+
+for _cls in PLAIN:
+    persistable(_cls, skip=_CALLBACKS)
+for _cls in (CountVectorizer, HashingVectorizer, TfidfVectorizer):
+    persistable(_cls, skip=_CALLBACKS, only=_WORDS)
+persistable(Pipeline, skip=_CALLBACKS, only={"memory": (None,)})
+persistable(FunctionTransformer, skip=_CALLBACKS, only={"func": (None,), "inverse_func": (None,)})
+# What was said with set_fit_request. The owner is the estimator itself, and is used in messages alone.
+for _cls in (MetadataRequest, MethodMetadataRequest):
+    persistable(_cls, replace={"owner": _class_name})

@@ -1,0 +1,114 @@
+"""The arrays of a file: plain fixed-width types, their bytes one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes.persistence.errors import PersistenceError
+
+__all__ = ["KINDS", "check_shape", "describe", "get_content", "parse_dtype", "read_arrays"]
+
+# bool, integers, floats, complex, bytes, text, timedelta64, datetime64: fixed-width and free of pointers.
+KINDS = "biufcSUmM"
+_DTYPE = re.compile(rf"[<>|][{KINDS}][0-9]{{1,9}}(\[[0-9]*[a-zA-Z]{{1,2}}\])?")
+_MAX_DIMENSIONS = 64  # as NumPy
+
+Order = Literal["C", "F"]
+
+
+def get_content(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array, in Fortran's order where it has that order and not C's."""
+    order = _order(array)
+    return np.asarray(array, order=order).reshape(-1, order=order).view(np.uint8).data
+
+
+def describe(array: NDArray[Any], content: memoryview) -> dict[str, Any]:
+    """Return what the header says of an array."""
+    return {
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "order": _order(array),
+        "writeable": array.flags.writeable,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _order(array: NDArray[Any]) -> Order:
+    return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+
+
+def read_arrays(file: IO[bytes], entries: list[dict[str, Any]], available: int) -> list[NDArray[Any]]:
+    """Read the arrays that a header describes, from the place where their bytes begin.
+
+    Raises
+    ------
+    PersistenceError
+        If types, shapes, sizes, checksums or content are not in order. No memory is taken for arrays before their
+        sizes have been found to be those of the file.
+    """
+    plans = [_plan(entry) for entry in entries]
+    claimed = sum(size for _, size in plans)
+    if claimed != available:
+        raise PersistenceError(f"its arrays need {claimed} bytes, and it has {available}: it is truncated or damaged")
+    return [
+        _read(file, make, entry, index) for index, ((make, _), entry) in enumerate(zip(plans, entries, strict=True))
+    ]
+
+
+def _plan(entry: dict[str, Any]) -> tuple[Callable[[], NDArray[Any]], int]:
+    """Return the function that makes room for an array, and its size in bytes."""
+    dtype, shape, order = parse_dtype(entry["dtype"]), check_shape(entry["shape"]), entry["order"]
+    return lambda: np.empty(shape, dtype, order=order), math.prod(shape) * dtype.itemsize
+
+
+def _read(file: IO[bytes], make: Callable[[], NDArray[Any]], entry: dict[str, Any], index: int) -> NDArray[Any]:
+    try:
+        array = make()
+    except MemoryError as error:
+        raise PersistenceError(f"there is not enough memory for array {index}: {error}") from error
+    content = get_content(array)
+    file.readinto(content)  # type: ignore[attr-defined]
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise PersistenceError(f"array {index} is damaged or was altered: its checksum does not match")
+    _check_content(array, index)
+    array.flags.writeable = bool(entry["writeable"])
+    return array
+
+
+def parse_dtype(text: Any) -> np.dtype[Any]:
+    """Return the dtype for text such as ``"<f8"``, and refuse everything that is not a plain fixed-width type."""
+    if isinstance(text, str) and _DTYPE.fullmatch(text):
+        with suppress(TypeError):  # no such width or unit, on this machine at least
+            dtype = np.dtype(text)
+            if dtype.str == text and dtype.itemsize > 0:
+                return dtype
+    raise PersistenceError(f"arrays of type {text!r} are not allowed")
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape from a file as a tuple, if it is one."""
+    lengths = shape if isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS else [None]
+    if not all(type(length) is int and 0 <= length < 2**63 for length in lengths):
+        raise PersistenceError(f"{shape!r:.100} is not the shape of an array")
+    return tuple(lengths)
+
+
+def _check_content(array: NDArray[Any], index: int) -> None:
+    """Refuse bytes that are no value of the type: truth values beyond 1, text beyond Unicode."""
+    if array.dtype.kind == "b":
+        worst, allowed = array.view(np.uint8).max(initial=0), 1
+    elif array.dtype.kind == "U":
+        codes = np.frombuffer(get_content(array), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        worst, allowed = codes.max(initial=0), 0x10FFFF
+    else:
+        return
+    if worst > allowed:
+        raise PersistenceError(f"array {index} holds bytes that are not {array.dtype} values")

@@ -1,0 +1,202 @@
+"""The file: a line of text, a JSON header, the bytes of arrays; written in one piece, checked before it is believed.
+
+The line is ``regbayes 2 VERSION DIGEST LENGTH``: the format, the package that wrote it, and the SHA-256 and the length
+of the header. The header is ``{"arrays": [...], "object": ...}``. Arrays follow it in its order without gaps, so that
+they can neither overlap nor be larger than the file. Nothing is compressed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from regbayes.persistence.arrays import describe, get_content, read_arrays
+from regbayes.persistence.errors import PersistenceError
+from regbayes.persistence.tree import MAX_VALUES, Decoder, Encoder
+
+__all__ = ["FORMAT_VERSION", "load", "save"]
+
+FORMAT_VERSION = 2
+
+_LINE = re.compile(rb"regbayes ([0-9]{1,9}) (\S{1,60})(?: ([0-9a-f]{64}) ([0-9]{1,15})\n)?")
+_LONGEST_LINE = 200
+
+
+def save(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Save an object to one file, without pickle.
+
+    Parameters
+    ----------
+    obj : object
+        An object of a registered class (every fitted object of the package), or lists, tuples and dictionaries of
+        numbers, strings, arrays and such objects. A random generator in an attribute (``random_state``) is saved as
+        None: predictions do not draw from it.
+    path : str or path-like
+        The file to write. It is written beside its place and moved there when it is complete, so that a failure
+        leaves an existing file as it was.
+
+    Raises
+    ------
+    PersistenceError
+        If something in the object cannot be saved (functions, types that are not registered; the message names the
+        attribute) or the file cannot be written.
+    """
+    encoder = Encoder(type(obj).__name__)
+    tree = encoder.encode(obj)
+    contents = [get_content(array) for array in encoder.arrays]
+    entries = [describe(array, content) for array, content in zip(encoder.arrays, contents, strict=True)]
+    header = json.dumps({"arrays": entries, "object": tree}, allow_nan=False).encode("ascii")
+    if _count_values(header) > MAX_VALUES:
+        raise PersistenceError(
+            f"{type(obj).__name__} has more than {MAX_VALUES} values outside arrays, which is more than a file may hold"
+        )
+    line = f"regbayes {FORMAT_VERSION} {_package_version()} {hashlib.sha256(header).hexdigest()} {len(header)}\n"
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise PersistenceError(f"cannot save to {target}: it is not a regular file")
+    if not target.parent.is_dir():
+        raise PersistenceError(f"cannot save to {target}: the folder {target.parent} does not exist")
+    try:
+        _write(target, [line.encode("ascii"), header, *contents])
+    except OSError as error:
+        raise PersistenceError(f"cannot save to {target}: {error}") from error
+
+
+def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
+    """Load what `save` wrote. A file from a stranger runs nothing.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    max_bytes : int, optional
+        Refuse a larger file before reading it. Arrays take no more memory than the file has bytes.
+
+    Returns
+    -------
+    object
+        An object equal to the saved one, of the same class, with the same arrays.
+
+    Raises
+    ------
+    PersistenceError
+        If there is no such file, or it is not one of ours, or it is truncated, damaged, altered, or written by a
+        version whose format this one does not read.
+    """
+    target = Path(path)
+    if not target.exists():
+        raise PersistenceError(f"cannot load {target}: there is no such file")
+    if not target.is_file():
+        raise PersistenceError(f"cannot load {target}: it is not a regular file")
+    try:
+        with target.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if max_bytes is not None and size > max_bytes:
+                raise PersistenceError(f"it has {size} bytes, more than max_bytes={max_bytes}")
+            return _read(file, size)
+    except (PersistenceError, OSError) as error:
+        raise PersistenceError(f"cannot load {target}: {error}") from error
+
+
+def _write(target: Path, parts: list[Any]) -> None:
+    """Write a new file in the target's folder and move it to the target, or remove it on failure."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _package_version() -> str:
+    try:
+        return importlib.metadata.version("regbayes")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        return "unknown"
+
+
+def _read(file: IO[bytes], size: int) -> Any:
+    digest, length = _read_line(file)
+    header = file.read(min(length, size))
+    if len(header) != length:
+        raise PersistenceError("it is truncated or damaged")
+    if hashlib.sha256(header).hexdigest() != digest:
+        raise PersistenceError("its header is damaged or was altered: its checksum does not match")
+    if _count_values(header) > MAX_VALUES:
+        raise PersistenceError(f"its header has more than {MAX_VALUES} values")
+    # Whatever a crafted header provokes in json, NumPy or SciPy is the file's fault, and is said so.
+    with _blaming("the header is malformed"):
+        manifest = json.loads(header, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        arrays = read_arrays(file, manifest["arrays"], size - file.tell())
+        return Decoder(arrays).decode(manifest["object"])
+
+
+def _read_line(file: IO[bytes]) -> tuple[str, int]:
+    """Return the digest and the length of the header, if the file is ours and of this format."""
+    line = file.readline(_LONGEST_LINE)
+    found = _LINE.match(line)
+    if found is None:
+        raise PersistenceError(_explain_other_file(file, line))
+    version, writer = int(found[1]), found[2].decode("ascii", "replace")
+    if version > FORMAT_VERSION:
+        raise PersistenceError(
+            f"written by format {version}, this version reads format {FORMAT_VERSION}: upgrade regbayes "
+            f"(the file was written by regbayes {writer})"
+        )
+    if version < FORMAT_VERSION or found[3] is None:
+        raise PersistenceError("it is not a regbayes file, or it is damaged")
+    return found[3].decode("ascii"), int(found[4])
+
+
+def _explain_other_file(file: IO[bytes], line: bytes) -> str:
+    """Say what a file without our first line is; format 1 was a zip archive whose manifest begins with our name."""
+    if line.startswith(b"PK"):
+        with suppress(Exception), zipfile.ZipFile(file) as archive:
+            info = archive.getinfo("manifest.json")
+            if info.compress_type == zipfile.ZIP_STORED and b'"format": "regbayes"' in archive.open(info).read(300):
+                return "made by regbayes 0.1.0: fit again"
+    return "it is not a regbayes file, or it is damaged"
+
+
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """Turn any exception from content that is not to be trusted into a `PersistenceError`."""
+    try:
+        yield
+    except (PersistenceError, ImportError):  # an import fails in one of our own modules, not because of the file
+        raise
+    except Exception as error:
+        raise PersistenceError(f"{what} ({type(error).__name__}: {error!s:.200})") from error
+
+
+def _count_values(header: bytes) -> int:
+    """Return a bound on the number of values in JSON: each has one of these marks before it."""
+    return sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(unique := dict(pairs)) != len(pairs):
+        raise PersistenceError("its header has a key twice")
+    return unique
+
+
+def _no_constant(text: str) -> Any:
+    raise PersistenceError(f"its header has {text}, which is not JSON")

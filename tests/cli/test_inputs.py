@@ -1,0 +1,144 @@
+"""Tables to inputs: what is learned from the training table, and what becomes of others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regbayes.cli.errors import BadDataError
+from regbayes.cli.inputs import TableInputs
+from regbayes.cli.tables import Table, make_frame
+
+
+def table(**columns) -> Table:
+    texts = {name: any(isinstance(value, str) for value in values) for name, values in columns.items()}
+    frame = make_frame(
+        (name, list(values) if texts[name] else [np.nan if value is None else value for value in values])
+        for name, values in columns.items()
+    )
+    return Table(frame, "a table")
+
+
+def learn(given: Table, **options) -> TableInputs:
+    return TableInputs(**options).fit(given.frame)
+
+
+def names_of(inputs: TableInputs) -> list[str]:
+    return inputs.get_feature_names_out().tolist()
+
+
+def test_numbers_are_standardised():
+    rng = np.random.default_rng(0)
+    given = table(a=rng.normal(5, 3, 50), b=rng.normal(-1, 0.01, 50))
+    inputs = learn(given)
+    X = inputs.encode(given)
+    np.testing.assert_allclose(X.mean(axis=0), 0, atol=1e-10)
+    np.testing.assert_allclose(X.std(axis=0), 1)
+    assert not inputs.left_out_
+    assert not inputs.hints_
+    np.testing.assert_array_equal(learn(given, standardize=False).encode(given)[:, 0], given.column("a"))
+
+
+def test_missing_numbers_take_the_median_and_are_marked():
+    inputs = learn(table(a=[1, 2, None, 10, 3]))
+    assert names_of(inputs) == ["a", "a is missing"]
+    X = inputs.encode(table(a=[None, 2.5]))
+    assert X[0, 0] == X[1, 0]
+    assert X[:, 1].tolist() == [1, 0]
+
+
+def test_categories():
+    given = table(two=["x", "y", "x", "x"], three=["a", "c", "b", "b"], hole=["p", None, "q", "p"])
+    inputs = learn(given)
+    assert names_of(inputs) == ["two=y", "three=a", "three=b", "three=c", "hole=q", "hole is missing"]
+    np.testing.assert_array_equal(
+        inputs.encode(given),
+        [[0, 1, 0, 0, 0, 0], [1, 0, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0], [0, 0, 1, 0, 0, 0]],
+    )
+
+
+def test_unknown_categories_are_none_of_the_known_ones_and_said():
+    inputs = learn(table(a=["x", "y", "z", "x"]))
+    said = r"'a': categories that were not there in training \('new', 'newer'\) in 2 rows count as none of the known"
+    with pytest.warns(UserWarning, match=said):
+        X = inputs.encode(table(a=["new", "z", "newer"]))
+    np.testing.assert_array_equal(X, [[0, 0, 0], [0, 0, 1], [0, 0, 0]])
+
+
+def test_rare_categories_of_many_are_known_without_a_column():
+    values = [f"c{i}" for i in range(60) for _ in range(3 if i < 50 else 2)]
+    inputs = learn(table(a=values))
+    assert len(names_of(inputs)) == 50
+    assert not inputs.encode(table(a=["c55"])).any()
+
+
+def test_columns_that_say_nothing_are_left_out():
+    n = 120
+    given = table(
+        same=[4.0] * n,
+        word=["x"] * n,
+        empty=[None] * n,
+        name=[f"row {i}" for i in range(n)],
+        huge=[1e200, -1e200] * (n // 2),
+        good=[i % 7 for i in range(n)],
+    )
+    inputs = learn(given)
+    assert names_of(inputs) == ["good"]
+    assert inputs.left_out_ == {
+        "constant": ["same", "word"],
+        "without a single value": ["empty"],
+        "text that is different in most rows": ["name"],
+        "with numbers beyond 1e+100": ["huge"],
+    }
+    assert names_of(learn(table(same=[1.0, 1.0]))) == []
+
+
+def test_numbers_that_name_categories():
+    given = table(code=[10, 20, 30, 10])
+    inputs = learn(given, categorical=["code"])
+    assert names_of(inputs) == ["code=10", "code=20", "code=30"]
+    np.testing.assert_array_equal(inputs.encode(table(code=["20", "10"])), [[0, 1, 0], [1, 0, 0]])
+
+
+def test_new_tables_may_have_other_columns_in_any_order_but_none_missing():
+    given = table(a=[1, 2, 4], b=["x", "y", "x"])
+    inputs = learn(given)
+    more = table(z=[0, 0, 0], b=["x", "y", "x"], a=[1, 2, 4])
+    np.testing.assert_array_equal(inputs.encode(more), inputs.encode(given))
+    with pytest.raises(BadDataError, match=r"lacks columns that the model was fitted to: 'b'\. It has 'a'"):
+        inputs.encode(table(a=[1]))
+
+
+def test_inputs_are_in_the_order_of_the_columns():
+    given = table(word=["x", "y", "z", "x"], a=[1, None, 3, 5], more=["u", None, "v", "u"], b=[2, 1, 1, 0])
+    inputs = learn(given, standardize=False)
+    assert names_of(inputs) == ["word=x", "word=y", "word=z", "a", "a is missing", "more=v", "more is missing", "b"]
+    np.testing.assert_array_equal(inputs.encode(given)[1], [0, 1, 0, 3, 1, 0, 1, 1])
+
+
+def test_a_column_that_changed_its_type():
+    inputs = learn(table(a=[1.0, 2.0, 3.0], b=["1", "2.5", "1"]), standardize=False)
+    assert names_of(inputs) == ["a", "b=2.5"]
+    np.testing.assert_array_equal(inputs.encode(table(a=["1", None], b=[2.5, 1.0])), [[1, 1], [2, 0]])
+    with pytest.raises(BadDataError, match="'a' held numbers in training, but row 2 holds 'many'"):
+        inputs.encode(table(a=["1", "many"], b=["1", "1"]))
+
+
+def test_infinite_values_count_as_missing():
+    inputs = learn(table(a=[1, 2, 3, np.inf]))
+    with pytest.warns(UserWarning, match="column 'a': 1 infinite values count as missing"):
+        X = inputs.encode(table(a=[-np.inf, 2]))
+    assert X[0].tolist() == [X[1, 0], 1]
+
+
+def test_whole_numbers_that_rise_from_row_to_row_are_pointed_out():
+    rng = np.random.default_rng(0)
+    rising = np.cumsum(rng.integers(1, 3, size=12))
+    given = table(id=rising, sorted=np.sort(rng.normal(size=12)), counts=rng.permutation(rising))
+    inputs = learn(given)
+    assert inputs.hints_ == [
+        "whole numbers that rise from row to row: 'id'. If they only number the rows: --ignore them",
+    ]
+    assert "id" in names_of(inputs)  # it may be a year
+    assert not learn(table(id=[1, 2, 3, 4, 5])).hints_
+    assert not learn(given, categorical=["id"]).hints_
