@@ -74,11 +74,10 @@ types: setup  ## check types
 bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
 
-EXPERIMENTS := table1 table2 school sensitivity training-size features mmh-k
-
-reproduce-quick: setup  ## run the quick form of each of the paper's tables and figures, into build/reproduce
-	@set -e; for what in $(EXPERIMENTS); do echo "== regbayes reproduce $$what --quick"; \
-		$(BIN)/regbayes reproduce $$what --quick --fresh --quiet --output build/reproduce; done
+reproduce-quick: setup  ## run the quick form of every experiment of regbayes.experiments, into build/reproduce
+	@$(BIN)/python -c 'import sys; from regbayes.experiments import EXPERIMENTS, run; \
+		found = [run(what, quick=True, fresh=True, output="build/reproduce", say=lambda _: None) for what in EXPERIMENTS]; \
+		sys.exit(any(outcome.failed for outcome in found))'
 
 docs-figures: setup  ## draw the figures of the documentation again
 	@set -e; for script in examples/problem_*.py examples/figure1_*.py examples/ilsvm_digits.py; do \

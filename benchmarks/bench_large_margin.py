@@ -1,5 +1,7 @@
 """Time the large-margin step against liblinear, and the feature sweeps against the matrix product they follow.
 
+Both solvers: dual coordinate ascent with all rows at hand, and Newton's method over blocks of rows.
+
     python benchmarks/bench_large_margin.py            # 20,000 rows, 200 inputs, 50 features, 10 classes
     python benchmarks/bench_large_margin.py --smoke    # small, for continuous integration
 
@@ -9,6 +11,9 @@ Margins: liblinear gets the loosest of its tolerances that brings its primal obj
 optimum; we stop when the *duality gap* is that small, which is never the easier target. Cold starts from nothing. Warm
 starts from the multipliers of features that differed by noise of the stated standard deviation, as after a step of a
 model that learns its features. Features lie in [0, 1] and are not centred.
+
+Newton: rows in blocks, one and two threads, beside coordinate ascent at the same tolerance; the duality gap that each
+ends with stands beside its time, what smoothing adds to it included.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit
@@ -25,10 +31,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
-from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.large_margin import MultiClassDual, TaskLayout, solve_box, solve_simplex, zero_one_cost
+from regbayes.engine.executor import Threads, row_blocks
+from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
+from regbayes.margins.solvers import solve_tasks
+from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
 
 TOLERANCES = [30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4]
 NOISE = 0.01
@@ -110,14 +120,30 @@ def report(
     )
 
 
+def class_form(labels: np.ndarray, n_classes: int, C: float, squared: bool) -> SimplexDual:
+    """Return what a solver sees of the multi-class hinge or its square."""
+    loss = Classes(labels, zero_one_cost(n_classes), np.full(labels.size, C)).loss(squared)
+    form = loss.dual_form(labels.size * n_classes)
+    assert isinstance(form, SimplexDual)
+    return form
+
+
+def sign_form(signs: np.ndarray, C: float, squared: bool) -> BoxDual:
+    """Return what a solver sees of the hinge or its square, cells row by row."""
+    form = Signs(signs, np.full(signs.shape, C)).loss(squared).dual_form(signs.size)
+    assert isinstance(form, BoxDual)
+    return form.reflect()
+
+
 def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: Sequence[float], reps: int) -> None:
     """Crammer-Singer against liblinear's."""
     H, labels = latent_features(n, k, n_classes, spread)
     moved = H + NOISE * np.random.default_rng(1).normal(size=H.shape)
     rows = np.arange(n)
     for C in (0.01, 0.1, 1.0):
-        dual = MultiClassDual.hinge(labels, zero_one_cost(n_classes), C)
-        optimum = solve_simplex(H, dual, tol=0.03 * min(fractions)).dual_value
+        form = class_form(labels, n_classes, C, squared=False)
+        best = solve_simplex(H, form, labels, tol=0.03 * min(fractions))
+        optimum = best.primal - best.gap
 
         def fit(tolerance: float, C: float = C) -> float:
             model = LinearSVC(
@@ -133,13 +159,13 @@ def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: 
             if tolerance is None:
                 print(f"{'multi-class':24s} {C:6g} {fraction:8.0e}   liblinear does not get there")
                 continue
-            start = solve_simplex(moved, dual, tol=fraction).dual
+            start = solve_simplex(moved, form, labels, tol=fraction).dual
 
-            def cold(dual: MultiClassDual = dual, fraction: float = fraction) -> float:
-                return solve_simplex(H, dual, tol=fraction).n_epochs
+            def cold(form: SimplexDual = form, fraction: float = fraction) -> float:
+                return solve_simplex(H, form, labels, tol=fraction).n_epochs
 
-            def warm(dual: MultiClassDual = dual, fraction: float = fraction, start: np.ndarray = start) -> float:
-                return solve_simplex(H, dual, tol=fraction, warm_start=start).n_epochs
+            def warm(form: SimplexDual = form, fraction: float = fraction, start: np.ndarray = start) -> float:
+                return solve_simplex(H, form, labels, tol=fraction, warm_start=start).n_epochs
 
             times = best_times([lambda t=tolerance: fit(t), cold, warm], reps)
             report((f"multi-class, spread {spread:g}", C, fraction), times, (cold(), warm()), tolerance)
@@ -150,12 +176,11 @@ def bench_binary(n: int, k: int, loss: str, fractions: Sequence[float], reps: in
     H, labels = latent_features(n, k, 2, 3.0)
     signs = np.where(labels == 1, 1.0, -1.0)
     moved = H + NOISE * np.random.default_rng(1).normal(size=H.shape)
-    zeros, ones = np.zeros(n), np.ones(n)
+    layout = layout_of(n, 1)
     for C in (0.01, 1.0):
-        form = BoxDual(-ones, zeros, zeros, zeros, C * ones)
-        if loss == "squared_hinge":
-            form = BoxDual(-ones, zeros, ones / (2.0 * C), zeros, np.full(n, np.inf))
-        optimum = solve_box(H * signs[:, None], form, tol=0.03 * min(fractions)).dual_value
+        form = sign_form(signs[:, None], C, squared=loss == "squared_hinge")
+        best = solve_tasks(H, form, layout, tol=0.03 * min(fractions))
+        optimum = best.primal - best.gap
 
         def fit(tolerance: float, C: float = C) -> float:
             model = LinearSVC(
@@ -170,13 +195,13 @@ def bench_binary(n: int, k: int, loss: str, fractions: Sequence[float], reps: in
             if tolerance is None:
                 print(f"{loss:24s} {C:6g} {fraction:8.0e}   liblinear does not get there")
                 continue
-            start = solve_box(moved * signs[:, None], form, tol=fraction).dual
+            start = solve_tasks(moved, form, layout, tol=fraction).dual
 
             def cold(form: BoxDual = form, fraction: float = fraction) -> float:
-                return solve_box(H * signs[:, None], form, tol=fraction).n_epochs
+                return solve_tasks(H, form, layout, tol=fraction).n_epochs
 
             def warm(form: BoxDual = form, fraction: float = fraction, start: np.ndarray = start) -> float:
-                return solve_box(H * signs[:, None], form, tol=fraction, warm_start=start).n_epochs
+                return solve_tasks(H, form, layout, tol=fraction, warm_start=start).n_epochs
 
             times = best_times([lambda t=tolerance: fit(t), cold, warm], reps)
             report((f"binary, {loss}", C, fraction), times, (cold(), warm()), tolerance)
@@ -187,25 +212,66 @@ def bench_labels(n: int, k: int, n_labels: int, reps: int) -> None:
     rng = np.random.default_rng(0)
     H = rng.normal(size=(n, k))
     Y = np.where(H @ rng.normal(size=(k, n_labels)) + 3.0 * rng.normal(size=(n, n_labels)) > 2.0, 1.0, -1.0)
-    row, label = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(n_labels)))
-    signs, zeros, infinity = Y[row, label], np.zeros(row.size), np.full(row.size, np.inf)
-    lower, upper = np.where(signs > 0, zeros, -infinity), np.where(signs > 0, infinity, zeros)
     print(f"\nLabels: n = {n}, features = {k}, labels = {n_labels}, gap 1e-4; liblinear at its default tolerance")
     print("     C  rho  liblinear s    ours s   ratio   epochs")
     for C in (0.01, 1.0):
-        form = BoxDual(-signs, zeros, np.full(row.size, 0.5 / C), lower, upper)
+        form = sign_form(Y, C, squared=True)
         for rho in (0.0, 1.0):
-            layout = TaskLayout(row, label, np.zeros(n_labels, dtype=np.int64), rho)
+            layout = replace(layout_of(n, n_labels), group=np.zeros(n_labels, dtype=np.int64), sharing=rho)
 
             def theirs(C: float = C) -> None:
                 for column in Y.T:
                     LinearSVC(C=C, fit_intercept=False).fit(H, column)
 
             def ours(form: BoxDual = form, layout: TaskLayout = layout) -> float:
-                return solve_box(H, form, layout, tol=1e-4).n_epochs
+                return solve_tasks(H, form, layout, tol=1e-4).n_epochs
 
             base, mine = best_times([theirs, ours], reps)
             print(f"{C:6g} {rho:4g} {base:12.3f} {mine:9.3f} {base / mine:6.1f}x {ours():8.1f}")
+
+
+def bench_newton(n: int, k: int, n_classes: int, tol: float, reps: int) -> None:
+    """Newton's method over blocks of rows beside coordinate ascent, both from nothing and both to the same gap."""
+    H, labels = latent_features(n, k, n_classes, 3.0)
+    signs = np.where(np.eye(n_classes)[labels] > 0, 1.0, -1.0)
+    slices, start = row_blocks(n), np.zeros((n_classes, k))
+    print(f"\nNewton: n = {n} in {len(slices)} blocks, features = {k}, classes = {n_classes}, gap asked for {tol:g}")
+    print("problem          C   ascent s      gap  epochs   1 thread s   2 threads s      gap  passes")
+    for C in (0.01, 1.0):
+        boxes = sign_form(signs, C, squared=True)
+        cells = [BoxBlock.dense(H[rows], take_rows(boxes, rows, n_classes)) for rows in slices]
+        classes = class_form(labels, n_classes, C, squared=True)
+        rows_of_classes = [SimplexBlock(H[rows], classes.take(rows), labels[rows]) for rows in slices]
+
+        def newton_boxes(threads: int, blocks: Sequence[BoxBlock] = cells) -> NewtonSolution:
+            prior = SharedPrior(np.arange(n_classes))
+            return solve_boxes(blocks, prior, start, tol=tol, executor=Threads(threads))
+
+        def newton_classes(threads: int, blocks: Sequence[SimplexBlock] = rows_of_classes) -> NewtonSolution:
+            return solve_simplexes(blocks, start, tol=tol, executor=Threads(threads))
+
+        def ascend_boxes(form: BoxDual = boxes) -> MarginSolution:
+            return solve_box(H, form, layout_of(n, n_classes), tol=tol)
+
+        def ascend_classes(form: SimplexDual = classes) -> MarginSolution:
+            return solve_simplex(H, form, labels, tol=tol)
+
+        for name, ascend, newton in (
+            ("one-vs-rest", ascend_boxes, newton_boxes),
+            ("multi-class", ascend_classes, newton_classes),
+        ):
+            runs = [ascend, *(lambda t=threads, solve=newton: solve(t) for threads in (1, 2))]
+            by_ascent, one, two = best_times(runs, reps)
+            climbed, found = ascend(), newton(2)
+            print(
+                f"{name:12s} {C:5g} {by_ascent:10.3f} {climbed.gap / climbed.primal:8.1e} {climbed.n_epochs:7.1f}"
+                f" {one:12.3f} {two:13.3f} {found.gap / found.value:8.1e} {found.n_passes:7d}"
+            )
+
+
+def take_rows(form: BoxDual, rows: slice, n_outputs: int) -> BoxDual:
+    """Return the cells of some rows, laid out row by row."""
+    return form.take(slice(rows.start * n_outputs, rows.stop * n_outputs))
 
 
 def main() -> None:
@@ -228,6 +294,7 @@ def main() -> None:
         for loss in ("hinge", "squared_hinge"):
             bench_binary(n, k, loss, fractions, repetitions)
         bench_labels(n // 10, k, n_classes, repetitions)
+        bench_newton(n, k, n_classes, 1e-3, repetitions)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,244 @@
-"""A model of your own, in six files and a shell: it finds which of sixty inputs tell two classes apart.
+"""A model of your own, in one module: principal components that know what they are for.
 
-The page docs/adding_a_model.md walks through the folder ``relevant_inputs`` beside this script.
+Probabilistic principal component analysis has features ``z ~ N(0, I)`` and rows ``x ~ N(W z, sigma² I)``. Here its
+loadings W are learned together with a linear classifier on the expected features, under margins. The page
+docs/adding_a_model.md walks through it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from relevant_inputs.estimator import RelevantInputsClassifier
+from regbayes._registry import Saveable
+from regbayes._types import Floats, Reals
+from regbayes.engine import AbsoluteChange, FitResult, row_blocks, run
+from regbayes.estimators._classes import chosen_classes, coded_classes
+from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, generator
+from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.joint import descent
+from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.tolerance import Tolerance
+from regbayes.persistence import persistable
 
-# --- two classes that four of sixty inputs tell apart, with noise
-rng = np.random.default_rng(0)
-X, weights = rng.standard_normal((1200, 60)), np.zeros(60)
-weights[[3, 14, 15, 32]] = [2.0, -2.0, 1.5, -1.5]
-y = np.where(X @ weights + rng.standard_normal(1200) > 0, "yes", "no")
-train, test = slice(0, 200), slice(200, None)
+# --- the model: what it knows, what it sums over rows, and the functions that a joint model has
 
-# --- the model, beside the same margins with one precision for all inputs
-model = RelevantInputsClassifier().fit(X[train], y[train])
-plain = LinearSVC(loss="hinge", C=1.0, max_iter=100_000).fit(X[train], y[train])
-order = np.argsort(-model.relevance_)
-print("inputs by relevance:", order[:6], model.relevance_[order[:6]].round(2))
-print(f"accuracy on new rows: {model.score(X[test], y[test]):.3f}; linear SVM {plain.score(X[test], y[test]):.3f}")
 
-# --- the objective's terms, at the start and at the end
-print(f"objective after {model.n_iter_} iterations:")
-for name, course in model.trace_.terms.items():
-    print(f"  {name:15s} {course[0]:8.2f} -> {course[-1]:8.2f}")
-print(f"  it rose {model.trace_.rises.count} times")
+@persistable(name="new_model.Params")
+@dataclass(frozen=True)
+class Params:
+    """What is learned, and what inference needs beside it."""
+
+    loadings: Floats  # (D, K): W
+    noise_variance: float  # sigma²
+
+    @property
+    def precision(self) -> Floats:
+        """``M = W'W + sigma² I``: times 1 / sigma², the posterior precision of a row's features, shape (K, K)."""
+        return self.loadings.T @ self.loadings + self.noise_variance * np.eye(self.loadings.shape[1])
+
+
+@dataclass(frozen=True)
+class Stats(RowSums):
+    """Sums over rows that the likelihood is made of."""
+
+    n_rows: float
+    squares: float  # of |x|²
+    explained: float  # of x'W M^-1 W'x
+
+
+@dataclass(frozen=True)
+class Pulled(RowSums):
+    """Sums over rows that the gradient is made of; h is the gradient of J by W'x, M held fixed."""
+
+    cross: Floats  # (D, K): of x h'
+    inner: Floats  # (K, K): of z h' + h z', the likelihood's part once
+
+
+@dataclass(frozen=True)
+class PredictivePCA(JointModel[Floats, Params, Stats, Pulled]):
+    """The likelihood of centred rows, as a term of J with a weight. Descent moves the loadings."""
+
+    weight: float
+
+    def infer(self, rows: Floats, params: Params) -> Inferred[Stats]:
+        projected = rows @ params.loadings
+        features = np.linalg.solve(params.precision, projected.T).T
+        return Inferred(features, Stats(len(rows), float(np.vdot(rows, rows)), float(np.vdot(projected, features))))
+
+    def pull_back(self, rows: Floats, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        z = inferred.features
+        own = -self.weight / params.noise_variance * z
+        if gradient is None:
+            return Pulled(rows.T @ own, z.T @ own)
+        h = np.linalg.solve(params.precision, gradient.T).T
+        return Pulled(rows.T @ (own + h), z.T @ own + z.T @ h + h.T @ z)
+
+    def terms(self, params: Params, stats: Stats) -> dict[str, float]:
+        (D, K), noise = params.loadings.shape, params.noise_variance
+        log_det = np.linalg.slogdet(params.precision)[1] + (D - K) * np.log(noise)
+        cost = 0.5 * stats.n_rows * (D * np.log(2 * np.pi) + log_det) + 0.5 * (stats.squares - stats.explained) / noise
+        return {"likelihood": self.weight * float(cost)}
+
+    def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
+        determinant = self.weight * stats.n_rows * np.linalg.inv(params.precision)
+        return pulled.cross + params.loadings @ (determinant - pulled.inner)
+
+    def position(self, params: Params) -> Floats:
+        return params.loadings
+
+    def move(self, params: Params, position: Reals) -> Params:
+        return replace(params, loadings=position)
+
+
+# --- the fit: rows in blocks, a head over the features, the descent that all models share, the one loop
+
+
+@persistable(name="new_model.State")
+@dataclass(frozen=True)
+class State:
+    """A fitted model."""
+
+    params: Params
+    head: LinearHead | None  # None without margins
+
+
+FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
+
+
+def fit(
+    X: Floats,
+    targets: Classes | None,
+    start: Params,
+    *,
+    weight: float,
+    max_iter: int,
+    tol: float,
+    callbacks: Sequence[Callable[[Any], bool | None]] = (),
+) -> FitResult[State]:
+    """Descend on J from given loadings, until it falls by less than ``tol`` per row."""
+    head = None if targets is None else MarginHead(targets, squared=True)
+    model = PredictivePCA(weight)
+    problem = JointProblem(model, [X[rows] for rows in row_blocks(len(X))], head, DescentOptions())
+    result: FitResult[Any] = run(
+        partial(descent.step, problem),
+        descent.start(problem, start),
+        objective=lambda search: search.at.terms,
+        stop=AbsoluteChange(tol * len(X), patience=3),
+        max_iter=max_iter,
+        callbacks=callbacks,
+        view=lambda search: State(search.at.params, search.at.head and search.at.head.head),
+    )
+    params, fitted = result.state.at.params, None
+    if head is not None:
+        fitted = head.solve(model.infer(X, params).features, result.state.at.multipliers, FINAL).head
+    return replace(result, state=State(params, fitted))
+
+
+# --- the shell: validate, delegate, unpack
+
+
+@persistable(name="new_model.PredictivePCAClassifier", skip=("_skl_callbacks",))
+class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
+    """Linear classifier on features that explain X as well; ``generative_weight`` says how much that counts."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{name: LATENT_CONSTRAINTS[name] for name in ("n_components", "max_iter", "tol", "random_state", "verbose")},
+        "C": [NOT_NEGATIVE],
+        "generative_weight": [POSITIVE],
+        "noise_variance": [POSITIVE],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 5,
+        *,
+        C: float = 0.1,
+        generative_weight: float = 0.01,
+        noise_variance: float = 1.0,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.C = C
+        self.generative_weight = generative_weight
+        self.noise_variance = noise_variance
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn loadings and classifier together."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, codes = coded_classes(self, y)
+        self.mean_ = X.mean(axis=0)
+        loadings = 0.1 * generator(self.random_state).standard_normal((X.shape[1], self.n_components))
+        start = Params(loadings, float(self.noise_variance))
+        targets = Classes(codes, zero_one_cost(len(self.classes_)), np.full(len(X), float(self.C)))
+        options = {"weight": self.generative_weight, "max_iter": self.max_iter, "tol": self.tol}
+        with FitReporter(self, self.max_iter, {"X": X, "y": y}, self._attributes, self.verbose) as reporter:
+            result = fit(X - self.mean_, targets, start, **options, callbacks=[reporter])
+            vars(self).update(self._attributes(result.state), trace_=result.trace, n_iter_=result.n_iter)
+        warn_of_status(self, result)
+        return self
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        return {"components_": state.params.loadings.T, "_state": state}
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the expected features of rows, shape (n_samples, n_components)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return PredictivePCA(self.generative_weight).infer(X - self.mean_, self._state.params).features
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or the difference of two."""
+        features = self.transform(X)
+        scores = self._state.head.scores(features)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each row."""
+        return chosen_classes(self.decision_function(X), self.classes_)
+
+
+def main() -> None:
+    """Compare with the same two steps one after the other, on half of the digits."""
+    X, y = load_digits(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std()
+    train, test = slice(None, None, 2), slice(1, None, 2)
+    print("features  PCA, then SVM  together")
+    for K in (3, 5, 10):
+        two_steps = make_pipeline(PCA(K), LinearSVC(max_iter=10_000)).fit(X[train], y[train])
+        model = PredictivePCAClassifier(K, noise_variance=0.5, random_state=0).fit(X[train], y[train])
+        print(f"{K:8d}  {two_steps.score(X[test], y[test]):13.3f}  {model.score(X[test], y[test]):8.3f}")
+    print(f"with {K} features, after {model.n_iter_} steps:")
+    for name, values in model.trace_.terms.items():
+        print(f"  {name:10s} {values[0]:8.1f} -> {values[-1]:8.1f}")
+    print(f"  J rose {model.trace_.rises.count} times")
+
+
+if __name__ == "__main__":
+    main()

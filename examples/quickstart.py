@@ -1,6 +1,6 @@
 """The first examples: what is known about a clinic where a model will be used, and features that tell digits apart.
 
-``make demo`` runs it.
+``python examples/quickstart.py`` runs it. (``make demo`` runs another one, ``regbayes demo``.)
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -11,13 +12,23 @@ from scipy.special import logsumexp
 
 from regbayes._types import Floats
 from regbayes.baselines import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
-from regbayes.framework.large_margin import zero_one_cost
-from regbayes.models.harmonium import init
-from regbayes.models.harmonium.descent import Problem
-from regbayes.models.harmonium.margins import build_dual
-from regbayes.models.harmonium.state import Data, Globals, Settings
-from regbayes.models.harmonium.units import BernoulliUnits, PoissonUnits, Visible
-from regbayes.models.harmonium.updates import spectrum
+from regbayes.joint import descent
+from regbayes.joint.descent import Evaluation, JointProblem
+from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models.harmonium.learning import Data, Settings, pose_problem
+from regbayes.models.harmonium.model import Params, Rows, Sums
+from regbayes.models.harmonium.units import (
+    BernoulliUnits,
+    PoissonUnits,
+    Spectrum,
+    Visible,
+    half_variance,
+    make_gaussian,
+    spectrum,
+)
+
+TIGHT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 
 
 def efh(n_components: int = 4, **parameters: Any) -> ExponentialFamilyHarmonium:
@@ -45,7 +56,7 @@ def every_count_row(d: int, total: int) -> Floats:
     return np.array([row for row in product(range(total + 1), repeat=d) if sum(row) == total], dtype=float)
 
 
-def enumerated_log_normaliser(rows: Floats, g: Globals, visible: Visible) -> float:
+def enumerated_log_normaliser(rows: Floats, g: Params, visible: Visible) -> float:
     """``log sum_x base(x) exp(a't + |W't|^2 / 2)``: hidden units integrated out, all rows summed."""
     t = visible.statistic(rows)
     return float(logsumexp(visible.log_base(rows) + t @ g.biases + 0.5 * np.square(t @ g.weights).sum(axis=1)))
@@ -61,7 +72,6 @@ def some_weights(visible: Visible, rows: Floats, n_components: int, length: floa
 def settings(**changes: Any) -> Settings:
     values: dict[str, Any] = {
         "n_components": 3,
-        "C": 0.5,
         "squared": True,
         "generative_weight": 0.05,
         "fit_intercept": True,
@@ -87,11 +97,38 @@ def correlated(n_rows: int = 80, d: int = 6, n_classes: int = 3, seed: int = 0) 
     return latent @ mixing.T + 2.0, y
 
 
-def gaussian_problem(X: Floats, y: NDArray[np.int64], **changes: Any) -> Problem:
+@dataclass(frozen=True)
+class GaussianProblem:
+    """The problem of a Gaussian view in mean field."""
+
+    data: Data
+    settings: Settings
+    visible: Visible
+    rows: Rows
+    joint: JointProblem[Rows, Params, Sums]
+
+    def evaluate(self, weights: Floats, warm_start: Floats | None = None) -> Evaluation[Params, Sums]:
+        """J at given weights, the head solved to a tiny gap."""
+        return descent.evaluate(self.joint, Params(weights, np.zeros(len(weights))), warm_start, TIGHT)[0]
+
+    def gradient(self, weights: Floats, warm_start: Floats | None = None) -> Floats:
+        """The gradient of J there."""
+        found = descent.evaluate(self.joint, Params(weights, np.zeros(len(weights))), warm_start, TIGHT)
+        return np.asarray(descent.gradient(self.joint, *found))
+
+    def spectrum(self, k: int) -> Spectrum:
+        """The spectrum of the statistics."""
+        return spectrum(self.rows.statistics, self.data.weights, k)
+
+
+def gaussian_problem(
+    X: Floats, y: NDArray[np.int64], C: float = 0.5, weights: Floats | None = None, **changes: Any
+) -> GaussianProblem:
     """The problem of a Gaussian view; ``C=0`` for that without labels."""
     chosen = settings(**changes)
-    visible = Visible((np.arange(X.shape[1]),), (init.gaussian_units(X, init.half_variance(X)),))
-    t = visible.statistic(X)
-    data = Data(X, t, y.astype(np.int64), np.ones(len(X)), zero_one_cost(int(y.max()) + 1))
-    dual = build_dual(data, chosen) if chosen.C > 0 else None
-    return Problem(data, chosen, visible, dual, -float(visible.log_base(X).sum()), float(spectrum(t, 1).values[0]))
+    weights = np.ones(len(X)) if weights is None else weights
+    visible = Visible((np.arange(X.shape[1]),), (make_gaussian(X, weights, half_variance(X, weights)),))
+    data = Data(X, weights, Classes(y.astype(np.int64), zero_one_cost(int(y.max()) + 1), C * weights))
+    rows = Rows.of(X, visible, weights)
+    largest = float(spectrum(rows.statistics, weights, 1).values[0])
+    return GaussianProblem(data, chosen, visible, rows, pose_problem(data, chosen, rows, largest))

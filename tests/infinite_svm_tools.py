@@ -8,8 +8,8 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.baselines import InfiniteSVMClassifier
-from regbayes.framework.large_margin import zero_one_cost
-from regbayes.models.infinite_svm.state import Data, Settings
+from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.models.infinite_svm import Data, Settings
 from regbayes.priors.normal_gamma import NormalGammaPrior
 
 
@@ -33,7 +33,6 @@ def settings(X: Floats, **changes: Any) -> Settings:
         "n_components": 3,
         "alpha": 0.7,
         "prior": NormalGammaPrior(X.mean(axis=0), 0.3, 1.5, 1.5 * X.var(axis=0)),
-        "C": 0.5,
         "squared": True,
         "generative_weight": 0.8,
         "fit_intercept": True,
@@ -45,8 +44,9 @@ def settings(X: Floats, **changes: Any) -> Settings:
     return Settings(**values | changes)
 
 
-def labelled(X: Floats, y: Integers, weights: Floats | None = None) -> Data:
-    return Data(X, y, np.ones(len(X)) if weights is None else weights, zero_one_cost(int(y.max()) + 1))
+def labelled(X: Floats, y: Integers, weights: Floats | None = None, C: float = 0.5) -> Data:
+    weights = np.ones(len(X)) if weights is None else weights
+    return Data(X, weights, Classes(y, zero_one_cost(int(y.max()) + 1), C * weights))
 
 
 def some_responsibilities(n_rows: int, n_components: int, seed: int = 0) -> Floats:

@@ -16,6 +16,8 @@ import scipy.sparse
 
 from regbayes.persistence import FORMAT_VERSION, load, save
 
+VERSION_1 = Path(__file__).parent / "persistence" / "version1"  # files that regbayes 0.1.0 wrote, of each model
+
 
 def round_trip(value: Any, folder: Path) -> Any:
     save(value, folder / "object.regbayes")

@@ -1,4 +1,4 @@
-"""The example model of docs/adding_a_model.md: a special case, perturbed blocks, limits, symmetry, the estimator."""
+"""The example of docs/adding_a_model.md: its gradient, its limits against scikit-learn, its descent, its estimator."""
 
 from __future__ import annotations
 
@@ -6,82 +6,124 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
+from sklearn.decomposition import PCA
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import regbayes
-from relevant_inputs.estimator import RelevantInputsClassifier
-from relevant_inputs.fit import fit
-from relevant_inputs.init import initial_state
-from relevant_inputs.objective import terms
-from relevant_inputs.state import Data, Settings
-from relevant_inputs.updates import update_precisions, update_weights
+from new_model import Params, PredictivePCA, PredictivePCAClassifier, fit
+from regbayes.engine import Status
+from regbayes.joint import descent
+from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.margins.head import MarginHead
+from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.tolerance import Tolerance
 
-SETTINGS = Settings(C=0.7, shape=1.0, rate=0.05)
+TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
+OPTIONS = {"weight": 0.5, "max_iter": 500, "tol": 1e-9}
 
 
 @pytest.fixture(scope="module")
-def data() -> Data:
+def data():
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((80, 6))
-    return Data(X, np.where(X[:, 0] - X[:, 1] + rng.standard_normal(80) > 0, 1.0, -1.0))
+    y = np.arange(90) % 3
+    rows = rng.standard_normal((90, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0] + 1.2 * np.eye(5)[y + 2]
+    return rows - rows.mean(axis=0), y
 
 
-def objective(state, data, settings=SETTINGS):
-    return sum(terms(state, data, settings).values())
+def targets(y, C=0.5):
+    return Classes(y, zero_one_cost(3), np.full(len(y), C))
 
 
-def test_unit_precisions_are_liblinear(data):
-    state = update_weights(initial_state(data, SETTINGS), data, SETTINGS, tol=1e-12)
-    svm = LinearSVC(loss="hinge", C=SETTINGS.C, fit_intercept=False, tol=1e-10, max_iter=10**6)
-    np.testing.assert_allclose(state.mean, svm.fit(data.X, data.signs).coef_[0], atol=1e-6)
+def some_params(n_components=2, seed=1):
+    return Params(np.random.default_rng(seed).standard_normal((5, n_components)), 0.7)
 
 
-def test_no_perturbation_of_a_block_beats_its_update(data):
-    state = fit(data, SETTINGS, max_iter=3, tol=0.0).state
-    rng = np.random.default_rng(1)
-    for update, names in (
-        (lambda s: update_weights(s, data, SETTINGS, tol=1e-12), ("mean", "variance")),
-        (lambda s: update_precisions(s, SETTINGS), ("shape", "rate")),
-    ):
-        best = update(state)
-        for name in names:
-            for size in (1e-3, 1e-1):
-                block = getattr(best, name)
-                moved = block + size * np.abs(block) * rng.standard_normal(block.shape)
-                assert objective(replace(best, **{name: moved}), data) > objective(best, data)
+def pose(X, y, n_blocks=1):
+    blocks = np.array_split(X, n_blocks)
+    return JointProblem(PredictivePCA(0.5), blocks, MarginHead(targets(y), squared=True), DescentOptions())
 
 
-def test_the_objective_rises_by_no_more_than_the_gap_of_its_inner_solver(data):
-    result = fit(data, SETTINGS, max_iter=200, tol=1e-10)
-    assert result.status.name == "CONVERGED"
-    largest_gap = 1e-6 * SETTINGS.C * len(data.X)  # the large-margin problem is worth at most C n, at weights of zero
-    assert result.trace.rises.largest <= largest_gap
+def test_the_likelihood_and_the_features_are_those_of_the_joint_gaussian(data):
+    X, _ = data
+    params = some_params()
+    W, covariance = params.loadings, params.loadings @ params.loadings.T + 0.7 * np.eye(5)
+    found = PredictivePCA(0.5).infer(X, params)
+    expected = -multivariate_normal(np.zeros(5), covariance).logpdf(X).sum()
+    assert PredictivePCA(0.5).terms(params, found.stats)["likelihood"] == pytest.approx(0.5 * expected, rel=1e-12)
+    np.testing.assert_allclose(found.features, X @ np.linalg.solve(covariance, W), rtol=1e-10)
 
 
-def test_without_margins_the_precisions_are_those_of_the_prior(data):
-    settings = replace(SETTINGS, C=1e-9)
-    state = fit(data, settings, max_iter=2000, tol=1e-13).state
-    np.testing.assert_allclose(state.precision, settings.shape / settings.rate, rtol=1e-3)
-    np.testing.assert_allclose(state.mean, 0.0, atol=1e-8)
+@pytest.mark.parametrize("with_head", [False, True])
+def test_the_gradient_is_that_of_finite_differences(data, with_head):
+    problem = pose(*data) if with_head else replace(pose(*data), head=None)
+    params, rng = some_params(), np.random.default_rng(2)
+
+    def evaluate(position):
+        return descent.evaluate(problem, replace(params, loadings=position), None, TIGHT)
+
+    gradient = descent.gradient(problem, *evaluate(params.loadings))
+    for direction in rng.standard_normal((3, 5, 2)):
+        ahead, behind = (evaluate(params.loadings + step * direction)[0].objective for step in (1e-5, -1e-5))
+        assert np.vdot(gradient, direction) == pytest.approx((ahead - behind) / 2e-5, rel=1e-5)
 
 
-def test_permuted_rows_and_inputs_give_the_permuted_answer(data):
-    rng = np.random.default_rng(2)
-    rows, inputs = rng.permutation(len(data.X)), rng.permutation(data.X.shape[1])
-    one = fit(data, SETTINGS, max_iter=300, tol=1e-12).state
-    other = fit(Data(data.X[rows][:, inputs], data.signs[rows]), SETTINGS, max_iter=300, tol=1e-12).state
-    np.testing.assert_allclose(other.mean, one.mean[inputs], atol=1e-4)
+def test_blocks_of_rows_add_up(data):
+    one, three = (descent.start(pose(*data, n_blocks), some_params()) for n_blocks in (1, 3))
+    assert one.at.objective == pytest.approx(three.at.objective, rel=1e-12)
+    np.testing.assert_allclose(one.gradient, three.gradient, rtol=1e-9)
 
 
-@parametrize_with_checks([RelevantInputsClassifier()])
+def test_without_margins_it_is_probabilistic_principal_component_analysis(data):
+    """From any start, with the noise variance of scikit-learn's PCA, by which the likelihood is largest."""
+    X, y = data
+    pca = PCA(2).fit(X)
+    pca.explained_variance_ *= 89 / 90  # maximum likelihood divides by n
+    pca.noise_variance_ *= 89 / 90
+    start = replace(some_params(), noise_variance=float(pca.noise_variance_))
+    lowest = -0.5 * pca.score_samples(X).sum()
+    alone = fit(X, None, start, **OPTIONS)
+    assert alone.status is Status.CONVERGED
+    assert alone.trace.objective[-1] == pytest.approx(lowest, rel=1e-8)
+    cheap = fit(X, targets(y, C=1e-7), start, **OPTIONS)
+    W, expected = cheap.state.params.loadings, pca.get_covariance()
+    np.testing.assert_allclose(W @ W.T + pca.noise_variance_ * np.eye(5), expected, atol=1e-3)
+
+
+def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
+    X, y = data
+    result = fit(X, targets(y), some_params(), **OPTIONS)
+    assert result.trace.rises.count == 0
+    assert result.trace.objective[-1] < result.trace.objective[0] - 10.0
+    problem, params, rng = pose(X, y), result.state.params, np.random.default_rng(3)
+
+    def value(loadings):
+        return descent.evaluate(problem, replace(params, loadings=loadings), None, TIGHT)[0].objective
+
+    lowest = value(params.loadings)
+    changes = [value(params.loadings + size * rng.standard_normal((5, 2))) for size in (1e-3, 1e-2) for _ in range(10)]
+    assert min(changes) > lowest - 1e-6 * abs(lowest)
+
+
+def test_the_classifier_on_its_features_is_liblinears(data):
+    """Two classes: the squared hinge of the difference of two scores, each of which pays for half of it."""
+    X, y = data
+    model = PredictivePCAClassifier(2, C=0.5, random_state=0).fit(X, y > 0)
+    rows = model.transform(X)
+    seen = np.column_stack([rows - rows.mean(axis=0), np.ones(len(rows))])
+    # 1/2 (|w_0|² + |w_1|²) with w_1 = -w_0 = v / 2 is 1/4 |v|²: twice the C of one weight vector v.
+    svm = LinearSVC(C=1.0, fit_intercept=False, tol=1e-12, max_iter=10**6).fit(seen, y > 0)
+    np.testing.assert_allclose(model.decision_function(X), svm.decision_function(seen), atol=1e-3)
+
+
+@parametrize_with_checks([PredictivePCAClassifier()])
 def test_scikit_learn(estimator, check):
     check(estimator)
 
 
 def test_a_saved_model_predicts_as_before(data, tmp_path):
-    model = RelevantInputsClassifier().fit(data.X, data.signs)
+    X, y = data
+    model = PredictivePCAClassifier(2, random_state=0).fit(X, y)
     model.save(tmp_path / "model")
-    np.testing.assert_array_equal(
-        regbayes.load(tmp_path / "model").decision_function(data.X), model.decision_function(data.X)
-    )
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "model").decision_function(X), model.decision_function(X))

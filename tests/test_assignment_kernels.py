@@ -13,20 +13,20 @@ BOTH = (reference_solve_assignments, solve_assignments)
 both_losses = pytest.mark.parametrize("squared", [False, True], ids=["hinge", "squared"])
 
 
-def problem(squared, price, seed=0):
-    """Random rows, and multipliers to start from: spread over all answers for half of them, on one for the others."""
+def problem(squared, C, seed=0):
+    """Random rows, and multipliers to start from: spread over all classes for half of them, on one for the others."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(A, size=N)
     gains, cost = 2.0 * rng.standard_normal((N, T, A)), rng.uniform(0.5, 2.0, size=(N, A))
     gains[np.arange(N), :, labels] = cost[np.arange(N), labels] = 0.0
-    prices = np.full(N, price)
-    prices[::7] = 0.0
+    costs = np.full(N, C)
+    costs[::7] = 0.0
     omega = rng.dirichlet(np.ones(A), size=N)
     omega[1::2] = np.eye(A)[labels[1::2]]
-    omega *= prices[:, None]
+    omega *= costs[:, None]
     if squared:
         omega[np.arange(N), labels] = 0.0
-    return (3.0 * rng.standard_normal((N, T)), gains, cost, labels, prices, squared), omega
+    return (3.0 * rng.standard_normal((N, T)), gains, cost, labels, costs, squared), omega
 
 
 def solved(solve, given, omega, tol, max_steps):
@@ -35,30 +35,30 @@ def solved(solve, given, omega, tol, max_steps):
     return omega, q, gap
 
 
-# At high prices and after many steps distributions are nearly all on one component. Newton's system is then nearly
+# At large C and after many steps distributions are nearly all on one component. Newton's system is then nearly
 # singular and its solution a matter of rounding: there it is the end that has to be the same.
 
 
 @both_losses
-@pytest.mark.parametrize("price", [0.05, 1.0])
+@pytest.mark.parametrize("C", [0.05, 1.0])
 @pytest.mark.parametrize("max_steps", [0, 1])
-def test_compiled_steps_match_the_reference(squared, price, max_steps):
-    given, start = problem(squared, price)
+def test_compiled_steps_match_the_reference(squared, C, max_steps):
+    given, start = problem(squared, C)
     expected, actual = (solved(solve, given, start, 1e-8, max_steps) for solve in BOTH)
     for one, other in zip(expected, actual, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-7 * max(price, 1.0))
+        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-7 * max(C, 1.0))
 
 
 @both_losses
-@pytest.mark.parametrize("price", [0.05, 1.0, 30.0])
-def test_both_end_at_the_same_distributions(squared, price):
-    given, start = problem(squared, price, seed=1)
+@pytest.mark.parametrize("C", [0.05, 1.0, 30.0])
+def test_both_end_at_the_same_distributions(squared, C):
+    given, start = problem(squared, C, seed=1)
     (_, expected, law_gap), (_, actual, gap) = (solved(solve, given, start, 1e-9, 200) for solve in BOTH)
     assert max(law_gap, gap) <= 1e-9
     # The problem is strongly convex in q, in the 1-norm: a gap bounds the squared distance from the solution.
     loss = (given[2] - np.einsum("nka,nk->na", given[1], expected)).max(axis=1)
     loss = np.square(loss) if squared else loss
-    bound = 2.0 * np.sqrt(2.0 * 1e-9 * price * (1.0 + loss))
+    bound = 2.0 * np.sqrt(2.0 * 1e-9 * C * (1.0 + loss))
     assert np.all(np.abs(actual - expected).sum(axis=1) <= bound + 1e-12)
 
 
@@ -80,7 +80,7 @@ def test_the_law_against_cvxpy(squared):
 
 @pytest.mark.parametrize("solve", BOTH)
 @both_losses
-def test_rows_without_a_price_follow_their_logits(solve, squared):
+def test_rows_without_a_C_follow_their_logits(solve, squared):
     given, start = problem(squared, 1.0)
     omega, q, _ = solved(solve, given, start, 1e-6, 50)
     free = np.exp(given[0][::7])

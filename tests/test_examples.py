@@ -42,8 +42,6 @@ FIGURES = {
     "ilsvm_digits.py": "ilsvm_digits.png",
 }
 
-FOLDERS = {"new_model.py": "relevant_inputs"}  # of which a script shows the use
-
 MEASURED = re.compile(r"<!-- measured by (\S+) -->.*?(?=\n## |\Z)", re.DOTALL)
 FENCE = re.compile(r"^([ ]*)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -104,16 +102,11 @@ def missing_lines(quoted: str, output: str) -> list[str]:
     return [line for line in wanted if not any(same_line(line, candidate) for candidate in printed)]
 
 
-def sources(script: str) -> list[Path]:
-    folder = sorted((ROOT / "examples" / FOLDERS[script]).glob("*.py")) if script in FOLDERS else []
-    return [ROOT / "examples" / script, *folder]
-
-
 @pytest.mark.parametrize("script", EXAMPLES)
 def test_example(script, tmp_path):
     figure = ["--figure", tmp_path / "figure.png"] if script in FIGURES else []
     output = run(ROOT / "examples" / script, *figure)
-    source = "".join(path.read_text(encoding="utf-8") for path in sources(script))
+    source = (ROOT / "examples" / script).read_text(encoding="utf-8")
     if figure:
         assert figure[1].read_bytes().startswith(b"\x89PNG")
         assert (ROOT / "docs" / "figures" / FIGURES[script]).stat().st_size < 200_000

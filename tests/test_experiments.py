@@ -18,12 +18,13 @@ from experiments_tools import ragged_sample
 from regbayes import ILSVMClassifier
 from regbayes.datasets import DataNotFoundError, loaders
 from regbayes.experiments import EXPERIMENTS, data, figures, make, mmh_k, registry, run, systems, versions
+from regbayes.experiments.comparison import paired
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.features import describe
 from regbayes.experiments.figures import lowest_by_far
 from regbayes.experiments.protocol import Experiment
 from regbayes.experiments.registry import Context, System, named
-from regbayes.experiments.school import paired
+from regbayes.experiments.school import POOLED
 from regbayes.experiments.store import Cell, Record
 from regbayes.experiments.training_size import first_share
 from regbayes.experiments.variants import DecayingStartILSVM, Variant, studies, training_rows
@@ -47,6 +48,12 @@ PEERS = {
     "training-size": REGRESSORS,
     "features": CLASSIFIERS,
     "mmh-k": CLASSIFIERS,
+    "table2-k": CLASSIFIERS,
+    "school-k": REGRESSORS,
+    "inputs": CLASSIFIERS,
+    "temperature": CLASSIFIERS,
+    "feature-count": set(),  # nothing is predicted
+    "landmine": {"one logistic regression for all", "one logistic regression per task"},
 }
 
 
@@ -97,7 +104,7 @@ def test_a_setting_that_is_kept_is_chosen_at_one_size(no_data, monkeypatch):
         return KNeighborsClassifier(n_neighbors=1) if C == 0.01 else DummyClassifier()
 
     swept = replace(mmh_k.ORIGINAL, make=make_model, quick_grid=({"C": 0.001}, {"C": 0.01}))
-    monkeypatch.setattr(mmh_k, "SWEPT", (swept,))
+    monkeypatch.setattr(mmh_k.HarmoniumSize, "swept", (swept,))
     monkeypatch.setattr(mmh_k.HarmoniumSize, "systems", (swept,))
     experiment = make("mmh-k", quick=True)
     cell = Cell("digits", swept.name, "K = 5", 0)
@@ -364,6 +371,8 @@ def test_paired_differences():
         return [Record(Cell("d", row, "", i), "", {"pooled": v}, 0.0, 0.0, None) for i, v in enumerate(values)]
 
     both = records("a", [0.31, 0.33]) + records("b", [0.30, 0.30])
-    (line,) = paired(both, "a", "b")
-    assert "paired on 2 splits: +2.00 ± 1.00 points" in line
-    assert paired(both[:3], "a", "b") == []
+    (line,) = paired(both, "a", "b", POOLED, "d")
+    assert "paired on 2 seeds: +2.00 ± 1.00 points of EV pooled" in line
+    assert paired(both[:3], "a", "b", POOLED, "d") == []
+    assert paired(both, "a", "b", POOLED, "d", "K = 5") == []  # other cells
+    assert paired(both, "a", "b", POOLED, "other") == []

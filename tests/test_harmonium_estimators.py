@@ -34,18 +34,23 @@ both_ways = pytest.mark.parametrize("learning", LEARNING)
 # --- scikit-learn's own checks
 
 
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"  # to seven digits
+DRAWS = {EQUIVALENCE: "repeated rows see other draws, and batches of other rows"}
+GAP = {EQUIVALENCE: "heads are solved to a gap, by visits of rows one by one, from which the descent takes its steps"}
+
+
 @pytest.mark.parametrize(
-    ("estimator", "expected"),
+    ("estimator", "expected", "not_met"),
     [
-        (efh(max_iter=4), 47),
-        (efh(max_iter=4, learning="contrastive_divergence"), 47),
-        (mmh(max_iter=4), 62),
-        (mmh(max_iter=4, learning="contrastive_divergence"), 62),
+        (efh(max_iter=4), 54, {}),
+        (efh(max_iter=4, learning="contrastive_divergence"), 53, DRAWS),
+        (mmh(max_iter=4), 68, GAP),
+        (mmh(max_iter=4, learning="contrastive_divergence"), 68, DRAWS),
     ],
-    ids=lambda value: None if isinstance(value, int) else f"{type(value).__name__} {value.learning}",
+    ids=lambda value: f"{type(value).__name__} {value.learning}" if hasattr(value, "learning") else "",
 )
-def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
+def test_all_of_scikit_learns_checks_pass(estimator, expected, not_met):
+    results = check_estimator(estimator, expected_failed_checks=not_met, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
@@ -287,7 +292,7 @@ def test_log_densities_are_there_in_mean_field_alone():
     assert efh().fit(X).score(X) == pytest.approx(np.mean(efh().fit(X).score_samples(X)))
 
 
-# --- going on, callbacks, words, saving
+# --- callbacks, words, saving
 
 
 class Watch:
@@ -321,35 +326,9 @@ def test_a_callback_sees_every_iteration_and_can_stop_a_fit(make, learning):
     assert stopped.n_iter_ == 1
 
 
-@both_ways
-def test_a_warm_start_goes_on(learning):
-    model = mmh(learning=learning, max_iter=3, warm_start=True, tol=0.0).fit(X, y)
-    before = model.trace_.objective
-    after = model.fit(X, y).trace_.objective
-    if learning == "mean_field":
-        assert after[0] == pytest.approx(before[-1], rel=1e-3)
-        assert after[-1] < before[-1]
-    assert model.set_params(n_components=3).fit(X, y).components_.shape == (3, 32)
-    assert model.fit(X[:60], y[:60]).embedding_.shape == (60, 3)
-
-
-def test_a_warm_start_from_draws_to_mean_field():
-    """Weights that have no mean field are no start for it."""
-    model = efh(visible="bernoulli", learning="contrastive_divergence", max_iter=60, warm_start=True).fit(COINS)
-    assert np.linalg.norm(model.components_, 2) > 1
-    model.set_params(learning="mean_field").fit(COINS)
-    np.testing.assert_array_equal(model.components_, efh(visible="bernoulli").fit(COINS).components_)
-
-
 def test_warnings_say_what_to_do():
     with pytest.warns(ConvergenceWarning, match=r"max_iter=2 .* Raise max_iter, or tol"):
         mmh(max_iter=2, tol=0.0).fit(X, y)
-
-
-@every_estimator
-def test_verbose_shows_a_bar(make, capsys):
-    make(verbose=1, max_iter=2).fit(X, y)
-    assert type(make()).__name__ in capsys.readouterr().err
 
 
 @every_estimator

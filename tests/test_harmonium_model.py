@@ -24,21 +24,21 @@ from harmonium_tools import (
     some_weights,
 )
 from regbayes.engine import Status
-from regbayes.framework.margin_accuracy import Accuracy
-from regbayes.models.harmonium import descent, fit, init, predict
-from regbayes.models.harmonium.objective import (
+from regbayes.models.harmonium import model
+from regbayes.models.harmonium.learning import LONGEST, clip_weights, contrast, fit, reconstruction_costs
+from regbayes.models.harmonium.model import (
+    Params,
+    Rows,
+    log_densities,
     log_normaliser,
     normaliser_gradient,
-    reconstruction_costs,
-    row_log_densities,
+    start_params,
+    update_weights,
 )
-from regbayes.models.harmonium.state import Globals
-from regbayes.models.harmonium.units import GaussianUnits, Visible
-from regbayes.models.harmonium.updates import LONGEST, clip_weights, contrast, spectrum, update_weights
+from regbayes.models.harmonium.units import GaussianUnits, Visible, spectrum
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-TIGHT = Accuracy(gap=1e-10, max_epochs=20_000.0)
 ENUMERABLE = {
     "bernoulli": (bernoulli_view(), every_binary_row(5)),
     "poisson": (poisson_view(), every_count_row(4, 6)),
@@ -87,13 +87,15 @@ def test_hidden_units_given_a_row_and_rows_themselves_are_those_of_the_joint_gau
     np.testing.assert_allclose(t @ W, t @ regression.T, rtol=1e-10)
     np.testing.assert_allclose(joint[D:, D:] - regression @ joint[:D, D:], np.eye(K), atol=1e-12)
     marginal = multivariate_normal(visible.units[0].mean, 1.7**2 * joint[:D, :D])
-    g = Globals(W, np.zeros(D))
-    np.testing.assert_allclose(row_log_densities(X, t, g, visible), marginal.logpdf(X), rtol=1e-10)
+    g = Params(W, np.zeros(D))
+    np.testing.assert_allclose(log_densities(X, g, visible), marginal.logpdf(X), rtol=1e-10)
     given = [
         multivariate_normal(visible.units[0].mean + 1.7 * W @ h, 1.7**2).logpdf(x)
         for x, h in zip(X, t @ W, strict=True)
     ]
-    np.testing.assert_allclose(reconstruction_costs(X, t, g, visible), -np.array(given), rtol=1e-10)
+    np.testing.assert_allclose(
+        reconstruction_costs(X, Rows.of(X, visible, np.ones(7)), g, visible), -np.array(given), rtol=1e-10
+    )
 
 
 def test_columns_of_a_view_may_lie_anywhere():
@@ -127,7 +129,7 @@ def test_an_empty_row_of_counts_says_nothing():
 def test_the_mean_field_normaliser_is_right_to_fourth_order_in_the_weights(visible, rows):
     errors = []
     for length in (0.1, 0.05):
-        g = Globals(some_weights(visible, rows, 2, length), np.zeros(rows.shape[1]))
+        g = Params(some_weights(visible, rows, 2, length), np.zeros(rows.shape[1]))
         errors.append(enumerated_log_normaliser(rows, g, visible) - log_normaliser(g.weights))
     assert errors[0] / errors[1] == pytest.approx(16.0, rel=0.05)
 
@@ -143,9 +145,8 @@ def test_the_likelihoods_gradient_is_that_of_the_exact_gaussian():
         covariance = units.scale[0] ** 2 * np.linalg.inv(np.eye(6) - weights @ weights.T)
         return -multivariate_normal(units.mean, covariance).logpdf(X).sum()
 
-    at = descent.evaluate(problem, Globals(W, np.zeros(6)), None, TIGHT)
-    assert at.objective == pytest.approx(exact(W), rel=1e-12)
-    slope = descent.gradient(problem, at)
+    assert problem.evaluate(W).objective == pytest.approx(exact(W), rel=1e-12)
+    slope = problem.gradient(W)
     for direction in np.random.default_rng(1).standard_normal((3, *W.shape)):
         numeric = (exact(W + 1e-5 * direction) - exact(W - 1e-5 * direction)) / 2e-5
         assert np.vdot(slope, direction) == pytest.approx(numeric, rel=1e-6)
@@ -155,8 +156,7 @@ def test_an_unstable_mean_field_is_worth_infinity():
     W = some_weights(bernoulli_view(), every_binary_row(5), 2, 1.01)
     assert log_normaliser(W) == np.inf
     problem = gaussian_problem(*correlated(), C=0.0)
-    at = descent.evaluate(problem, Globals(np.eye(6)[:, :3] * 1.2, np.zeros(6)), None, TIGHT)
-    assert at.objective == np.inf
+    assert problem.evaluate(np.eye(6)[:, :3] * 1.2).objective == np.inf
 
 
 def test_gaussian_units_in_mean_field_are_probabilistic_principal_components():
@@ -185,10 +185,10 @@ def test_no_other_noise_variance_explains_gaussian_rows_better():
 def test_no_change_of_the_weights_beats_their_update(n_components):
     X, y = correlated()
     problem = gaussian_problem(X, y, C=0.0, n_components=n_components)
-    best = update_weights(spectrum(problem.data.statistics, n_components), n_components)
+    best = update_weights(problem.spectrum(n_components), n_components)
 
     def value(weights):
-        return descent.evaluate(problem, Globals(weights, np.zeros(6)), None, TIGHT).objective
+        return problem.evaluate(weights).objective
 
     rng = np.random.default_rng(0)
     lowest = value(best)
@@ -199,11 +199,11 @@ def test_no_change_of_the_weights_beats_their_update(n_components):
 
 def test_wide_and_tall_rows_have_the_same_spectrum():
     t = np.random.default_rng(0).standard_normal((6, 9))
-    wide = spectrum(t, 20)
+    wide = spectrum(t, np.ones(6), 20)
     values, vectors = np.linalg.eigh(t.T @ t / 6)
     np.testing.assert_allclose(wide.values, values[::-1][:6])
     np.testing.assert_allclose(np.abs(wide.directions.T @ vectors[:, ::-1][:, :6]), np.eye(6), atol=1e-8)
-    tall = spectrum(np.vstack([t, t]), 4)
+    tall = spectrum(np.vstack([t, t]), np.ones(12), 4)
     np.testing.assert_allclose(tall.values, wide.values[:4])
     np.testing.assert_allclose(tall.directions, wide.directions[:, :4], atol=1e-8)
 
@@ -216,7 +216,7 @@ def test_many_gibbs_steps_give_the_exact_gradient(visible, rows):
     """The estimate from draws, against finite differences of the enumerated log-likelihood."""
     rng = np.random.default_rng(0)
     d = rows.shape[1]
-    g = Globals(some_weights(visible, rows, 2, 0.6), 0.1 * rng.standard_normal(d))
+    g = Params(some_weights(visible, rows, 2, 0.6), 0.1 * rng.standard_normal(d))
     X = rows[rng.choice(len(rows), 500)]
     t = visible.statistic(X)
 
@@ -224,10 +224,11 @@ def test_many_gibbs_steps_give_the_exact_gradient(visible, rows):
         tilt = t @ at.biases + 0.5 * np.square(t @ at.weights).sum(axis=1)
         return enumerated_log_normaliser(rows, at, visible) - tilt.mean()
 
-    estimates = [contrast(X, t, g, visible, 15, np.random.default_rng(seed)) for seed in range(60)]
+    share = np.full(500, 1 / 500)
+    estimates = [contrast(X, t, share, g, visible, 15, np.random.default_rng(seed)) for seed in range(60)]
     for name in ("weights", "biases"):
         draws = np.array([getattr(estimate, name) for estimate in estimates])
-        direction = getattr(contrast(X, t, g, visible, 15, np.random.default_rng(99)), name)  # where there is a slope
+        direction = getattr(contrast(X, t, share, g, visible, 15, np.random.default_rng(99)), name)  # there is a slope
         ahead, behind = (replace(g, **{name: getattr(g, name) + step * direction}) for step in (1e-5, -1e-5))
         numeric = (cost(ahead) - cost(behind)) / 2e-5
         along = np.tensordot(draws, direction, axes=direction.ndim)
@@ -239,12 +240,12 @@ def test_one_gibbs_step_of_gaussian_units_rests_at_maximum_likelihood():
     """For Gaussian units contrastive divergence has the right fixed point, and pushes towards it from both sides."""
     X, y = correlated(400)
     problem = gaussian_problem(X, y, C=0.0)
-    best = update_weights(spectrum(problem.data.statistics, 2), 2)
+    best, t, share = update_weights(problem.spectrum(2), 2), problem.rows.statistics, np.full(400, 1 / 400)
 
     def push(factor):
-        g = Globals(factor * best, np.zeros(6))
+        g = Params(factor * best, np.zeros(6))
         draws = [
-            np.vdot(contrast(X, problem.data.statistics, g, problem.visible, 1, np.random.default_rng(s)).weights, best)
+            np.vdot(contrast(X, t, share, g, problem.visible, 1, np.random.default_rng(s)).weights, best)
             for s in range(60)
         ]
         return np.mean(draws), np.std(draws) / np.sqrt(60)
@@ -268,7 +269,7 @@ def test_contrastive_divergence_finds_the_exact_gaussian():
 
 
 def test_weights_of_unbounded_units_stay_where_there_is_a_normaliser():
-    g = Globals(np.vstack([2.0 * np.eye(3), np.ones((2, 3))]), np.zeros(5))
+    g = Params(np.vstack([2.0 * np.eye(3), np.ones((2, 3))]), np.zeros(5))
     clipped = clip_weights(g, np.arange(3))
     np.testing.assert_allclose(clipped.weights[:3], np.sqrt(LONGEST) * np.eye(3), atol=1e-12)
     np.testing.assert_array_equal(clipped.weights[3:], 1.0)
@@ -284,37 +285,30 @@ def test_the_gradient_with_margins_is_that_of_finite_differences(squared, fit_in
     X, y = correlated()
     problem = gaussian_problem(X, y, squared=squared, fit_intercept=fit_intercept)
     W = some_weights(problem.visible, X, 3, 0.7)
-
-    def evaluate(weights):
-        return descent.evaluate(problem, Globals(weights, np.zeros(6)), None, TIGHT)
-
-    slope = descent.gradient(problem, evaluate(W))
-    plain = descent.gradient(replace(problem, dual=None), replace(evaluate(W), margins=None))
+    slope, plain = problem.gradient(W), replace(problem, joint=replace(problem.joint, head=None)).gradient(W)
     assert np.linalg.norm(slope - plain) > 0.1 * np.linalg.norm(plain)
     for direction in np.random.default_rng(1).standard_normal((2, *W.shape)):
-        ahead, behind = (evaluate(W + step * direction).objective for step in (1e-4, -1e-4))
+        ahead, behind = (problem.evaluate(W + step * direction).objective for step in (1e-4, -1e-4))
         assert np.vdot(slope, direction) == pytest.approx((ahead - behind) / 2e-4, rel=1e-4, abs=1e-4)
 
 
 def test_descent_never_rises_and_ends_where_no_small_change_helps():
     X, y = correlated()
     problem = gaussian_problem(X, y)
-    result = fit.fit(problem.data, settings(tol=0.0), problem.visible, np.random.default_rng(0))
+    result = fit(problem.data, settings(tol=0.0), problem.visible, np.random.default_rng(0))
     assert result.trace.rises.count == 0
     assert result.trace.objective[-1] < result.trace.objective[0] - 0.5
 
     def value(weights):
-        return descent.evaluate(problem, Globals(weights, np.zeros(6)), result.state.multipliers, TIGHT).objective
+        return problem.evaluate(weights, result.state.multipliers).objective
 
-    W = result.state.globals.weights
+    W = result.state.params.weights
     lowest = value(W)
     rng = np.random.default_rng(0)
     changes = [value(W + size * rng.standard_normal(W.shape)) - lowest for size in (1e-3, 1e-2) for _ in range(10)]
     assert min(changes) > -1e-5 * abs(lowest)
-    at = descent.evaluate(problem, result.state.globals, result.state.multipliers, TIGHT)
-    start = init.initial_globals(problem.data, settings(), spectrum(problem.data.statistics, 3), rng)
-    steep = descent.gradient(problem, descent.evaluate(problem, start, None, TIGHT))
-    assert np.linalg.norm(descent.gradient(problem, at)) < 1e-2 * np.linalg.norm(steep)
+    steep = problem.gradient(start_params(problem.spectrum(3), 3, True, rng).weights)
+    assert np.linalg.norm(problem.gradient(W, result.state.multipliers)) < 1e-2 * np.linalg.norm(steep)
 
 
 @pytest.mark.parametrize("learning", ["mean_field", "contrastive_divergence"])
@@ -355,7 +349,7 @@ def test_the_classifier_on_its_features_is_liblinears(C, max_iter):
 def test_units_that_the_likelihood_has_no_use_for_are_there_for_the_margins():
     """Four directions stand out of the noise; with margins a unit more than these does not start from nothing."""
     X, y = correlated()
-    found = spectrum(gaussian_problem(X, y).data.statistics, 6)
+    found = gaussian_problem(X, y).spectrum(6)
     n_strong = int(np.sum(found.values > 1))
     assert 1 <= n_strong < 6
     assert np.sum(np.any(efh(9, noise_variance="half").fit(X).components_, axis=1)) == n_strong
@@ -420,15 +414,95 @@ def test_expected_rows_of_the_expected_hidden_units_are_near_the_rows():
     X, _ = correlated()
     fitted = efh(6, noise_variance=1e-4).fit(X)
     np.testing.assert_allclose(fitted.inverse_transform(fitted.transform(X)), X, atol=1e-2)
-    assert predict.reconstruct(np.zeros((1, 6)), fitted._state)[0] == pytest.approx(X.mean(axis=0))
+    assert model.reconstruct(np.zeros((1, 6)), fitted._state)[0] == pytest.approx(X.mean(axis=0))
 
 
 def test_a_fit_that_starts_at_the_best_weights_converges_at_once():
     problem = gaussian_problem(*correlated(), C=0.0)
-    result = fit.fit(problem.data, problem.settings, problem.visible, np.random.default_rng(0))
+    result = fit(problem.data, problem.settings, problem.visible, np.random.default_rng(0))
     assert result.status is Status.CONVERGED
     assert result.n_iter == 1
     residual = (
-        normaliser_gradient(result.state.globals.weights) - problem.data.statistics.T @ result.state.embedding / 80
+        normaliser_gradient(result.state.params.weights) - problem.rows.statistics.T @ result.state.embedding / 80
     )
     assert np.abs(residual).max() < 1e-10
+
+
+# --- rows that count more than once
+
+
+def some_counts(n):
+    return np.random.default_rng(5).integers(1, 4, n)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_row_of_weight_two_is_the_row_twice(squared):
+    """J, its terms and its gradient at the same parameters, and all that the start is made of."""
+    X, y = correlated()
+    counts = some_counts(len(X))
+    weighted = gaussian_problem(X, y, weights=counts.astype(float), squared=squared)
+    repeated = gaussian_problem(X.repeat(counts, axis=0), y.repeat(counts), squared=squared)
+    for name in ("mean", "scale"):
+        np.testing.assert_allclose(weighted.visible.collect(name), repeated.visible.collect(name), rtol=1e-12)
+    np.testing.assert_allclose(weighted.spectrum(6).values, repeated.spectrum(6).values, rtol=1e-12)
+    starts = [start_params(p.spectrum(9), 9, True, np.random.default_rng(0)).weights for p in (weighted, repeated)]
+    np.testing.assert_allclose(*starts, atol=1e-9)
+    W = some_weights(weighted.visible, X, 3, 0.7)
+    without = [replace(p, joint=replace(p.joint, head=None)) for p in (weighted, repeated)]
+    assert without[0].evaluate(W).objective == pytest.approx(without[1].evaluate(W).objective, rel=1e-12)
+    np.testing.assert_allclose(without[0].gradient(W), without[1].gradient(W), rtol=1e-12, atol=1e-9)
+    for name, value in weighted.evaluate(W).terms.items():
+        assert value == pytest.approx(repeated.evaluate(W).terms[name], rel=1e-4 if name != "likelihood" else 1e-12)
+    assert weighted.evaluate(W).objective == pytest.approx(repeated.evaluate(W).objective, rel=1e-9)
+    fixed = weighted.evaluate(W).head
+    losses = [p.joint.head.losses(p.rows.statistics @ W @ fixed.head.feature_weights.T) for p in (weighted, repeated)]
+    assert losses[0].sum() == pytest.approx(losses[1].sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("learning", ["mean_field", "contrastive_divergence"])
+@pytest.mark.parametrize("visible", ["gaussian", "bernoulli", "poisson"])
+def test_units_of_every_kind_count_rows(visible, learning):
+    X, y = correlated()
+    X = {"gaussian": X, "bernoulli": (X > 2.0).astype(float), "poisson": np.floor(np.abs(X))}[visible]
+    counts = some_counts(len(X))
+    counts[::7] = 0
+    options = {"visible": visible, "max_iter": 0, "C": 0.0, "learning": learning}
+    weighted = mmh(**options).fit(X, y, sample_weight=counts)
+    repeated = mmh(**options).fit(X.repeat(counts, axis=0), y.repeat(counts))
+    for name in ("mean_", "scale_", "components_"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-9, atol=1e-12)
+    assert weighted.trace_.objective[0] == pytest.approx(repeated.trace_.objective[0], rel=1e-12)
+    assert weighted.embedding_.shape == (np.sum(counts > 0), 4)
+
+
+def test_weights_of_a_fit_with_margins_are_repeated_rows():
+    X, y = correlated()
+    counts = some_counts(len(X))
+    counts[y == 2] = 0  # a class of which nothing is left
+    options = {"tol": 1e-9, "max_iter": 300, "class_weight": "balanced"}
+    weighted = mmh(3, **options).fit(X, y, sample_weight=counts)
+    repeated = mmh(3, **options).fit(X.repeat(counts, axis=0), y.repeat(counts))
+    np.testing.assert_array_equal(weighted.classes_, [0, 1])
+    assert weighted.trace_.objective[-1] == pytest.approx(repeated.trace_.objective[-1], rel=1e-6)
+    scores = repeated.decision_function(X)
+    assert np.abs(weighted.decision_function(X) - scores).max() < 5e-3 * np.abs(scores).max()
+
+
+def test_a_batch_of_weighted_rows_estimates_the_gradient_of_repeated_ones():
+    """Over draws and batches the mean direction is that of all rows, each as often as it counts."""
+    X, y = correlated(60)
+    counts = some_counts(60)
+    problem = gaussian_problem(X, y, C=0.0, weights=counts.astype(float))
+    g = Params(some_weights(problem.visible, X, 2, 0.6), np.zeros(6))
+    t, rng = problem.rows.statistics, np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        batch = rng.permutation(60)[:15]
+        share = counts[batch] / (15 * counts.mean())
+        found.append(contrast(X[batch], t[batch], share, g, problem.visible, 1, rng).weights)
+    many, each = t.repeat(counts, axis=0), np.full(counts.sum(), 1 / counts.sum())
+    rows = X.repeat(counts, axis=0)
+    whole = np.mean([contrast(rows, many, each, g, problem.visible, 1, rng).weights for _ in range(300)], axis=0)
+    error = np.std(found, axis=0) / np.sqrt(300)
+    assert np.all(np.abs(np.mean(found, axis=0) - whole) < 5 * error)
+    assert np.any(np.abs(whole) > 10 * error)

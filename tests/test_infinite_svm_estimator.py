@@ -25,12 +25,13 @@ X, y, CLUSTER = planted(150, n_classes=3)
 
 
 def test_all_of_scikit_learns_checks_pass():
-    results = check_estimator(isvm(max_iter=3), on_skip=None, on_fail=None)
+    not_met = {"check_sample_weight_equivalence_on_dense_data": "the start draws rows, which repeated rows change"}
+    results = check_estimator(isvm(max_iter=3), expected_failed_checks=not_met, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed
     assert skipped <= {"check_array_api_input"}  # runs where SCIPY_ARRAY_API is set
-    assert Counter(result["status"] for result in results)["passed"] == 62 - len(skipped)
+    assert Counter(result["status"] for result in results)["passed"] == 68 - len(skipped)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
@@ -113,7 +114,7 @@ def test_units_of_the_rows_change_nothing_but_the_classifiers():
     np.testing.assert_allclose(scaled.means_, 1e4 * fitted.means_ - 3e5, rtol=1e-6)
 
 
-# --- names, going on, callbacks, saving
+# --- names, callbacks, saving
 
 
 def test_the_seed_decides():
@@ -135,16 +136,6 @@ def test_labels_may_be_words():
     fitted = isvm().fit(X, words[y])
     assert list(fitted.classes_) == list(words)
     np.testing.assert_array_equal(fitted.predict(X), words[isvm().fit(X, y).predict(X)])
-
-
-def test_a_warm_start_goes_on():
-    model = isvm(6, init="kmeans", max_iter=2, warm_start=True, tol=0.0).fit(X, y)
-    before = model.trace_.objective
-    after = model.fit(X, y).trace_.objective
-    assert after[0] == pytest.approx(before[-1], rel=1e-4)
-    assert after[-1] < before[-1]
-    model.fit(X[:80], y[:80])  # other rows: from a new start
-    assert model.responsibilities_.shape == (80, 6)
 
 
 class Watch:

@@ -12,9 +12,25 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.svm import LinearSVC
 
 from infinite_svm_tools import labelled, planted, settings, some_responsibilities
-from regbayes.models.infinite_svm import fit, init, margins, predict, updates
-from regbayes.models.infinite_svm.margins import RowProblems
-from regbayes.models.infinite_svm.objective import generative_terms
+from regbayes.engine.executor import row_blocks
+from regbayes.margins.tolerance import Tolerance
+from regbayes.models import infinite_svm
+from regbayes.models.infinite_svm import (
+    Margins,
+    Problem,
+    RowProblems,
+    evaluate,
+    fit,
+    generative_terms,
+    infer_responsibilities,
+    keep_better,
+    make_blank,
+    merge_gains,
+    solve_classifiers,
+    start_responsibilities,
+    update_params,
+    update_responsibilities,
+)
 from regbayes.priors.dirichlet_process import best_order
 from regbayes.priors.normal_gamma import NormalGammaPrior
 
@@ -25,21 +41,30 @@ DATA = labelled(X, Y)
 
 
 def problem(**changes):
-    chosen = settings(X, **changes)
-    return fit.Problem(DATA, chosen, margins.build_dual(DATA, chosen) if chosen.C > 0 else None)
+    return Problem.of(DATA, settings(X, **changes))
+
+
+def with_price(C):
+    return labelled(X, Y, C=C)
+
+
+def paid(classifier, data, q, chosen):
+    """What classifiers cost at given responsibilities."""
+    head = infinite_svm.make_head(data, chosen)
+    return classifier.kl_weights + head.losses(classifier.scores(data.X, q)).sum()
 
 
 def objective(at, chosen, q=None, g=None, classifier=None):
     """J with every block given, from its definition."""
-    q, g = at.responsibilities if q is None else q, at.globals if g is None else g
-    classifier = at.margins.classifier if classifier is None else classifier
-    rows = classifier.inputs(X)
+    q, g = at.responsibilities if q is None else q, at.params if g is None else g
+    classifier = at.margins.classifiers if classifier is None else classifier
+    rows = np.column_stack([X - X.mean(axis=0), np.ones(80)]) if classifier.fit_intercept else X
     scores = np.array(
         [sum(q[n, k] * classifier.weights[k] @ rows[n] for k in range(q.shape[1])) for n in range(len(X))]
     )
-    hinge = np.array([max(DATA.cost[y, a] - s[y] + s[a] for a in range(3)) for y, s in zip(Y, scores, strict=True)])
-    loss = chosen.C * np.sum(hinge**2 if chosen.squared else hinge)
-    return sum(generative_terms(X, q, g, chosen).values()) + 0.5 * np.sum(classifier.weights**2) + loss
+    hinge = np.array([max(float(y != a) - s[y] + s[a] for a in range(3)) for y, s in zip(Y, scores, strict=True)])
+    loss = 0.5 * np.sum(hinge**2 if chosen.squared else hinge)
+    return sum(generative_terms(DATA, q, g, chosen).values()) + 0.5 * np.sum(classifier.weights**2) + loss
 
 
 # --- the objective and its blocks
@@ -49,7 +74,7 @@ def objective(at, chosen, q=None, g=None, classifier=None):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_terms_add_up_to_the_objective(squared, fit_intercept):
     at_hand = problem(squared=squared, fit_intercept=fit_intercept)
-    at = fit.evaluated(at_hand, Q, None)
+    at = evaluate(at_hand, Q, None)
     assert sum(at.terms.values()) == pytest.approx(objective(at, at_hand.settings), rel=1e-9)
     assert at.margins.value == pytest.approx(at.terms["kl_weights"] + at.terms["margin"])
 
@@ -57,10 +82,8 @@ def test_terms_add_up_to_the_objective(squared, fit_intercept):
 @both_losses
 def test_no_block_can_be_improved_by_itself(squared):
     at_hand = problem(squared=squared, max_iter=5)
-    at = fit.evaluated(at_hand, Q, None)
-    q, _ = updates.update_responsibilities(
-        DATA, at_hand.settings, at.globals, at.margins.classifier, at.margins.multipliers, Q
-    )
+    at = evaluate(at_hand, Q, None)
+    q, _ = update_responsibilities(DATA, at_hand.settings, at.params, at.margins, at_hand.head, Q)
     moved = replace(at, responsibilities=q)
     best = objective(moved, at_hand.settings)
     assert best < objective(at, at_hand.settings)
@@ -70,25 +93,25 @@ def test_no_block_can_be_improved_by_itself(squared):
         tilted /= tilted.sum(axis=1, keepdims=True)
         assert objective(moved, at_hand.settings, q=tilted) > best - 1e-5
     before = objective(at, at_hand.settings)
-    classifier = at.margins.classifier
+    classifier = at.margins.classifiers
     for _ in range(10):
         shaken = replace(classifier, weights=classifier.weights + 0.05 * rng.standard_normal(classifier.weights.shape))
         assert objective(at, at_hand.settings, classifier=shaken) > before
-    other = updates.update_globals(X, 0.9 * Q + 0.1 / 3, at_hand.settings)
+    other = update_params(DATA, 0.9 * Q + 0.1 / 3, at_hand.settings)
     assert objective(at, at_hand.settings, g=other) > before
 
 
 # --- a row's own problem
 
 
-def row_problems(squared, n=12, n_answers=4, price=2.0, seed=0):
+def row_problems(squared, n=12, n_answers=4, C=2.0, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(n_answers, size=n)
     scores = 2.0 * rng.standard_normal((n, 3, n_answers))
     cost = rng.uniform(0.5, 2.0, size=(n, n_answers))
     cost[np.arange(n), labels] = 0.0
     gains = np.take_along_axis(scores, labels[:, None, None], axis=2) - scores
-    return RowProblems(3.0 * rng.standard_normal((n, 3)), gains, cost, labels, np.full(n, price), squared)
+    return RowProblems(3.0 * rng.standard_normal((n, 3)), gains, cost, labels, np.full(n, C), squared)
 
 
 def feasible(problems, rng):
@@ -96,23 +119,23 @@ def feasible(problems, rng):
     if problems.squared:
         omega[np.arange(len(omega)), problems.labels] = 0.0
         return omega
-    return omega / omega.sum(axis=1, keepdims=True) * problems.price[:, None]
+    return omega / omega.sum(axis=1, keepdims=True) * problems.C[:, None]
 
 
 @both_losses
-@pytest.mark.parametrize("price", [0.1, 2.0, 50.0, 1000.0])
-def test_a_rows_problem_against_cvxpy(squared, price):
-    problems = row_problems(squared, price=price)
-    q, omega = margins.solve_rows(problems, feasible(problems, np.random.default_rng(1)))
+@pytest.mark.parametrize("C", [0.1, 2.0, 50.0, 1000.0])
+def test_a_rows_problem_against_cvxpy(squared, C):
+    problems = row_problems(squared, C=C)
+    q, omega = problems.solve(feasible(problems, np.random.default_rng(1)))
     np.testing.assert_allclose(q.sum(axis=1), 1.0)
     assert np.all(omega >= 0)
     if not squared:
-        np.testing.assert_allclose(omega.sum(axis=1), price)
+        np.testing.assert_allclose(omega.sum(axis=1), C)
     for n in range(0, len(q), 3):
         z = cp.Variable(3, nonneg=True)
         hinge = cp.max(problems.cost[n] - problems.gains[n].T @ z)
         loss = cp.square(cp.pos(hinge)) if squared else hinge
-        value = -cp.sum(cp.entr(z)) - problems.logits[n] @ z + price * loss
+        value = -cp.sum(cp.entr(z)) - problems.logits[n] @ z + C * loss
         expected = cp.Problem(cp.Minimize(value), [cp.sum(z) == 1]).solve(solver=cp.CLARABEL)
         found = problems.value(q)[n]
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-4)
@@ -120,8 +143,8 @@ def test_a_rows_problem_against_cvxpy(squared, price):
 
 @both_losses
 def test_rows_that_count_for_nothing_follow_their_logits(squared):
-    problems = replace(row_problems(squared), price=np.zeros(12))
-    q, omega = margins.solve_rows(problems, np.zeros((12, 4)))
+    problems = replace(row_problems(squared), C=np.zeros(12))
+    q, omega = problems.solve(np.zeros((12, 4)))
     expected = np.exp(problems.logits) / np.exp(problems.logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(q, expected, rtol=1e-12)
     assert not np.any(omega)
@@ -133,9 +156,9 @@ def test_rows_that_count_for_nothing_follow_their_logits(squared):
 @both_losses
 @pytest.mark.parametrize("merge", [False, True])
 def test_the_objective_never_rises(squared, merge):
-    chosen = settings(X, squared=squared, merge=merge, C=2.0, n_components=5)
-    start = init.initial_responsibilities(X, chosen, np.random.default_rng(0))
-    result = fit.fit(DATA, chosen, start)
+    chosen = settings(X, squared=squared, merge=merge, n_components=5)
+    start = start_responsibilities(DATA, chosen, np.random.default_rng(0))
+    result = fit(with_price(2.0), chosen, start)
     objectives = result.trace.objective
     assert result.trace.rises.largest <= 1e-9 * abs(objectives[0])
     assert objectives[-1] < objectives[0] - 1.0
@@ -143,22 +166,20 @@ def test_the_objective_never_rises(squared, merge):
 
 def test_the_trace_is_that_of_the_state():
     chosen = settings(X, n_components=5, refit=False)
-    result = fit.fit(DATA, chosen, init.initial_responsibilities(X, chosen, np.random.default_rng(0)))
-    classifier = result.state.classifier
-    terms = generative_terms(X, result.state.responsibilities, result.state.globals, chosen)
-    loss = margins.total_loss(DATA, result.state.responsibilities, classifier, chosen)
-    total = sum(terms.values()) + margins.half_squares(classifier) + loss
+    result = fit(DATA, chosen, start_responsibilities(DATA, chosen, np.random.default_rng(0)))
+    terms = generative_terms(DATA, result.state.responsibilities, result.state.params, chosen)
+    total = sum(terms.values()) + paid(result.state.classifiers, DATA, result.state.responsibilities, chosen)
     last, gap = result.trace.objective[result.kept_iteration], result.trace.diagnostics["gap"][result.kept_iteration]
     assert last - gap - 1e-9 <= total <= last + 1e-9  # the last classifiers are solved for once more
 
 
 def test_classifiers_are_kept_where_new_ones_are_dearer():
     at_hand = problem()
-    at = fit.evaluated(at_hand, Q, None)
-    poor = replace(at.margins.classifier, weights=np.zeros_like(at.margins.classifier.weights))
-    assert margins.keep_better(at.margins, poor, DATA, Q, at_hand.settings) is at.margins
-    worse = replace(at.margins, classifier=poor, loss=margins.total_loss(DATA, Q, poor, at_hand.settings))
-    kept = margins.keep_better(worse, at.margins.classifier, DATA, Q, at_hand.settings)
+    at = evaluate(at_hand, Q, None)
+    poor = replace(at.margins.classifiers, weights=np.zeros_like(at.margins.classifiers.weights))
+    assert keep_better(at.margins, poor, DATA, Q, at_hand.head) is at.margins
+    worse = Margins(poor, at.margins.multipliers, paid(poor, DATA, Q, at_hand.settings), at.margins.gap)
+    kept = keep_better(worse, at.margins.classifiers, DATA, Q, at_hand.head)
     assert kept.value == pytest.approx(at.margins.value, rel=1e-9)
 
 
@@ -170,23 +191,19 @@ def test_one_component_is_liblinears_multi_class_svm(n_classes):
     rows, labels, _ = planted(120, n_classes=n_classes, apart=1.0)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     rows = np.column_stack([rows, np.square(rows)])
-    data = labelled(rows, labels)
-    chosen = settings(rows, n_components=1, C=0.3, squared=False, fit_intercept=False)
-    found = fit.fit(data, chosen, np.ones((120, 1))).state
+    data = labelled(rows, labels, C=0.3)
+    chosen = settings(rows, n_components=1, squared=False, fit_intercept=False)
+    found = fit(data, chosen, np.ones((120, 1))).state.classifiers
     svm = LinearSVC(C=0.3, multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=10**6)
     weights = svm.fit(rows, labels).coef_
     if n_classes == 2:  # liblinear's difference of two classes
-        np.testing.assert_allclose(
-            found.classifier.weights[0, 1] - found.classifier.weights[0, 0], weights[0], atol=1e-3
-        )
+        np.testing.assert_allclose(found.weights[0, 1] - found.weights[0, 0], weights[0], atol=1e-3)
     else:
-        np.testing.assert_allclose(found.classifier.weights[0], weights, atol=1e-3)
-    value = margins.half_squares(found.classifier) + margins.total_loss(
-        data, np.ones((120, 1)), found.classifier, chosen
-    )
+        np.testing.assert_allclose(found.weights[0], weights, atol=1e-3)
     full = weights if n_classes == 3 else np.vstack([-weights / 2, weights / 2])
-    oracle = replace(found.classifier, weights=full[None])
-    expected = margins.half_squares(oracle) + margins.total_loss(data, np.ones((120, 1)), oracle, chosen)
+    value, expected = (
+        paid(classifier, data, np.ones((120, 1)), chosen) for classifier in (found, replace(found, weights=full[None]))
+    )
     assert value == pytest.approx(expected, rel=1e-6)
 
 
@@ -212,20 +229,18 @@ def test_without_labels_it_is_scikit_learns_mixture():
     ).fit(rows)
     prior = NormalGammaPrior(np.array([0.2]), 0.3, 1.5, np.array([0.6]))
     q = model.predict_proba(rows)
-    g = updates.update_globals(rows, q, settings(rows, prior=prior))
+    g = update_params(labelled(rows, np.zeros(130, dtype=int)), q, settings(rows, prior=prior))
     np.testing.assert_allclose(g.components.centre, model.means_, atol=1e-5)
     np.testing.assert_allclose(1 / g.components.precision, model.covariances_, rtol=1e-5)
     np.testing.assert_allclose(g.sticks.first, model.weight_concentration_[0], rtol=1e-5)
     np.testing.assert_allclose(g.sticks.second, model.weight_concentration_[1], rtol=1e-5)
-    np.testing.assert_allclose(updates.label_free(rows, g), q, atol=1e-5)
+    np.testing.assert_allclose(infer_responsibilities(rows, g), q, atol=1e-5)
 
 
 def test_without_labels_planted_clusters_are_found_as_scikit_learn_finds_them():
     rows, labels, cluster = planted(400)
-    chosen = settings(rows, n_components=10, C=0.0)
-    state = fit.fit(
-        labelled(rows, labels), chosen, init.initial_responsibilities(rows, chosen, np.random.default_rng(0))
-    ).state
+    chosen, data = settings(rows, n_components=10), labelled(rows, labels, C=0.0)
+    state = fit(data, chosen, start_responsibilities(data, chosen, np.random.default_rng(0))).state
     found = state.responsibilities.argmax(axis=1)
     theirs = BayesianGaussianMixture(
         n_components=4, covariance_type="diag", random_state=0, max_iter=500, n_init=3
@@ -236,7 +251,7 @@ def test_without_labels_planted_clusters_are_found_as_scikit_learn_finds_them():
 
 
 def test_a_price_near_nothing_is_no_price():
-    free, cheap = (fit.fit(DATA, replace(settings(X), C=C), Q).state.responsibilities for C in (0.0, 1e-7))
+    free, cheap = (fit(with_price(C), settings(X), Q).state.responsibilities for C in (0.0, 1e-7))
     np.testing.assert_allclose(cheap, free, atol=1e-4)
 
 
@@ -244,15 +259,15 @@ def test_a_price_near_nothing_is_no_price():
 
 
 def test_merging_gains_what_the_bound_says():
-    chosen = settings(X, C=0.0, n_components=4)
+    chosen = settings(X, n_components=4)
     q = np.sort(some_responsibilities(80, 4, seed=3), axis=1)[:, ::-1]
 
     def bound(responsibilities):
         responsibilities = responsibilities[:, best_order(responsibilities.sum(axis=0))]
-        g = updates.update_globals(X, responsibilities, chosen)
-        return -sum(generative_terms(X, responsibilities, g, replace(chosen, generative_weight=1.0)).values())
+        g = update_params(DATA, responsibilities, chosen)
+        return -sum(generative_terms(DATA, responsibilities, g, replace(chosen, generative_weight=1.0)).values())
 
-    gains, pairs = init.merge_gains(X, q, chosen)
+    gains, pairs = merge_gains(DATA, q, chosen)
     assert len(pairs) == 6
     for gain, (i, j) in zip(gains, pairs, strict=True):
         joined = q.copy()
@@ -263,11 +278,11 @@ def test_merging_gains_what_the_bound_says():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_start_finds_clusters_whatever_the_seed(seed):
-    rows, _, cluster = planted(300)
-    chosen = settings(rows, n_components=12)
-    q = init.initial_responsibilities(rows, chosen, np.random.default_rng(seed))
+    rows, labels, cluster = planted(300)
+    chosen, data = settings(rows, n_components=12), labelled(rows, labels)
+    q = start_responsibilities(data, chosen, np.random.default_rng(seed))
     assert adjusted_rand_score(cluster, q.argmax(axis=1)) > 0.98
-    unmerged = init.initial_responsibilities(rows, replace(chosen, merge=False), np.random.default_rng(seed))
+    unmerged = start_responsibilities(data, replace(chosen, merge=False), np.random.default_rng(seed))
     assert len(np.unique(unmerged.argmax(axis=1))) == 12
     assert np.all(np.diff(unmerged.sum(axis=0)) <= 0)
 
@@ -276,65 +291,99 @@ def test_the_start_finds_clusters_whatever_the_seed(seed):
 
 
 def test_scores_are_averages_over_components():
-    state = fit.fit(DATA, settings(X, max_iter=3), Q).state
-    q = predict.responsibilities(X, state)
-    rows = state.classifier.inputs(X)
-    expected = np.array([sum(q[n, k] * state.classifier.weights[k] @ rows[n] for k in range(3)) for n in range(80)])
-    np.testing.assert_allclose(predict.decide(X, state), expected, rtol=1e-9, atol=1e-12)
+    state = fit(DATA, settings(X, max_iter=3), Q).state
+    q = infer_responsibilities(X, state.params)
+    rows = np.column_stack([X - X.mean(axis=0), np.ones(80)])
+    expected = np.array([sum(q[n, k] * state.classifiers.weights[k] @ rows[n] for k in range(3)) for n in range(80)])
+    np.testing.assert_allclose(infinite_svm.score(X, state), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_chunks_of_rows_change_nothing():
-    """More rows than are looked at together: the same few again and again."""
-    chosen = settings(X, max_iter=4)
-    state = fit.fit(DATA, chosen, Q).state
-    n_times = margins.CHUNK_CELLS // (3 * 3 * len(X)) + 2
-    many = labelled(np.tile(X, (n_times, 1)), np.tile(Y, n_times))
-    assert len(margins.chunks(len(many.X), state.classifier)) == 2
-    decided = predict.decide(many.X, state).reshape(n_times, len(X), 3)
-    np.testing.assert_allclose(decided, np.tile(predict.decide(X, state), (n_times, 1, 1)), rtol=1e-9, atol=1e-12)
-    few, much = (
-        margins.total_loss(data, np.tile(Q, (len(data.X) // len(X), 1)), state.classifier, chosen)
-        for data in (DATA, many)
-    )
-    assert much == pytest.approx(n_times * few, rel=1e-9)
-
-
-def test_rows_have_responsibilities_of_their_own():
-    chosen = settings(X, max_iter=4)
-    state = fit.fit(DATA, chosen, Q).state
-    omega = np.random.default_rng(0).random((len(X), 3))
-
-    def updated(rows):
-        data = replace(DATA, X=X[rows], labels=Y[rows], weights=DATA.weights[rows])
-        return updates.update_responsibilities(data, chosen, state.globals, state.classifier, omega[rows], Q[rows])
-
-    for whole, *parts in zip(*(updated(rows) for rows in (slice(0, 80), slice(0, 30), slice(30, 80))), strict=True):
-        np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9, atol=1e-12)
+def test_many_rows_are_taken_in_blocks_and_each_is_seen_by_itself():
+    """Rows that fill several blocks, against the same rows few at a time."""
+    at_hand = problem()
+    at = evaluate(at_hand, Q, None)
+    q, multipliers = update_responsibilities(DATA, at_hand.settings, at.params, at.margins, at_hand.head, Q)
+    times = 130
+    many = labelled(np.tile(X, (times, 1)), np.tile(Y, times))
+    assert len(row_blocks(len(many.X))) > 1
+    margins = replace(at.margins, multipliers=np.tile(at.margins.multipliers, (times, 1)))
+    head = infinite_svm.make_head(many, at_hand.settings)
+    found = update_responsibilities(many, at_hand.settings, at.params, margins, head, np.tile(Q, (times, 1)))
+    np.testing.assert_allclose(found[0], np.tile(q, (times, 1)), atol=1e-9)
+    np.testing.assert_allclose(found[1], np.tile(multipliers, (times, 1)), atol=1e-9)
+    scores = at.margins.classifiers.scores(many.X, np.tile(Q, (times, 1)))
+    np.testing.assert_allclose(scores, np.tile(at.margins.classifiers.scores(X, Q), (times, 1)), atol=1e-12)
 
 
 def test_refitted_classifiers_are_those_of_what_prediction_sees():
-    chosen = settings(X, n_components=5, C=2.0)
-    start = init.initial_responsibilities(X, chosen, np.random.default_rng(0))
-    refitted, original = (fit.fit(DATA, replace(chosen, refit=refit), start).state for refit in (True, False))
+    chosen, data = settings(X, n_components=5), with_price(2.0)
+    start = start_responsibilities(data, chosen, np.random.default_rng(0))
+    refitted, original = (fit(data, replace(chosen, refit=refit), start).state for refit in (True, False))
     np.testing.assert_array_equal(refitted.responsibilities, original.responsibilities)
-    q = updates.label_free(X, refitted.globals)
+    q = infer_responsibilities(X, refitted.params)
 
-    def value(classifier, at):
-        return margins.half_squares(classifier) + margins.total_loss(DATA, at, classifier, chosen)
+    def value(state, at):
+        return paid(state.classifiers, data, at, chosen)
 
-    assert value(refitted.classifier, q) < value(original.classifier, q)
-    assert value(original.classifier, original.responsibilities) < value(refitted.classifier, original.responsibilities)
+    assert value(refitted, q) < value(original, q)
+    assert value(original, original.responsibilities) < value(refitted, original.responsibilities)
 
 
 def test_rows_classes_and_components_may_change_places():
     chosen = settings(X, max_iter=8, n_components=5)
-    start = init.initial_responsibilities(X, chosen, np.random.default_rng(0))
-    base = fit.fit(DATA, chosen, start)
+    start = start_responsibilities(DATA, chosen, np.random.default_rng(0))
+    base = fit(DATA, chosen, start)
     rows = np.random.default_rng(0).permutation(80)
-    shuffled = fit.fit(labelled(X[rows], Y[rows]), chosen, start[rows])
-    renamed = fit.fit(labelled(X, (Y + 1) % 3), chosen, start)
-    turned = fit.fit(DATA, chosen, start[:, ::-1])
-    answers = predict.decide(X, base.state).argmax(axis=1)
+    shuffled = fit(labelled(X[rows], Y[rows]), chosen, start[rows])
+    renamed = fit(labelled(X, (Y + 1) % 3), chosen, start)
+    turned = fit(DATA, chosen, start[:, ::-1])
+    answers = infinite_svm.score(X, base.state).argmax(axis=1)
     for other, shift in ((shuffled, 0), (renamed, 1), (turned, 0)):
         assert other.trace.objective[-1] == pytest.approx(base.trace.objective[-1], rel=1e-3)
-        assert np.mean((predict.decide(X, other.state).argmax(axis=1) - shift) % 3 == answers) > 0.96
+        assert np.mean((infinite_svm.score(X, other.state).argmax(axis=1) - shift) % 3 == answers) > 0.96
+
+
+# --- rows that count more than once
+
+
+COUNTS = np.random.default_rng(5).integers(1, 4, 80)
+
+
+@both_losses
+def test_a_row_of_weight_two_is_the_row_twice(squared):
+    """The terms, the start's merges and every block at the same point."""
+    weighted, repeated = labelled(X, Y, COUNTS.astype(float)), labelled(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
+    chosen, q = settings(X, squared=squared), Q.repeat(COUNTS, axis=0)
+    one, two = update_params(weighted, Q, chosen), update_params(repeated, q, chosen)
+    np.testing.assert_allclose(one.sticks.first, two.sticks.first, rtol=1e-12)
+    np.testing.assert_allclose(one.components.rate, two.components.rate, rtol=1e-12)
+    expected = generative_terms(repeated, q, two, chosen)
+    for name, value in generative_terms(weighted, Q, one, chosen).items():
+        assert value == pytest.approx(expected[name], rel=1e-12)
+    np.testing.assert_allclose(merge_gains(weighted, Q, chosen)[0], merge_gains(repeated, q, chosen)[0], rtol=1e-10)
+    problems = [Problem.of(data, chosen) for data in (weighted, repeated)]
+    tight = Tolerance(gap=1e-9, max_epochs=50_000.0)
+    solved, again = (
+        solve_classifiers(problem.data, at, problem.head, make_blank(problem.data, chosen), None, tight)
+        for problem, at in zip(problems, (Q, q), strict=True)
+    )
+    assert solved.value == pytest.approx(again.value, rel=2e-9)
+    both = [paid(solved.classifiers, data, at, chosen) for data, at in ((weighted, Q), (repeated, q))]
+    assert both[0] == pytest.approx(both[1], rel=1e-12)
+    spread = replace(solved, multipliers=(solved.multipliers / COUNTS[:, None]).repeat(COUNTS, axis=0))
+    (moved, phi), (again, psi) = (
+        update_responsibilities(data, chosen, one, margins, problem.head, before)
+        for data, margins, problem, before in zip((weighted, repeated), (solved, spread), problems, (Q, q), strict=True)
+    )
+    np.testing.assert_allclose(moved.repeat(COUNTS, axis=0), again, atol=1e-5)  # each row to its own gap
+    np.testing.assert_allclose((phi / COUNTS[:, None]).repeat(COUNTS, axis=0), psi, atol=1e-4)
+
+
+def test_fits_with_weights_end_where_those_of_repeated_rows_do():
+    weighted, repeated = labelled(X, Y, COUNTS.astype(float)), labelled(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
+    chosen = settings(X, n_components=5, max_iter=30)
+    start = start_responsibilities(weighted, chosen, np.random.default_rng(0))
+    one, two = fit(weighted, chosen, start), fit(repeated, chosen, start.repeat(COUNTS, axis=0))
+    assert one.trace.objective[-1] == pytest.approx(two.trace.objective[-1], rel=1e-4)
+    scores = [infinite_svm.score(X, found.state) for found in (one, two)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=0.02 * np.abs(scores[0]).max())

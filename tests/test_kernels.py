@@ -168,11 +168,11 @@ def test_reverse_of_several_sweeps_needs_theta(reverse):
         reverse(grad, theta, None, coupling, start, 2, np.empty((3, 2)))
 
 
-def simplex_problem(n, k, n_answers, seed, free):
+def simplex_problem(n, k, n_in_play, seed, free):
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n, k)) * rng.integers(0, 2, size=(n, 1))  # zero rows among them
-    labels = rng.integers(n_answers, size=n)
-    cost = rng.uniform(0.5, 2.0, size=(n_answers, n_answers))
+    labels = rng.integers(n_in_play, size=n)
+    cost = rng.uniform(0.5, 2.0, size=(n_in_play, n_in_play))
     np.fill_diagonal(cost, 0.0)
     weight = rng.choice([0.0, 0.3, 2.0], size=n)
     total = np.full(n, np.inf) if free else weight
@@ -183,29 +183,29 @@ def simplex_problem(n, k, n_answers, seed, free):
 
 
 def simplex_state(rows):
-    n, n_answers = rows.labels.size, rows.cost.shape[1]
-    omega = np.zeros((n, n_answers))
+    n, n_in_play = rows.labels.size, rows.cost.shape[1]
+    omega = np.zeros((n, n_in_play))
     is_fixed = np.isfinite(rows.total)
     omega[is_fixed, rows.labels[is_fixed]] = rows.total[is_fixed]
-    answers = np.tile(np.arange(n_answers, dtype=np.int16), (n, 1))
-    weights = np.zeros((n_answers, rows.features.shape[1]))
-    return SimplexState(omega, weights, answers, np.full(n, n_answers, dtype=np.int16))
+    classes = np.tile(np.arange(n_in_play, dtype=np.int16), (n, 1))
+    weights = np.zeros((n_in_play, rows.features.shape[1]))
+    return SimplexState(omega, weights, classes, np.full(n, n_in_play, dtype=np.int16))
 
 
 def assert_same_answers_in_play(first, second):
-    np.testing.assert_array_equal(first.n_answers, second.n_answers)
-    for a, b, m in zip(first.answers, second.answers, first.n_answers, strict=True):
+    np.testing.assert_array_equal(first.n_in_play, second.n_in_play)
+    for a, b, m in zip(first.classes, second.classes, first.n_in_play, strict=True):
         assert set(a[:m]) == set(b[:m])
 
 
 @settings(max_examples=80, deadline=None)
-@given(n=st.integers(0, 30), k=st.integers(1, 9), n_answers=st.integers(1, 9), free=st.booleans(), seed=SEEDS)
-def test_compiled_simplex_passes_match_the_reference(n, k, n_answers, free, seed):
-    rows, orders = simplex_problem(n, k, n_answers, seed, free)
+@given(n=st.integers(0, 30), k=st.integers(1, 9), n_in_play=st.integers(1, 9), free=st.booleans(), seed=SEEDS)
+def test_compiled_simplex_passes_match_the_reference(n, k, n_in_play, free, seed):
+    rows, orders = simplex_problem(n, k, n_in_play, seed, free)
     expected, actual = simplex_state(rows), simplex_state(rows)
     for number, order in enumerate(orders):
         restart = number % 3 == 0
-        seen = order if restart else order[actual.n_answers[order] > 0]
+        seen = order if restart else order[actual.n_in_play[order] > 0]
         progress = simplex.simplex_epoch(rows, seen, restart, actual)
         expected_progress = simplex.reference_simplex_epoch(rows, seen, restart, expected)
         np.testing.assert_allclose(progress, expected_progress, rtol=1e-9, atol=1e-9)
@@ -221,9 +221,9 @@ def test_compiled_simplex_passes_match_the_reference(n, k, n_answers, free, seed
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 20), k=st.integers(1, 5), n_answers=st.integers(2, 6), free=st.booleans(), seed=SEEDS)
-def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_answers, free, seed):
-    rows, orders = simplex_problem(n, k, n_answers, seed, free)
+@given(n=st.integers(1, 20), k=st.integers(1, 5), n_in_play=st.integers(2, 6), free=st.booleans(), seed=SEEDS)
+def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_in_play, free, seed):
+    rows, orders = simplex_problem(n, k, n_in_play, seed, free)
     state = simplex_state(rows)
     value = simplex_dual_value(rows, state)
     for order in orders:

@@ -54,8 +54,10 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
         (meanfield.meanfield_sweeps, meanfield.meanfield_statistics),
     ):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
-        sweeps = sweep(documents, prior, tilt, 7, -1.0, found)
+        at_the_end = np.empty(40)
+        sweeps = sweep(documents, prior, tilt, 7, -1.0, found, logs=at_the_end)
         logs = sum_topics(documents, prior, tilt, found, np.ones(40), words, docs)
+        np.testing.assert_allclose(at_the_end, logs, rtol=1e-6)
         np.testing.assert_allclose(sum_topics(documents, prior, tilt, found, np.ones(40)), logs, rtol=1e-6)
         results.append((found, words, docs, logs))
         assert sweeps == 7 * 39  # one document is empty

@@ -14,7 +14,7 @@ from multitask_tools import (
     regressor,
 )
 from reference_tools import fits_its_rows
-from regbayes.estimators._multitask import standardized
+from regbayes.estimators._task_bases import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

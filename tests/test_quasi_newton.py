@@ -9,10 +9,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from regbayes.engine import Status
-from regbayes.framework.large_margin import MarginSolution
-from regbayes.framework.margin_accuracy import LEAST_GAP, Accuracy, AccuracyRule
-from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, remember
+from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, update_history
+from regbayes.margins.tolerance import SMALLEST_GAP, Tolerance, ToleranceSchedule
 
 RNG = np.random.default_rng(0)
 ROWS, TARGETS = RNG.standard_normal((80, 12)) * np.linspace(0.2, 5.0, 12), RNG.choice([-1.0, 1.0], 80)
@@ -42,17 +40,17 @@ def rosenbrock(x):
 
 def descend(function, start, n_steps, precondition=None):
     """All points that steps of descent go through."""
-    points, moves = [function(start)], ()
+    points, history = [function(start)], ()
     for _ in range(n_steps):
         at = points[-1]
-        way = direction(at.gradient, moves, 1.0, precondition)
+        way = direction(at.gradient, history, 1.0, precondition)
         found = backtrack(
             lambda length, at=at, way=way: function(at.x + length * way), at.objective, dot(at.gradient, way), 30
         )
         if found is None:
             break
         moved, _ = found
-        moves = remember(moves, moved.x - at.x, moved.gradient - at.gradient)
+        history = update_history(history, moved.x - at.x, moved.gradient - at.gradient)
         points.append(moved)
     return points
 
@@ -81,12 +79,12 @@ def test_the_objective_never_rises_and_the_valley_is_followed_to_its_end():
 def test_directions_from_as_many_moves_as_dimensions_are_newtons():
     root = np.random.default_rng(1).standard_normal((5, 5))
     curvature = root @ root.T + np.eye(5)
-    _, axes = np.linalg.eigh(curvature)  # conjugate moves: what was learned along one is not disturbed by another
-    moves = ()
+    _, axes = np.linalg.eigh(curvature)  # conjugate history: what was learned along one is not disturbed by another
+    history = ()
     for axis in axes.T:
-        moves = remember(moves, axis, curvature @ axis)
+        history = update_history(history, axis, curvature @ axis)
     gradient = np.arange(1.0, 6.0)
-    np.testing.assert_allclose(direction(gradient, moves), -np.linalg.solve(curvature, gradient), rtol=1e-10)
+    np.testing.assert_allclose(direction(gradient, history), -np.linalg.solve(curvature, gradient), rtol=1e-10)
 
 
 def test_a_right_preconditioner_is_newtons_method():
@@ -99,8 +97,8 @@ def test_a_right_preconditioner_is_newtons_method():
 
     np.testing.assert_allclose(direction(gradient, (), precondition=precondition), newton)
     move = np.array([1.0, 1.0, 0.0])
-    moves = remember((), move, curvature @ move)
-    np.testing.assert_allclose(direction(gradient, moves, precondition=precondition), newton)
+    history = update_history((), move, curvature @ move)
+    np.testing.assert_allclose(direction(gradient, history, precondition=precondition), newton)
 
 
 def test_without_moves_the_direction_is_as_long_as_is_said():
@@ -113,26 +111,26 @@ def test_without_moves_the_direction_is_as_long_as_is_said():
 def test_directions_of_any_moves_that_are_kept_go_downhill():
     rng = np.random.default_rng(2)
     for _ in range(50):
-        moves = ()
+        history = ()
         for _ in range(6):
-            moves = remember(moves, rng.standard_normal(4), rng.standard_normal(4))
+            history = update_history(history, rng.standard_normal(4), rng.standard_normal(4))
         gradient = rng.standard_normal(4)
-        assert dot(gradient, direction(gradient, moves, 1.0)) < 0
+        assert dot(gradient, direction(gradient, history, 1.0)) < 0
 
 
 def test_moves_without_positive_curvature_are_not_kept():
     move = np.array([1.0, 0.0])
-    kept = remember((), move, np.array([2.0, 0.0]))
+    kept = update_history((), move, np.array([2.0, 0.0]))
     assert len(kept) == 1
     for change in ([-1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [np.nan, 0.0]):
-        assert remember(kept, move, np.array(change)) is kept
+        assert update_history(kept, move, np.array(change)) is kept
 
 
 def test_the_oldest_moves_are_forgotten():
-    moves = ()
+    history = ()
     for size in range(1, MEMORY + 4):
-        moves = remember(moves, np.full(1, float(size)), np.ones(1))
-    assert [move[0] for move, _ in moves] == [float(size) for size in range(4, MEMORY + 4)]
+        history = update_history(history, np.full(1, float(size)), np.ones(1))
+    assert [move[0] for move, _ in history] == [float(size) for size in range(4, MEMORY + 4)]
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, np.nan])
@@ -156,31 +154,32 @@ def test_steps_that_lead_out_of_the_domain_are_shortened():
 
 def test_single_precision_stays_single():
     gradient = np.ones(3, np.float32)
-    moves = remember((), gradient, 2 * gradient)
-    assert direction(gradient, moves).dtype == np.float32
+    history = update_history((), gradient, 2 * gradient)
+    assert direction(gradient, history).dtype == np.float32
 
 
-RULE = AccuracyRule(gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
-
-
-def solution(primal, gap):
-    nothing = np.zeros((1, 1))
-    return MarginSolution(nothing, nothing, nothing, primal, primal - gap, gap, 1.0, Status.CONVERGED)
+SCHEDULE = ToleranceSchedule(Tolerance(1e-2, 3.0), gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
 
 
 def test_the_gap_follows_what_was_gained():
-    before = Accuracy(gap=1e-3, max_epochs=6.0)
-    clear, hidden = RULE.after(before, 1.0, solution(100.0, 0.5)), RULE.after(before, 1.0, solution(100.0, 2.0))
+    before = Tolerance(gap=1e-3, max_epochs=6.0)
+    clear, hidden = SCHEDULE.after(before, 1.0, 100.0, 0.5), SCHEDULE.after(before, 1.0, 100.0, 2.0)
     assert clear.gap == pytest.approx(1e-3)  # a tenth of a hundredth
     assert clear.max_epochs < before.max_epochs < hidden.max_epochs
-    assert RULE.after(before, 1e-9, solution(100.0, 0.5)).gap == 1e-6
-    assert RULE.after(before, 90.0, solution(0.0, 0.0)).gap == 1e-2
+    assert SCHEDULE.after(before, 1e-9, 100.0, 0.5).gap == 1e-6
+    assert SCHEDULE.after(before, 90.0, 0.0, 0.0).gap == 1e-2
+
+
+def test_the_passes_stay_in_their_range():
+    longest, shortest = Tolerance(1e-3, 10.0), Tolerance(1e-3, 3.0)
+    assert SCHEDULE.after(longest, 1.0, 100.0, 2.0).max_epochs == 10.0
+    assert SCHEDULE.after(shortest, 1.0, 100.0, 0.5).max_epochs == 3.0
 
 
 def test_looking_again_ends():
-    accuracy, looks = Accuracy(gap=1e-2, max_epochs=3.0), 0
-    while (sharper := accuracy.sharper()) is not None:
-        assert sharper.gap < accuracy.gap
-        accuracy, looks = sharper, looks + 1
-    assert accuracy.gap == LEAST_GAP
+    tolerance, looks = SCHEDULE.first, 0
+    while (tighter := tolerance.tighten()) is not None:
+        assert tighter.gap < tolerance.gap
+        tolerance, looks = tighter, looks + 1
+    assert tolerance.gap == SMALLEST_GAP
     assert looks <= 7

@@ -52,7 +52,7 @@ LOGISTIC = [
 ]
 CLASSIFIERS = [*(partial(model) for model in (SingleTaskClassifier, MTRLClassifier, ASOClassifier)), *LOGISTIC]
 EVERY = [*REGRESSORS, *CLASSIFIERS]
-ITERATIVE = [make for make in EVERY if hasattr(make(), "verbose")]
+ITERATIVE = [make for make in EVERY if hasattr(make(), "max_iter")]
 
 
 def name_of(make):
@@ -93,8 +93,60 @@ def test_all_of_scikit_learns_checks_pass(make):
     assert not failed
     # the first runs where SCIPY_ARRAY_API is set, the second is about predict_proba
     assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
-    expected = 61 if is_classifier(model) else 53
+    expected = 68 if is_classifier(model) else 60
     assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+# --- rows that count more than once
+
+
+@every_baseline
+@pytest.mark.parametrize("layout", ["matrix", "ragged"])
+def test_weights_of_rows_are_repeated_rows(make, layout):
+    """Weights of 0 leave rows out, and whole tasks with them; others repeat rows: predictions and terms of J agree."""
+    task = None
+    if layout == "matrix":
+        X, Y = data_for(make)
+        Y = holes(Y)
+    else:
+        X, Y, task = ragged_for(make)
+    counts = np.random.default_rng(3).integers(0, 4, len(X))
+    if task is not None:
+        counts[task == task[0]] = 0
+    options = {"max_iter": 5} if make in ITERATIVE else {}
+    if make in CLASSIFIERS:
+        options["class_weight"] = "balanced"
+    repeated = make(**options).fit(
+        X.repeat(counts, axis=0), Y.repeat(counts, axis=0), task=None if task is None else task.repeat(counts)
+    )
+    weighted = make(**options).fit(X, Y, task=task, sample_weight=counts)
+    np.testing.assert_array_equal(weighted.tasks_, repeated.tasks_)
+    where = {} if task is None else {"task": np.full(len(X), weighted.tasks_[0])}
+    ask = "predict" if make in REGRESSORS else "decision_function"
+    one, two = (getattr(model, ask)(X, **where) for model in (weighted, repeated))
+    np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-6 * np.abs(two).max())
+    if make in ITERATIVE:
+        unit = np.abs(repeated.trace_.objective).max()
+        for name, values in weighted.trace_.terms.items():
+            np.testing.assert_allclose(values, repeated.trace_.terms[name], rtol=1e-7, atol=1e-7 * unit)
+
+
+def test_balanced_tasks_and_places_hear_of_weights():
+    X, Y = labels()
+    counts = np.random.default_rng(3).integers(0, 4, len(X))
+    for model in (MTRLClassifier(balance_tasks=False), DirichletProcessTaskClassifier(kernel_width=1.0, max_iter=5)):
+        weighted = clone(model).fit(X, Y, sample_weight=counts)
+        repeated = clone(model).fit(X.repeat(counts, axis=0), Y.repeat(counts, axis=0))
+        np.testing.assert_allclose(weighted.decision_function(X), repeated.decision_function(X), atol=1e-6)
+
+
+@every_baseline
+def test_weights_that_make_no_sense_are_refused(make):
+    X, Y = data_for(make)
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        make().fit(X, Y, sample_weight=-np.ones(len(X)))
+    with pytest.raises(ValueError, match="sample_weight"):
+        make().fit(X, Y, sample_weight=np.ones(len(X) - 1))
 
 
 @every_baseline

@@ -9,18 +9,19 @@ from scipy.stats import multivariate_normal
 
 from multitask_tools import groups
 from regbayes.baselines import BMTLRegressor
+from regbayes.engine import Status
+from regbayes.margins.targets import observe_numbers
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import HierarchySettings, TaskPrior
 from regbayes.models.linear_tasks.problem import LinearTasks
-from regbayes.models.mt_ilsvm.cells import regression_cells
 
 
 def small_problem(n_tasks: int = 4, n_columns: int = 3):
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), [5, 2, 7, 3])
     X = np.column_stack([rng.standard_normal((len(task), n_columns - 1)), np.ones(len(task))])
-    cells, _ = regression_cells(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
-    return LinearTasks(X, cells, n_tasks, "squared")
+    observations, _ = observe_numbers(np.arange(len(task)), task, rng.standard_normal(len(task)), n_tasks)
+    return LinearTasks(X, observations, n_tasks, "squared", np.ones(len(task)))
 
 
 def some_prior(n_clusters: int, n_weights: int, hidden=None) -> TaskPrior:
@@ -39,8 +40,8 @@ def test_evidence_and_posterior_are_those_of_the_joint_gaussian(n_clusters, n_hi
     prior = some_prior(n_clusters, 3, hidden)
     found = hierarchy.infer(hierarchy.moments(problem, hidden), prior)
     H = hierarchy.hidden_features(problem.X, hidden)
-    for t, here in enumerate(problem.slices()):
-        h, y = H[problem.cells.rows[here]], problem.cells.targets[here]
+    for t, here in enumerate(problem.slices):
+        h, y = H[problem.observations.rows[here]], problem.observations.targets[here]
         joint = np.empty(n_clusters)
         for c in range(n_clusters):
             S, m = prior.covariances[c], prior.means[c]
@@ -127,3 +128,20 @@ def test_new_tasks_are_served_with_the_mean_of_the_prior():
     expected = scores * fitted.target_scale_[0] + fitted.target_mean_[0]
     for name in ("north", "moon"):
         np.testing.assert_allclose(fitted.predict(X, task=np.full(len(X), name)), expected)
+
+
+def test_the_warm_up_with_one_cluster_is_seen_and_can_end_the_fit():
+    problem, stages = small_problem(), []
+
+    def look(progress):
+        stages.append(progress.stage)
+        assert progress.state.posterior.memberships.shape == (4, 1 if progress.stage == hierarchy.WARM_UP else 2)
+
+    settings = HierarchySettings(2, None, 5, 0.0)
+    result = hierarchy.fit(problem, settings, np.random.default_rng(0), [look])
+    assert stages == [hierarchy.WARM_UP] * hierarchy.WARM_UP_STEPS + [hierarchy.CLUSTERS] * 5
+    assert hierarchy.list_stages(2, 5) == {hierarchy.WARM_UP: hierarchy.WARM_UP_STEPS, hierarchy.CLUSTERS: 5}
+    assert result.n_iter == 5
+    cut = hierarchy.fit(problem, settings, np.random.default_rng(0), [lambda _: True])
+    assert (cut.status, cut.n_iter) == (Status.STOPPED, 0)
+    assert cut.state.posterior.memberships.shape == (4, 2)

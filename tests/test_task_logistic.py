@@ -12,12 +12,12 @@ from scipy.special import log_expit
 from scipy.stats import norm
 
 from regbayes.baselines import DirichletProcessTaskClassifier, PredictorSubspaceClassifier, SingleTaskClassifier
+from regbayes.margins.targets import observe_classes
 from regbayes.models.linear_tasks import predictor_subspace, shared_clusters
 from regbayes.models.linear_tasks.logistic import best_xi, quadratic_bound
 from regbayes.models.linear_tasks.predictor_subspace import SubspaceSettings
 from regbayes.models.linear_tasks.problem import LinearTasks
 from regbayes.models.linear_tasks.shared_clusters import ClusterSettings
-from regbayes.models.mt_ilsvm.cells import classification_cells
 from regbayes.priors.dirichlet_process import Sticks
 
 
@@ -27,8 +27,8 @@ def small_problem(n_tasks: int = 4, n_columns: int = 5, n_rows: int = 30, seed: 
     tasks, rows = np.nonzero(rng.random((n_tasks, n_rows)) < 0.8)
     weights = 2.0 * rng.standard_normal((n_tasks, n_columns))
     answers = np.sum(X[rows] * weights[tasks], axis=1) + rng.logistic(size=len(rows)) > 0
-    cells, _ = classification_cells(rows, tasks, answers.astype(np.int64), np.full(n_tasks, 2))
-    return LinearTasks(X, cells, n_tasks, "logistic")
+    observations, _ = observe_classes(rows, tasks, answers.astype(np.int64), np.full(n_tasks, 2))
+    return LinearTasks(X, observations, n_tasks, "logistic", np.ones(len(X)))
 
 
 # --- the bound
@@ -39,11 +39,13 @@ def test_the_quadratic_bound_is_below_the_log_likelihood_and_touches_it():
     rng = np.random.default_rng(1)
     for size in (0.0, 0.1, 1.0, 10.0):
         W = size * rng.standard_normal((4, 5))
-        likelihood = np.bincount(problem.cells.outputs, log_expit(problem.cells.targets * problem.scores(W)))
+        likelihood = np.bincount(
+            problem.observations.outputs, log_expit(problem.observations.targets * problem.scores(W))
+        )
         seconds = W[:, :, None] * W[:, None, :]
         tight = quadratic_bound(problem, best_xi(problem, seconds)).expected(W, seconds)
         np.testing.assert_allclose(tight, likelihood, rtol=1e-6)
-        loose = quadratic_bound(problem, 3.0 * rng.random(len(problem.cells))).expected(W, seconds)
+        loose = quadratic_bound(problem, 3.0 * rng.random(len(problem.observations))).expected(W, seconds)
         assert np.all(loose <= likelihood + 1e-9)
 
 
@@ -52,7 +54,7 @@ def test_one_cluster_bounds_the_evidence():
     problem = small_problem(n_tasks=1, n_columns=1)
     settings = ClusterSettings(1, 1.0, 200, 1e-10)
     result = shared_clusters.fit(problem, settings, np.random.default_rng(0), [])
-    state, targets = result.state, problem.cells.targets
+    state, targets = result.state, problem.observations.targets
     found, _ = quad(
         lambda w: np.exp(np.sum(log_expit(targets * w)) + norm.logpdf(w, scale=np.sqrt(state.variance))), -10, 10
     )

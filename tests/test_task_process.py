@@ -15,7 +15,15 @@ from sklearn.preprocessing import StandardScaler
 
 from multitask_tools import groups, numbers
 from regbayes.baselines import MTGPRegressor
-from regbayes.baselines._process import Covariances, ExactLikelihood, LikelihoodBound, TaskRows, inducing_inputs
+from regbayes.baselines._process import (
+    Covariances,
+    ExactLikelihood,
+    LikelihoodBound,
+    TaskRows,
+    bound_weights,
+    exact_weights,
+    inducing_inputs,
+)
 
 needs_gpytorch = pytest.mark.skipif(
     importlib.util.find_spec("gpytorch") is None, reason="needs GPyTorch (the `gp` extra)"
@@ -56,12 +64,41 @@ def test_the_likelihood_of_several_tasks_is_that_of_the_joint_gaussian(n_inducin
     np.testing.assert_allclose(fitted.predict(X, task=task), smooth, atol=accuracy * y.std())
 
 
-def ragged_rows(n_tasks=5, seed=0):
+def ragged_rows(n_tasks=5, seed=0, weights=None):
     """Tasks of different sizes, one of them without targets."""
     rng = np.random.default_rng(seed)
     tasks = np.sort(rng.choice([0, 1, 2, 4], 40, p=[0.5, 0.3, 0.15, 0.05]))
     start = Covariances(rng.standard_normal((n_tasks, 2)), own=0.3, length_scale=1.5, noise_variance=0.2)
-    return TaskRows(rng.standard_normal((40, 3)), tasks, rng.standard_normal(40), n_tasks), start
+    weights = np.ones(40) if weights is None else weights
+    return TaskRows(rng.standard_normal((40, 3)), tasks, rng.standard_normal(40), weights, n_tasks), start
+
+
+def repeat(rows, counts):
+    """The same targets, each as often as it counts."""
+    return TaskRows(
+        rows.X.repeat(counts, axis=0),
+        rows.tasks.repeat(counts),
+        rows.targets.repeat(counts),
+        np.ones(counts.sum()),
+        rows.n_tasks,
+    )
+
+
+@needs_gpytorch
+@pytest.mark.parametrize("kind", ["exact", "bound"])
+def test_a_target_of_weight_two_is_the_target_twice(kind):
+    """Likelihood and bound, their gradients, and what predicts, against those of repeated targets."""
+    counts = np.random.default_rng(1).integers(1, 4, 40)
+    weighted, start = ragged_rows(weights=counts.astype(float))
+    repeated, found = repeat(weighted, counts), []
+    Z = np.random.default_rng(2).standard_normal((5, 3))
+    for rows in (weighted, repeated):
+        inducing = inducing_inputs(rows.X, start, 6)
+        likelihood = ExactLikelihood(rows, start) if kind == "exact" else LikelihoodBound(rows, start, inducing)
+        weights = exact_weights(rows, start) if kind == "exact" else bound_weights(rows, start, inducing)
+        found.append((*likelihood.evaluate(likelihood.flat()), start.near(Z, weights.centres) @ weights.weights))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
 @needs_gpytorch

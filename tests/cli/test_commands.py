@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cli_tools import flowers, run_here
+from persistence_tools import VERSION_1
 from reference_tools import fits_its_rows
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.output import Output, jsonable
@@ -198,6 +199,7 @@ def test_model_files_that_are_not_to_be_trusted(folder):
         assert changed != content
         (folder / name).write_bytes(changed)
         cases[message] = folder / name
+    cases["made by regbayes 0.1.0: fit again"] = VERSION_1 / "command_line.model"
     cases["not a regbayes file"] = folder / "flowers.csv"
     cases["there is no model file"] = folder / "none.model"
     from regbayes import ILSVMClassifier

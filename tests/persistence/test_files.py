@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence_tools import assert_same, bytes_of, content_of, craft, entry, first_line, header_bytes, load_bytes
+from persistence_tools import (
+    VERSION_1,
+    assert_same,
+    bytes_of,
+    content_of,
+    craft,
+    entry,
+    first_line,
+    header_bytes,
+    load_bytes,
+)
 from regbayes.persistence import FORMAT_VERSION, PersistenceError, load, save
 
 SMALL = {"weights": np.array([0.5, -1.0, np.nan]), "labels": np.array(["κ", "b"]), "c": [1, 2.5, (None, "text")]}
@@ -148,6 +158,17 @@ def test_formats_that_never_were_are_refused(version, tmp_path):
     header = header_bytes(None)
     with pytest.raises(PersistenceError, match="it is not a regbayes file"):
         load_bytes(first_line(header, version) + header, tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(VERSION_1.iterdir()), ids=lambda path: path.stem)
+def test_files_of_version_1_say_to_fit_again(path):
+    with pytest.raises(PersistenceError, match=rf"cannot load .*{path.name}: made by regbayes 0\.1\.0: fit again$"):
+        load(path)
+
+
+def test_there_is_a_file_of_version_1_for_each_model():
+    models = ["command_line", "ilsvm", "medlda_mean_field", "medlda_sampler", "mt_ilsvm", "regularize"]
+    assert sorted(path.stem for path in VERSION_1.iterdir()) == models
 
 
 # --- paths, and saving over an existing file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 import regbayes
-from persistence_tools import assert_same
+from persistence_tools import assert_same, round_trip
+from recorded_cases import CASES, is_runnable, observe
 from regbayes import E, regularizers
+from regbayes.models.ilsvm.model import Params
 from regbayes.persistence import PersistenceError, save
 
 DRAWS = np.random.default_rng(0).normal(size=(400, 2))
@@ -64,3 +67,38 @@ def test_a_fresh_process_loads_after_importing_the_package_alone(result, tmp_pat
     command = [sys.executable, "-c", program, str(tmp_path / "file")]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output.strip() == result.multipliers.tobytes().hex()
+
+
+# One case of each table: an estimator, or one of the ways to fit it.
+FIRST_CASES = {name.split("/")[0]: case for name, case in reversed(CASES.items())}
+
+
+@pytest.mark.parametrize("case", FIRST_CASES.values(), ids=FIRST_CASES)
+def test_every_estimator_comes_back_with_its_answers(case, tmp_path):
+    if not is_runnable(case):
+        pytest.skip(f"needs {case.needs}")
+    kept = []
+
+    def save_and_load(fitted):
+        kept.append(fitted)
+        return round_trip(fitted, tmp_path)
+
+    found = observe(case, save_and_load)
+    assert_same(found, observe(case, lambda _: kept[0]))
+    assert found
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::regbayes.TruncationWarning")
+def test_cached_properties_are_not_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 4))
+    fitted = regbayes.IBPFactorAnalysis(n_components=3, max_iter=2, random_state=0).fit(X)
+    fitted.transform(X)
+    params = fitted._state.params
+    fields = {field.name for field in dataclasses.fields(Params)}
+    assert {"precision", "coupling", "log_odds"} & vars(params).keys()
+    fitted.save(tmp_path / "file")
+    found = regbayes.load(tmp_path / "file")
+    assert vars(found._state.params).keys() == fields
+    assert b"coupling" not in (tmp_path / "file").read_bytes()
+    assert_same(found.transform(X), fitted.transform(X))

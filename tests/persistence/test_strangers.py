@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.decomposition import PCA
 
 from persistence_tools import assert_same, content_of, craft, entry, first_line, load_bytes
 from regbayes.persistence import PersistenceError, files, load, save
+from regbayes.persistence import tree as tree_module
 
 
 class Payload:
@@ -259,6 +261,16 @@ def test_memory_grows_with_the_number_of_values(text, tmp_path, monkeypatch):
         tracemalloc.stop()
 
 
+def test_defaults_of_empty_objects_count_as_values(tmp_path, monkeypatch):
+    empty = {"object": ["sklearn.PCA", {}]}
+    n_parameters = len(PCA().get_params())
+    monkeypatch.setattr(tree_module, "MAX_VALUES", 100 * n_parameters)
+    found = load(craft(tmp_path / "file", [empty] * 100))
+    assert found[99].get_params() == PCA().get_params()
+    with pytest.raises(PersistenceError, match=r"malformed at the object\[100\]"):
+        load(craft(tmp_path / "file", [empty] * 101))
+
+
 def test_long_keys_are_not_copied_for_every_element(tmp_path):
     tree = {"dict": {"k" * 1_000_000: {"dict": {"l" * 1_000_000: list(range(100_000))}}}}
     craft(tmp_path / "file", tree)
@@ -299,7 +311,9 @@ MALFORMED = {
     "truth beyond one": {"scalar": "|b1 02"},
     "scalar without content": {"scalar": "<f8"},
     "scalar by list": {"scalar": ["<f8", "00"]},
-    "text that is a number": {"dict": {"a": {"str": []}, "b": {"slice": 3}}},
+    "text of a list": {"str": []},
+    "text of a number": {"str": 1},
+    "slice of a number": {"slice": 3},
     "structured dtype": {"dtype": "<f8,<f8"},
     "dtype by list": {"dtype": [["a", "<f8"]]},
     "type that is code": {"type": "builtins.eval"},
@@ -311,6 +325,7 @@ MALFORMED = {
     "objects of tuples": {"objects": [[1], [{"tuple": ["a"]}]]},
     "sparse of an unknown type": {"sparse": ["os.system", [1, 1], 0, 0, 0]},
     "sparse of lists": {"sparse": ["csr_matrix", [1, 1], [], [], [0]]},
+    "sparse without arrays": {"sparse": ["csr_matrix", [1, 1], 0, 0, 0]},
     "object without state": {"object": ["regbayes.Finite"]},
     "state that is a list": {"object": ["regbayes.Finite", []]},
     "objects that are lists": {"object": []},

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import validate_data
 
 from regbayes._types import Floats, Indices
+from regbayes.estimators._bases import binary_difference
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
-from regbayes.models.harmonium import init, predict
-from regbayes.models.harmonium.state import Settings, State
+from regbayes.models.harmonium import units
+from regbayes.models.harmonium.learning import Settings
+from regbayes.models.harmonium.model import State
 from regbayes.models.harmonium.units import BernoulliUnits, GaussianUnits, PoissonUnits, Units, Visible
 
 KINDS = ("gaussian", "bernoulli", "poisson")
@@ -30,9 +31,7 @@ HARMONIUM_CONSTRAINTS: dict[str, list[Any]] = {
     "n_gibbs": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 0, None, closed="left")],
     "tol": [NOT_NEGATIVE],
-    "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
 }
 
 
@@ -97,22 +96,27 @@ def _column_name(column: int, names: Sequence[str] | None) -> str:
     return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
 
 
-def make_visible(views: Sequence[View], X: Floats, noise_variance: float | str, n_components: int) -> Visible:
+def make_visible(
+    views: Sequence[View], X: Floats, weights: Floats, noise_variance: float | str, n_components: int
+) -> Visible:
     """Set up the units of each view from the training rows."""
-    units: list[Units] = []
+    found: list[Units] = []
     for view in views:
         x = X[:, view.columns]
         if view.kind == "gaussian":
             _check_size(x)
-            units.append(init.gaussian_units(x, _noise(x, noise_variance, n_components)))
+            found.append(units.make_gaussian(x, weights, _noise(x, weights, noise_variance, n_components)))
         else:
-            units.append(init.bernoulli_units(x) if view.kind == "bernoulli" else init.poisson_units(x))
-    return Visible(tuple(view.columns for view in views), tuple(units))
+            make = units.make_bernoulli if view.kind == "bernoulli" else units.make_poisson
+            found.append(make(x, weights))
+    return Visible(tuple(view.columns for view in views), tuple(found))
 
 
-def _noise(x: Floats, noise_variance: float | str, n_components: int) -> float:
-    if isinstance(noise_variance, str):
-        return init.half_variance(x) if noise_variance == "half" else init.residual_variance(x, n_components)
+def _noise(x: Floats, weights: Floats, noise_variance: float | str, n_components: int) -> float:
+    if noise_variance == "half":
+        return units.half_variance(x, weights)
+    if noise_variance == "residual":
+        return units.residual_variance(x, weights, n_components)
     return float(noise_variance)
 
 
@@ -146,73 +150,40 @@ def views_of(visible: Visible) -> list[View]:
     return [View(kinds[type(units)], columns) for columns, units in zip(visible.columns, visible.units, strict=True)]
 
 
-def settings_of(estimator: Any, *, C: float = 0.0) -> Settings:
+def make_settings(parameters: Mapping[str, Any]) -> Settings:
     """Turn parameters, "auto" among them, into numbers; supervised ones are absent in the unsupervised model."""
-    weight = getattr(estimator, "generative_weight", 1.0)
+    given = dict(parameters)
+    C, weight = float(given.get("C", 0.0)), given.get("generative_weight", 1.0)
     if weight == "auto":
         weight = MARGIN_SHARE * C if C > 0 else 1.0  # without margins the weight of the likelihood does not matter
     return Settings(
-        n_components=int(estimator.n_components),
-        C=C,
-        squared=getattr(estimator, "loss", "squared_hinge") == "squared_hinge",
+        n_components=int(given["n_components"]),
+        squared=given.get("loss", "squared_hinge") == "squared_hinge",
         generative_weight=float(weight),
-        fit_intercept=bool(getattr(estimator, "fit_intercept", False)),
-        max_iter=int(estimator.max_iter),
-        tol=float(estimator.tol),
-        sampling=estimator.learning == "contrastive_divergence",
-        learning_rate=float(estimator.learning_rate),
-        batch_size=int(estimator.batch_size),
-        n_gibbs=int(estimator.n_gibbs),
+        fit_intercept=bool(given.get("fit_intercept", False)),
+        max_iter=int(given["max_iter"]),
+        tol=float(given["tol"]),
+        sampling=given["learning"] == "contrastive_divergence",
+        learning_rate=float(given["learning_rate"]),
+        batch_size=int(given["batch_size"]),
+        n_gibbs=int(given["n_gibbs"]),
     )
-
-
-def previous_state(estimator: Any, visible: Visible) -> State | None:
-    """The last fit, where the next may go on from it: the same views, and as many hidden units."""
-    state: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
-    if state is None or state.globals.weights.shape != (visible.n_columns, estimator.n_components):
-        return None
-    alike = len(state.visible.units) == len(visible.units) and all(
-        type(old) is type(new) and np.array_equal(before, after)
-        for old, new, before, after in zip(
-            state.visible.units, visible.units, state.visible.columns, visible.columns, strict=True
-        )
-    )
-    return state if alike else None
-
-
-def valid_rows(estimator: Any, X: Any) -> Floats:
-    """Validate rows for a fitted harmonium."""
-    rows: Floats = validate_data(estimator, X, dtype=np.float64, reset=False)
-    check_values(views_of(estimator._state.visible), rows, getattr(estimator, "feature_names_in_", None))
-    return rows
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the units."""
     return {
-        "components_": state.globals.weights.T,
+        "components_": state.params.weights.T,
         "embedding_": state.embedding,
-        "mean_": state.visible.gathered("mean"),
-        "scale_": state.visible.gathered("scale"),
+        "mean_": state.visible.collect("mean"),
+        "scale_": state.visible.collect("scale"),
         "_state": state,
     }
 
 
 def classifier_attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes that describe the classifier; a binary one is the difference of its two answers."""
-    classifier = state.classifier
-    assert classifier is not None
-    K = state.globals.weights.shape[1]
-    weights = classifier.weights
-    intercept = weights[:, K] if classifier.fit_intercept else np.zeros(len(weights))
-    attributes = {"coef_": weights[:, :K], "intercept_": intercept}
-    if len(weights) == 2:
-        attributes = {name: values[1:] - values[:1] for name, values in attributes.items()}
-    return attributes
-
-
-def scores(hidden: Floats, state: State) -> Floats:
-    """Scores of the classes, or the difference of two."""
-    assert state.classifier is not None
-    decided = predict.decide(hidden, state.classifier)
-    return decided[:, 1] - decided[:, 0] if decided.shape[1] == 2 else decided
+    """Fitted attributes that describe the classifier; a binary one is the difference of its two classes."""
+    head = state.head
+    assert head is not None
+    intercept = head.weights[:, -1] if head.fit_intercept else np.zeros(len(head.weights))
+    return binary_difference({"coef_": head.feature_weights, "intercept_": intercept})

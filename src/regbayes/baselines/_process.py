@@ -8,6 +8,9 @@ values at m inputs Z (Titsias 2009) and keeps the others exact. With ``B_t = v K
 
 where K_t is the covariance of the inputs of a task. Work grows with the cube of the targets of a task and with the
 square of m, and not with the cube of all targets.
+
+A target that counts w times has the noise over w, and its w - 1 copies add their density given it; both are exact, in
+the bound too.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +30,7 @@ from scipy.spatial.distance import cdist
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult, RelativeChange, Status, StepResult, run
-from regbayes.joint.quasi_newton import Moves, backtrack, direction, dot, remember
+from regbayes.joint.quasi_newton import Search, descend
 
 JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs, as in GPyTorch for 64-bit numbers
 TRIALS = 20  # of step lengths
@@ -64,6 +67,7 @@ class TaskRows:
     X: Floats  # (n, d)
     tasks: Integers  # (n,): in ascending order
     targets: Floats  # (n,)
+    weights: Floats  # (n,): how often each target counts
     n_tasks: int
 
     def slices(self) -> list[slice]:
@@ -84,11 +88,11 @@ class Covariances:
     @property
     def tasks(self) -> Floats:
         """Covariance of the tasks, (M, M)."""
-        return np.asarray(self.factor @ self.factor.T + self.own * np.eye(len(self.factor)))
+        return self.factor @ self.factor.T + self.own * np.eye(len(self.factor))
 
     def near(self, X: Floats, Z: Floats) -> Floats:
         """Covariance of inputs."""
-        return np.asarray(np.exp(-0.5 * cdist(X, Z, "sqeuclidean") / self.length_scale**2))
+        return np.exp(-0.5 * cdist(X, Z, "sqeuclidean") / self.length_scale**2)
 
 
 class Likelihood(ABC):
@@ -97,14 +101,21 @@ class Likelihood(ABC):
     def __init__(self, rows: TaskRows, start: Covariances) -> None:
         import torch
 
-        self.rows, self.targets = rows, torch.as_tensor(rows.targets)
+        self.rows, self.targets, self.weights = rows, torch.as_tensor(rows.targets), torch.as_tensor(rows.weights)
         logs = np.log([start.own, start.length_scale, start.noise_variance])
         self.factor, self.logs = torch.as_tensor(start.factor.copy()), torch.as_tensor(logs)
         self.free = [self.factor.requires_grad_(), self.logs.requires_grad_()]
 
     @abstractmethod
     def cost(self) -> Any:
-        """The value at the present parameters, a tensor with gradients."""
+        """Return the value at the present parameters, a tensor with gradients."""
+
+    def copies(self) -> Any:
+        """Return minus the log-density of the copies of targets that count more than once."""
+        import torch
+
+        noise = torch.exp(self.logs[2])
+        return 0.5 * torch.sum((self.weights - 1.0) * torch.log(2 * np.pi * noise) + torch.log(self.weights))
 
     def evaluate(self, flat: Floats) -> tuple[float, Floats]:
         """Return the value and the gradient; infinite where a covariance is not positive definite."""
@@ -115,7 +126,7 @@ class Likelihood(ABC):
             p.grad = None
         try:
             with one_torch_thread():
-                cost = self.cost()
+                cost = self.cost() + self.copies()
                 cost.backward()
         except (torch.linalg.LinAlgError, load_gpytorch().utils.errors.NotPSDError):
             return np.inf, np.zeros_like(flat)
@@ -151,16 +162,16 @@ class ExactLikelihood(Likelihood):
         self.codes = torch.as_tensor(rows.tasks)
 
     def cost(self) -> Any:
-        """The value."""
+        """Return the value but for copies."""
         import torch
 
         gpytorch = load_gpytorch()
         own, length_scale, noise = torch.exp(self.logs)
-        n, M = len(self.targets), len(self.factor)
+        M = len(self.factor)
         related = self.factor @ self.factor.T + own * torch.eye(M, dtype=self.factor.dtype)
         near = torch.exp(-0.5 * self.squared / length_scale**2)
-        joint = near * related[self.codes][:, self.codes] + noise * torch.eye(n, dtype=near.dtype)
-        with gpytorch.settings.max_cholesky_size(n + 1):  # no stochastic estimates
+        joint = near * related[self.codes][:, self.codes] + torch.diag(noise / self.weights)
+        with gpytorch.settings.max_cholesky_size(len(joint) + 1):  # no stochastic estimates
             process = gpytorch.distributions.MultivariateNormal(torch.zeros_like(self.targets), joint)
             return -process.log_prob(self.targets)
 
@@ -180,7 +191,7 @@ class LikelihoodBound(Likelihood):
         ]
 
     def cost(self) -> Any:
-        """The value."""
+        """Return the value but for copies."""
         import torch
 
         F, (own, length_scale, noise) = self.factor, torch.exp(self.logs)
@@ -195,7 +206,7 @@ class LikelihoodBound(Likelihood):
                 sums.append(torch.zeros(m, dtype=F.dtype))
                 continue
             near = torch.exp(rate * distances)
-            C = torch.linalg.cholesky(own * near + noise * torch.eye(len(near), dtype=F.dtype))
+            C = torch.linalg.cholesky(own * near + torch.diag(noise / self.weights[here]))
             right = torch.cat([seen[here], self.targets[here, None]], dim=1)
             solved = torch.linalg.solve_triangular(C, right, upper=False)
             P, q = solved[:, :m], solved[:, m]
@@ -221,48 +232,34 @@ def inducing_inputs(X: Floats, start: Covariances, n_inducing: int) -> Floats:
         factors[k] = rest / np.sqrt(unexplained[new])
         unexplained = np.maximum(unexplained - factors[k] ** 2, 0.0)
         chosen.append(new)
-    return np.asarray(X[chosen])
-
-
-@dataclass(frozen=True)
-class Point:
-    """Where the search is."""
-
-    flat: Floats
-    gradient: Floats
-    objective: float
-    moves: Moves = ()
+    return X[chosen]
 
 
 def maximise(
     likelihood: Likelihood, max_iter: int, tol: float, callbacks: Sequence[Callable[[Any], bool | None]]
-) -> FitResult[Point]:
+) -> FitResult[Search]:
     """Find the parameters of the largest likelihood."""
 
-    def at(flat: Floats) -> Point:
-        value, gradient = likelihood.evaluate(flat)
-        return Point(flat, gradient, value)
+    def step(search: Search) -> StepResult[Search]:
+        after = descend(likelihood.evaluate, search, first_length=FIRST_STEP, longest=LONGEST_STEP, max_trials=TRIALS)
+        if after is None:
+            status = Status.STALLED if np.any(search.gradient) else Status.CONVERGED
+            return StepResult(search, _terms(search), status=status)
+        return StepResult(after, _terms(after))
 
-    def step(point: Point) -> StepResult[Point]:
-        way = direction(point.gradient, point.moves, FIRST_STEP)
-        way *= LONGEST_STEP / max(float(np.linalg.norm(way)), LONGEST_STEP)
-        found = backtrack(lambda s: at(point.flat + s * way), point.objective, dot(point.gradient, way), TRIALS)
-        if found is None and point.moves:  # what they say of the curvature misleads: begin anew from the gradient
-            return StepResult(replace(point, moves=()), _terms(point))
-        if found is None:
-            status = Status.STALLED if np.any(point.gradient) else Status.CONVERGED
-            return StepResult(point, _terms(point), status=status)
-        after, _ = found
-        moves = remember(point.moves, after.flat - point.flat, after.gradient - point.gradient)
-        return StepResult(replace(after, moves=moves), _terms(after))
-
-    rule = RelativeChange(tol, patience=3)
-    start = at(likelihood.flat())
-    return run(step, start, max_iter=max_iter, objective=_terms, stop=rule, callbacks=callbacks)
+    first = likelihood.flat()
+    return run(
+        step,
+        Search(first, *likelihood.evaluate(first)),
+        max_iter=max_iter,
+        objective=_terms,
+        stop=RelativeChange(tol, patience=3),
+        callbacks=callbacks,
+    )
 
 
-def _terms(point: Point) -> dict[str, float]:
-    return {"likelihood": point.objective}
+def _terms(search: Search) -> dict[str, float]:
+    return {"likelihood": search.objective}
 
 
 @dataclass(frozen=True)
@@ -277,7 +274,7 @@ def exact_weights(rows: TaskRows, found: Covariances) -> Weights:
     """Return the weights of the posterior mean."""
     covariance = found.tasks
     joint = found.near(rows.X, rows.X) * covariance[np.ix_(rows.tasks, rows.tasks)]
-    joint[np.diag_indices_from(joint)] += found.noise_variance
+    joint[np.diag_indices_from(joint)] += found.noise_variance / rows.weights
     return Weights(rows.X, np.linalg.solve(joint, rows.targets)[:, None] * covariance[rows.tasks])
 
 
@@ -289,7 +286,7 @@ def bound_weights(rows: TaskRows, found: Covariances, inducing: Floats) -> Weigh
     joint, b, inverses = np.eye(R * m), np.zeros(R * m), []
     for t, here in enumerate(rows.slices()):
         near = found.near(rows.X[here], rows.X[here])
-        inverses.append(np.linalg.inv(found.own * near + found.noise_variance * np.eye(len(near))))
+        inverses.append(np.linalg.inv(found.own * near + np.diag(found.noise_variance / rows.weights[here])))
         mapped = np.kron(found.factor[t], seen[here])
         weighted = mapped.T @ inverses[t]
         joint += weighted @ mapped

@@ -12,14 +12,17 @@ from sklearn.utils._param_validation import Interval
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines import _process
-from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
-from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, Point, TaskRows
+from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document
+from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, TaskRows
 from regbayes.estimators._common import generator
+from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
+from regbayes.joint.quasi_newton import Search
 
 ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class MTGPRegressor(TaskRegressor):
     """Multi-task Gaussian process (MTGP): one smooth function per task, with a covariance between tasks.
 
@@ -29,8 +32,9 @@ class MTGPRegressor(TaskRegressor):
     scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install
     'regbayes[gp]'``); prediction and saved models need NumPy alone.
 
-    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
-    column of Y by itself otherwise.
+    $of_numbers
+
+    Parameters to turn first: ``rank``, and ``n_inducing`` where targets are more than a few thousand.
 
     Parameters
     ----------
@@ -40,8 +44,7 @@ class MTGPRegressor(TaskRegressor):
         Number of inputs through which the functions that tasks share are seen (Titsias 2009); they are chosen among the
         rows, each time the one that those before explain least. The tasks' own functions stay exact. None is the exact
         process, whose time grows with the cube of the number of targets.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $scale_inputs
     max_iter : int, default=200
         Quasi-Newton steps at most; 0 keeps the start, in which tasks are much alike, the length scale is the root of
         the number of inputs, and the noise a third of the targets' variance.
@@ -49,13 +52,10 @@ class MTGPRegressor(TaskRegressor):
         Relative change of the marginal likelihood, three times in a row, at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start of the covariance of tasks.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    $tasks
     task_covariance_ : array of shape (n_tasks, n_tasks)
         How the tasks' functions are related, in standardised targets.
     length_scale_ : float
@@ -64,15 +64,9 @@ class MTGPRegressor(TaskRegressor):
         Of standardised targets.
     log_marginal_likelihood_ : float
         Of standardised targets; with ``n_inducing``, a lower bound on it.
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    target_mean_, target_scale_ : array of shape (n_tasks,)
-        Likewise the targets.
-    trace_ : Trace
-        Course of minus the logarithm of the marginal likelihood.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $target_units
+    $course
+    $inputs
 
     References
     ----------
@@ -97,7 +91,6 @@ class MTGPRegressor(TaskRegressor):
         max_iter: int = 200,
         tol: float = 1e-5,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.rank = rank
         self.n_inducing = n_inducing
@@ -105,12 +98,11 @@ class MTGPRegressor(TaskRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
         _process.load_gpytorch()  # or say how to get it, before any work
-        cells = problem.cells
-        rows = TaskRows(problem.X[cells.rows], cells.outputs, cells.targets, problem.n_outputs)
+        seen = problem.counted
+        rows = TaskRows(problem.X[seen.rows], seen.outputs, seen.targets, seen.weights, problem.n_outputs)
         start = self._start(rows)
         inducing: Floats | None = None
         likelihood: Likelihood
@@ -120,21 +112,23 @@ class MTGPRegressor(TaskRegressor):
             inducing = _process.inducing_inputs(rows.X, start, int(self.n_inducing))
             likelihood = LikelihoodBound(rows, start, inducing)
 
-        def attributes(point: Point) -> dict[str, Any]:
-            found = likelihood.covariances(point.flat)
+        def attributes(at: Search) -> dict[str, Any]:
+            found = likelihood.covariances(at.position)
             exact = inducing is None
             weights = _process.exact_weights(rows, found) if exact else _process.bound_weights(rows, found, inducing)
             return {
                 "task_covariance_": found.tasks,
                 "length_scale_": found.length_scale,
                 "noise_variance_": found.noise_variance,
-                "log_marginal_likelihood_": -point.objective,
+                "log_marginal_likelihood_": -at.objective,
                 "_centres": weights.centres,
                 "_weights": weights.weights,
             }
 
         steps, tol = int(self.max_iter), float(self.tol)
-        self._run(problem, lambda callbacks: _process.maximise(likelihood, steps, tol, callbacks), attributes)
+        self._run(
+            lambda callbacks: _process.maximise(likelihood, steps, tol, callbacks), attributes, steps, problem.data
+        )
 
     def _start(self, rows: TaskRows) -> Covariances:
         rng, M = generator(self.random_state), rows.n_tasks

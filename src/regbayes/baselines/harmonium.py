@@ -2,103 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines._harmonium import (
     HARMONIUM_CONSTRAINTS,
     check_values,
     latent_attributes,
+    make_settings,
     make_visible,
-    previous_state,
     read_views,
-    settings_of,
-    valid_rows,
+    views_of,
 )
-from regbayes.estimators._common import generator, one_blas_thread
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.harmonium import fit, predict
-from regbayes.models.harmonium.state import Data, State
-from regbayes.models.harmonium.units import Visible
+from regbayes.estimators._bases import LatentModel, UnsupervisedFeatures
+from regbayes.estimators._common import generator
+from regbayes.models.harmonium import learning, model
+from regbayes.models.harmonium.learning import Data
+from regbayes.models.harmonium.model import State
 
 
-def _in_mean_field(estimator: Any) -> bool:
-    if estimator.learning != "mean_field":
+def _in_mean_field(harmonium: ExponentialFamilyHarmonium) -> bool:
+    if harmonium.learning != "mean_field":
         raise AttributeError('log-densities need a normaliser, which only learning="mean_field" has')
     return True
 
 
-class Harmonium(Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Harmonium(LatentModel):
     """What both estimators do with rows."""
 
-    def _make_visible(self, X: Floats) -> Visible:
+    _parameter_constraints: ClassVar[dict[str, Any]] = HARMONIUM_CONSTRAINTS
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        visible: Any = "gaussian",
+        noise_variance: float | Literal["residual", "half"] = "residual",
+        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
+        learning_rate: float = 0.1,
+        batch_size: int = 100,
+        n_gibbs: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.visible = visible
+        self.noise_variance = noise_variance
+        self.learning = learning
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_gibbs = n_gibbs
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def _fit_units(self, data: Data, shown: dict[str, Any]) -> None:
+        """Fit the model and set the fitted attributes."""
+        settings = make_settings(self.get_params(deep=False))
         names = getattr(self, "feature_names_in_", None)
-        views = read_views(self.visible, X.shape[1], names)
-        check_values(views, X, names)
-        return make_visible(views, X, self.noise_variance, int(self.n_components))
+        views = read_views(self.visible, data.X.shape[1], names)
+        check_values(views, data.X, names)
+        visible = make_visible(views, data.X, data.weights, self.noise_variance, settings.n_components)
+        rng = generator(self.random_state)
+        self._run(
+            lambda callbacks: learning.fit(data, settings, visible, rng, callbacks=callbacks),
+            self._attributes,
+            settings.max_iter,
+            shown,
+        )
 
-    def _learn(self, data: Data, visible: Visible, shown: dict[str, Any], C: float) -> None:
-        """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes."""
-        settings = settings_of(self, C=C)
-        previous = previous_state(self, visible)
-        start = multipliers = None
-        if previous is not None:
-            start, multipliers = previous.globals, previous.multipliers
-            if multipliers is not None and multipliers.shape != (len(data.X), len(data.cost)):
-                multipliers = None
-        reporter = FitReporter(self, settings.max_iter, shown, self._attributes_of, self.verbose)
-        with one_blas_thread(), reporter:
-            rng = generator(self.random_state)
-            result = fit.fit(data, settings, visible, rng, start=start, warm_start=multipliers, callbacks=[reporter])
-            for name, value in self._attributes_of(result.state).items():
-                setattr(self, name, value)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-
-    def _attributes_of(self, state: State) -> dict[str, Any]:
+    def _attributes(self, state: State) -> dict[str, Any]:
         return latent_attributes(state)
+
+    def _valid_rows(self, X: ArrayLike) -> Floats:
+        rows = super()._valid_rows(X)
+        check_values(views_of(self._state.visible), rows, getattr(self, "feature_names_in_", None))
+        return rows
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the expected hidden units of rows, shape (n_samples, n_components)."""
         return self._expected(X)
 
     def _expected(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "components_")
-        return predict.features(valid_rows(self, X), self._state)
+        return model.infer_features(self._valid_rows(X), self._state)  # whatever form `set_output` gives transform's
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given hidden units, shape (n_samples, n_features); counts at their mean total."""
-        check_is_fitted(self, "components_")
-        X = check_array(X, dtype=np.float64)
-        if X.shape[1] != len(self.components_):
-            raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return predict.reconstruct(X, self._state)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
+        return model.reconstruct(self._valid_features(X), self._state)
 
 
 @persistable(skip=("_skl_callbacks",))
-class ExponentialFamilyHarmonium(Harmonium):
+class ExponentialFamilyHarmonium(UnsupervisedFeatures, Harmonium):
     """Exponential family harmonium (EFH): real-valued latent features of an undirected model.
 
     Visible units (the columns of X: real values, zeros and ones, or counts) are joined to Gaussian hidden units, and
     the expected hidden units of a row are its features. In front of a linear classifier this is the two-stage baseline
     of `MaxMarginHarmoniumClassifier`, which learns both together.
+
+    Parameters to turn first: ``n_components``, and ``visible`` for columns that are not real values; then
+    ``noise_variance``. ``learning_rate``, ``batch_size``, ``n_gibbs`` and ``random_state`` are for contrastive
+    divergence alone.
 
     Parameters
     ----------
@@ -124,12 +133,8 @@ class ExponentialFamilyHarmonium(Harmonium):
         Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
     tol : float, default=1e-4
         Change of the objective, in nats per row, at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None
         For the draws of contrastive divergence. Mean field draws nothing.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -139,7 +144,7 @@ class ExponentialFamilyHarmonium(Harmonium):
         How columns are standardised: by mean and standard deviation where no hidden unit acts; for counts by the
         column's share of a row's total and the root of it.
     embedding_ : array of shape (n_samples, n_components)
-        Expected hidden units of the training rows.
+        Expected hidden units of the training rows, those of weight 0 left out.
     trace_ : Trace
         Course of the objective and its named terms.
     n_iter_ : int
@@ -169,63 +174,13 @@ class ExponentialFamilyHarmonium(Harmonium):
     (1797, 12)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**HARMONIUM_CONSTRAINTS}
-
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        visible: Any = "gaussian",
-        noise_variance: float | Literal["residual", "half"] = "residual",
-        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
-        learning_rate: float = 0.1,
-        batch_size: int = 100,
-        n_gibbs: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Learn the features of rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        visible = self._make_visible(X)
-        n = len(X)
-        data = Data(X, visible.statistic(X), np.zeros(n, dtype=np.int64), np.ones(n), np.zeros((1, 1)))
-        self._learn(data, visible, {"X": X}, C=0.0)
-        return self
+    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        self._fit_units(Data(X, np.ones(len(X)) if weights is None else weights), data)
 
     @available_if(_in_mean_field)
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log-density of each row, shape (n_samples,): exact for Gaussian columns, else in mean field."""
-        check_is_fitted(self, "components_")
-        return predict.log_densities(valid_rows(self, X), self._state)
+        return model.log_densities(self._valid_rows(X), self._state.params, self._state.visible)
 
     @available_if(_in_mean_field)
     def score(self, X: ArrayLike, y: Any = None) -> float:

@@ -10,8 +10,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, TaskProblem, TaskRegressor
+from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document, linear_problem
 from regbayes.estimators._common import generator
+from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import Hierarchy, HierarchySettings
 
@@ -19,6 +20,7 @@ CONSTANT = 1.0
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class BMTLRegressor(TaskRegressor):
     """Bayesian multi-task learning (BMTL): task weights drawn from a Gaussian prior that is learned from all tasks.
 
@@ -27,8 +29,9 @@ class BMTLRegressor(TaskRegressor):
     prior and the noise maximise the evidence, by expectation maximisation; nothing is left to cross-validation. Tasks
     may fall into clusters with a prior each, and share hidden units in the place of the inputs.
 
-    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
-    column of Y by itself otherwise.
+    $of_numbers
+
+    Parameters to turn first: none is needed; ``n_clusters`` where tasks fall into groups, ``n_hidden`` for curves.
 
     Parameters
     ----------
@@ -38,21 +41,17 @@ class BMTLRegressor(TaskRegressor):
         Hidden units, ``tanh`` of linear functions of the inputs that all tasks share. None is a linear model.
     unseen_tasks : {"error", "shared"}, default="error"
         What is done about a task without any target, with ``task=``: refuse it, or serve it with the mean of the prior.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $scale_inputs
     max_iter : int, default=200
         Iterations at most.
     tol : float, default=1e-5
         Relative change of the objective at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start of clusters and hidden units.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    $tasks
     coef_ : array of shape (n_tasks, n_features) or (n_tasks, n_hidden)
         Expected weights of the standardised inputs, or of the hidden units, for standardised targets.
     intercept_ : array of shape (n_tasks,)
@@ -68,15 +67,9 @@ class BMTLRegressor(TaskRegressor):
         Of standardised targets.
     log_evidence_ : float
         Logarithm of the density of standardised targets with the weights integrated out.
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    target_mean_, target_scale_ : array of shape (n_tasks,)
-        Likewise the targets.
-    trace_ : Trace
-        Course of the objective and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $target_units
+    $course
+    $inputs
 
     References
     ----------
@@ -116,7 +109,6 @@ class BMTLRegressor(TaskRegressor):
         max_iter: int = 200,
         tol: float = 1e-5,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_clusters = n_clusters
         self.n_hidden = n_hidden
@@ -125,7 +117,6 @@ class BMTLRegressor(TaskRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.verbose = verbose
 
     @property
     def _serves_new_tasks(self) -> bool:
@@ -134,15 +125,16 @@ class BMTLRegressor(TaskRegressor):
     def _learn(self, problem: TaskProblem) -> None:
         n_clusters = min(int(self.n_clusters), problem.n_outputs)
         settings = HierarchySettings(n_clusters, self.n_hidden, int(self.max_iter), float(self.tol))
-        linear, rng = problem.linear("squared", CONSTANT), generator(self.random_state)
-        self._run(problem, lambda callbacks: hierarchy.fit(linear, settings, rng, callbacks), _attributes)
+        linear, rng = linear_problem(problem, "squared", CONSTANT), generator(self.random_state)
+        stages = hierarchy.list_stages(n_clusters, settings.max_iter)
+        self._run(lambda callbacks: hierarchy.fit(linear, settings, rng, callbacks), _attributes, stages, problem.data)
 
     def _scores(self, X: Floats) -> Floats:
         rows = np.column_stack([X, np.full(len(X), CONSTANT)])
         features = hierarchy.hidden_features(rows, self.hidden_coef_)
         shared = self.cluster_weights_ @ self.prior_mean_
         own = np.column_stack([self.coef_, self.intercept_])
-        return np.asarray(features @ np.vstack([own, shared]).T)
+        return features @ np.vstack([own, shared]).T
 
 
 def _attributes(state: Hierarchy) -> dict[str, Any]:

@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
+from regbayes.estimators._bases import LabeledRows, LatentClassifier
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.infinite_svm import fit, predict
-from regbayes.models.infinite_svm.init import initial_responsibilities
-from regbayes.models.infinite_svm.state import Data, Settings, State
+from regbayes.models import infinite_svm
+from regbayes.models.infinite_svm import Data, Settings, State
 from regbayes.priors.dirichlet_process import expected_weights
 from regbayes.priors.normal_gamma import NormalGammaPrior
 
 
 @persistable(skip=("_skl_callbacks",))
-class InfiniteSVMClassifier(
-    Saveable,
-    CallbackSupportMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    ClassifierMixin,
-    BaseEstimator,
-):
+class InfiniteSVMClassifier(LatentClassifier):
     """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
     Every row belongs to one of a number of components that the data decide on. A component says where its rows lie,
     as a Gaussian with independent columns, and how they are classified, by linear weights of its own. Both are learned
     together, so that rows that want different classifiers part. The score of a class is that of all components,
     weighed by how likely the row is theirs; for a new row that is found without its label.
+
+    Parameters to turn first: ``C`` and ``generative_weight``; then ``alpha`` and ``init``. ``n_components`` only has to
+    be large enough, and the three priors seldom matter.
 
     Parameters
     ----------
@@ -81,12 +65,8 @@ class InfiniteSVMClassifier(
         Rounds at most.
     tol : float, default=1e-4
         Change of the objective, in nats per row, at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, for as many rows and components.
     random_state : int, RandomState instance or None, default=None
         For the start.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -101,7 +81,8 @@ class InfiniteSVMClassifier(
         Weights of the inputs in each component.
     intercept_ : array of shape (n_components, n_classes) or (n_components, 1)
     responsibilities_ : array of shape (n_samples, n_components)
-        Posterior of the training rows' components, which knows their labels; `transform` does not.
+        Posterior of the training rows' components, which knows their labels, those of weight 0 left out; `transform`
+        does not.
     trace_ : Trace
         Course of the objective and its named terms.
     n_iter_ : int
@@ -150,9 +131,7 @@ class InfiniteSVMClassifier(
         "variance_prior": [POSITIVE, StrOptions({"auto"}), "array-like"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [NOT_NEGATIVE],
-        "warm_start": ["boolean"],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -173,9 +152,7 @@ class InfiniteSVMClassifier(
         variance_prior: float | ArrayLike | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float = 1e-4,
-        warm_start: bool = False,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
@@ -192,63 +169,28 @@ class InfiniteSVMClassifier(
         self.variance_prior = variance_prior
         self.max_iter = max_iter
         self.tol = tol
-        self.warm_start = warm_start
         self.random_state = random_state
-        self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn components and their classifiers together.
+    def _learn(self, rows: LabeledRows) -> None:
+        data = Data(rows.X, rows.counts, rows.targets(float(self.C)))
+        settings = self._settings(data)
+        with one_blas_thread():
+            start = infinite_svm.start_responsibilities(data, settings, generator(self.random_state))
+        self._run(
+            lambda callbacks: infinite_svm.fit(data, settings, start, callbacks=callbacks),
+            _attributes,
+            settings.max_iter,
+            rows.data,
+        )
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        self
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        data = self._prepare(X, y)
-        settings = self._settings(X)
-        reporter = FitReporter(self, settings.max_iter, {"X": X, "y": y}, _attributes, self.verbose)
-        with one_blas_thread(), reporter:
-            start, multipliers = self._start(data, settings)
-            result = fit.fit(data, settings, start, warm_start=multipliers, callbacks=[reporter])
-            for name, value in _attributes(result.state).items():
-                setattr(self, name, value)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-        return self
-
-    def _start(self, data: Data, settings: Settings) -> tuple[Floats, Floats | None]:
-        """Responsibilities, and multipliers if there are any, of the last solution or of a new start."""
-        state: State | None = getattr(self, "_state", None) if self.warm_start else None
-        if state is None or state.responsibilities.shape != (len(data.X), settings.n_components):
-            return initial_responsibilities(data.X, settings, generator(self.random_state)), None
-        multipliers = state.multipliers
-        if multipliers is not None and multipliers.shape[1] != len(data.cost):
-            multipliers = None
-        return state.responsibilities, multipliers
-
-    def _prepare(self, X: Floats, y: NDArray[Any]) -> Data:
-        """Validate labels, weights and costs; remember the classes."""
-        check_classification_targets(y)
-        self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
-        cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, codes, by_class[codes], cost)
-
-    def _settings(self, X: Floats) -> Settings:
+    def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)
-        rate = shape * _believed_variance(self.variance_prior, X)
+        mean = data.weights @ data.X / data.weights.sum()
+        rate = shape * _believed_variance(self.variance_prior, data, mean)
         return Settings(
             n_components=int(self.n_components),
             alpha=float(self.alpha),
-            prior=NormalGammaPrior(X.mean(axis=0), float(self.mean_precision_prior), shape, rate),
-            C=float(self.C),
+            prior=NormalGammaPrior(mean, float(self.mean_precision_prior), shape, rate),
             squared=self.loss == "squared_hinge",
             generative_weight=float(self.generative_weight),
             fit_intercept=bool(self.fit_intercept),
@@ -260,32 +202,21 @@ class InfiniteSVMClassifier(
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return how likely each component is for rows whose labels are not known, shape (n_samples, n_components)."""
-        return predict.responsibilities(self._valid(X), self._state)
+        return infinite_svm.infer_responsibilities(self._valid_rows(X), self._state.params)
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = predict.decide(self._valid(X), self._state)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
-
-    def _valid(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "coef_")
-        rows: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        return rows
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return infinite_svm.score(self._valid_rows(X), self._state)
 
     @property
     def _n_features_out(self) -> int:
         return len(self.coef_)
 
 
-def _believed_variance(variance_prior: Any, X: Floats) -> Floats:
+def _believed_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
     """Turn the parameter into a variance for each column; columns that do not vary get 1, which says nothing."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        variance = X.var(axis=0)
-    constant = np.ptp(X, axis=0) == 0
+        variance = data.weights @ np.square(data.X - mean) / data.weights.sum()
+    constant = np.ptp(data.X, axis=0) == 0
     lost = (variance < np.finfo(np.float64).tiny) & ~constant
     if not np.all(np.isfinite(variance)) or np.any(lost):
         raise ValueError(f"X is too {'small' if np.any(lost) else 'large'} to square it: give it in other units")
@@ -301,8 +232,8 @@ def _believed_variance(variance_prior: Any, X: Floats) -> Floats:
 
 
 def _attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes; a binary classifier is the difference of its two answers."""
-    classifier, components = state.classifier, state.globals.components
+    """Fitted attributes; a binary classifier is the difference of its two classes."""
+    classifier, components = state.classifiers, state.params.components
     D = components.centre.shape[1]
     coef = classifier.weights[:, :, :D]
     intercept = -coef @ classifier.centre
@@ -313,7 +244,7 @@ def _attributes(state: State) -> dict[str, Any]:
     return {
         "coef_": coef,
         "intercept_": intercept,
-        "weights_": expected_weights(state.globals.sticks),
+        "weights_": expected_weights(state.params.sticks),
         "means_": components.centre,
         "variances_": 1.0 / components.precision,
         "responsibilities_": state.responsibilities,

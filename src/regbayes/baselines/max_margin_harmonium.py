@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.callback import with_callbacks
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes, latent_attributes, scores
+from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes
 from regbayes.baselines.harmonium import Harmonium
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
+from regbayes.estimators._bases import LabeledRows, LatentClassifier
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
-from regbayes.models.harmonium.state import Data, State
-from regbayes.models.harmonium.units import Visible
+from regbayes.models.harmonium.learning import Data
+from regbayes.models.harmonium.model import State
 
 
 @persistable(skip=("_skl_callbacks",))
-class MaxMarginHarmoniumClassifier(ClassifierMixin, Harmonium):
+class MaxMarginHarmoniumClassifier(LatentClassifier, Harmonium):
     """Max-margin harmonium (MMH): latent features of an undirected model that predict the label.
 
     An exponential family harmonium and a large-margin classifier on its expected hidden units are learned together. The
     number of hidden units is fixed: it is for cross-validation to find, where `regbayes.ILSVMClassifier` finds its own.
+
+    Parameters to turn first: ``n_components``, ``C`` and ``generative_weight``, and ``visible`` for columns that are
+    not real values. ``learning_rate``, ``batch_size`` and ``n_gibbs`` are for contrastive divergence alone.
 
     Parameters
     ----------
@@ -56,12 +54,8 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, Harmonium):
         Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
     tol : float, default=1e-4
         Change of the objective at which to stop: that of a row, in units of its loss or in nats, whichever count more.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None
         For hidden units beyond the rank of the rows, and the draws of contrastive divergence.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -123,63 +117,33 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, Harmonium):
         n_gibbs: int = 1,
         max_iter: int = 200,
         tol: float = 1e-4,
-        warm_start: bool = False,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
-        self.n_components = n_components
+        super().__init__(
+            n_components,
+            visible=visible,
+            noise_variance=noise_variance,
+            learning=learning,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            n_gibbs=n_gibbs,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+        )
         self.C = C
         self.loss = loss
         self.cost = cost
         self.class_weight = class_weight
         self.fit_intercept = fit_intercept
         self.generative_weight = generative_weight
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn features and classifier together.
+    def _learn(self, rows: LabeledRows) -> None:
+        self._fit_units(Data(rows.X, rows.counts, rows.targets(float(self.C))), rows.data)
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
+    def _attributes(self, state: State) -> dict[str, Any]:
+        return super()._attributes(state) | classifier_attributes(state)
 
-        Returns
-        -------
-        self
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        visible = self._make_visible(X)
-        self._learn(self._prepare(X, y, visible), visible, {"X": X, "y": y}, C=float(self.C))
-        return self
-
-    def _prepare(self, X: Floats, y: NDArray[Any], visible: Visible) -> Data:
-        """Validate labels, weights and costs; remember the classes."""
-        check_classification_targets(y)
-        self.classes_, codes = coded_classes(self, y)
-        by_class = weights_by_class(self.class_weight, self.classes_, codes)
-        cost = cost_matrix(self.cost, len(self.classes_))
-        return Data(X, visible.statistic(X), codes, by_class[codes], cost)
-
-    def _attributes_of(self, state: State) -> dict[str, Any]:
-        return latent_attributes(state) | classifier_attributes(state)
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return scores(self._expected(X), self._state)
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        hidden = self._expected(X)
+        return self._state.head.scores(hidden)

@@ -14,11 +14,12 @@ from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
     LinearScores,
-    TaskClassifier,
-    TaskProblem,
+    document,
     linear_attributes,
+    linear_problem,
 )
 from regbayes.estimators._common import POSITIVE, generator
+from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
 from regbayes.models.linear_tasks import predictor_subspace
 from regbayes.models.linear_tasks.predictor_subspace import Subspace, SubspaceSettings
 
@@ -27,6 +28,7 @@ IN_USE = 0.5  # expected share of the largest entries that makes a direction one
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
     """Infinite predictor subspace model: logistic regressions whose weights share a sparse basis.
 
@@ -38,6 +40,8 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
     A task with more than two classes has weights for each ("this class or another?"). Columns of X are standardised
     inside.
 
+    Parameters to turn first: ``augmented`` and ``alpha``; ``n_components`` only has to be large enough.
+
     Parameters
     ----------
     n_components : int, default=20
@@ -47,28 +51,17 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         Whether the directions also explain the inputs.
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more directions.
-    class_weight : dict, list of dict, "balanced" or None, default=None
-        Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
-        each task.
-    unlabeled : object, default=None
-        A value of y that marks a missing label beside NaN and None, -1 for instance.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $label_parameters
+    $scale_inputs
     max_iter : int, default=100
         Iterations at most.
     tol : float, default=1e-4
         Relative change of the bound on the evidence, twice in a row, at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    classes_ : array of shape (n_classes,), or list of such arrays
-        The classes; those of each task, if the columns of Y have different ones.
     n_components_ : int
         Directions in use: those that have some input with probability above one half.
     components_ : array of shape (n_components, n_features)
@@ -77,17 +70,7 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         Probability that a direction has an input.
     loadings_ : array of shape (n_outputs, n_components)
         What weights are made of: ``coef_`` is ``loadings_ @ components_``.
-    coef_ : array of shape (n_outputs, n_features)
-        Expected weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
-        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``, in log-odds.
-    intercept_ : array of shape (n_outputs,)
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    trace_ : Trace
-        Course of minus the bound on the evidence and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $fitted_to_labels
 
     References
     ----------
@@ -125,7 +108,6 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         max_iter: int = 100,
         tol: float = 1e-4,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.augmented = augmented
@@ -136,7 +118,6 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
         most = int(self.n_components)
@@ -147,8 +128,13 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
             max_iter=int(self.max_iter),
             tol=float(self.tol),
         )
-        linear, rng = problem.linear("logistic", CONSTANT), generator(self.random_state)
-        self._run(problem, lambda callbacks: predictor_subspace.fit(linear, settings, rng, callbacks), _attributes)
+        linear, rng = linear_problem(problem, "logistic", CONSTANT), generator(self.random_state)
+        self._run(
+            lambda callbacks: predictor_subspace.fit(linear, settings, rng, callbacks),
+            _attributes,
+            settings.max_iter,
+            problem.data,
+        )
 
 
 def _attributes(state: Subspace) -> dict[str, Any]:

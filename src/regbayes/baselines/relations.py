@@ -15,26 +15,49 @@ from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
     LinearScores,
-    TaskClassifier,
-    TaskModel,
-    TaskProblem,
-    TaskRegressor,
+    document,
     linear_attributes,
+    linear_problem,
 )
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import relations
 from regbayes.models.linear_tasks.problem import Loss
 from regbayes.models.linear_tasks.relations import Relations, RelationSettings
 
-RELATION_CONSTRAINTS: dict[str, list[Any]] = {
-    **TASK_CONSTRAINTS,
-    **ITERATION_CONSTRAINTS,
-    "alpha": [NOT_NEGATIVE],
-    "relation_alpha": [POSITIVE],
-    "task_covariance": [StrOptions({"learn"}), "array-like"],
-    "balance_tasks": ["boolean"],
-    "fit_intercept": ["boolean"],
-    "intercept_scaling": [POSITIVE],
+WORDS = {
+    "model": """\
+The weight vectors of the tasks and a covariance between tasks are learned together from one convex problem
+(Zhang and Yeung 2010): half the $loss, plus ``alpha / 2`` times the squared weights, plus ``relation_alpha / 2``
+times their squared length in the metric of the covariance, whose trace is the number of weight vectors. Tasks may be
+related positively, negatively, or not at all.""",
+    "first": """\
+Parameters to turn first: ``relation_alpha`` and ``alpha``. Then ``balance_tasks``, for tasks of different sizes, and
+``intercept_scaling``; the others seldom matter.""",
+    "parameters": """\
+alpha : float, default=0.0
+    Price of squared weights.
+relation_alpha : float, default=1.0
+    Price of weights that the relations between tasks do not explain.
+task_covariance : "learn" or array-like of shape (n_outputs, n_outputs), default="learn"
+    The covariance of the rows of ``coef_``, where it is known. The identity makes every one a linear model of its own.
+balance_tasks : bool, default=True
+    Whether tasks count alike, as in the paper, or every target does. What tasks have in common is shrunk towards
+    zero too, most for tasks that count little: on ragged tasks of different sizes balance matters.
+fit_intercept : bool, default=True
+    Whether each task has an intercept. It is the weight of a constant input, and shared like the others.
+intercept_scaling : float, default=1.0
+    Size of the constant input. Large values set the intercepts free.
+$scale_inputs
+max_iter : int, default=200
+    Alternations at most.
+tol : float, default=1e-5
+    Relative change of the objective at which to stop.""",
+    "related": """\
+task_covariance_, task_correlation_ : array of shape (n_outputs, n_outputs)
+    How the rows of ``coef_`` are related.""",
+    "reference": """\
+Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.""",
 }
 
 
@@ -42,6 +65,39 @@ class _RelatedTasks(LinearScores, TaskModel):
     """What the regressor and the classifier have in common: all but the loss."""
 
     _loss: ClassVar[Loss]
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TASK_CONSTRAINTS,
+        **ITERATION_CONSTRAINTS,
+        "alpha": [NOT_NEGATIVE],
+        "relation_alpha": [POSITIVE],
+        "task_covariance": [StrOptions({"learn"}), "array-like"],
+        "balance_tasks": ["boolean"],
+        "fit_intercept": ["boolean"],
+        "intercept_scaling": [POSITIVE],
+    }
+
+    def __init__(
+        self,
+        alpha: float = 0.0,
+        relation_alpha: float = 1.0,
+        *,
+        task_covariance: ArrayLike = "learn",
+        balance_tasks: bool = True,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        scale_inputs: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+    ) -> None:
+        self.alpha = alpha
+        self.relation_alpha = relation_alpha
+        self.task_covariance = task_covariance
+        self.balance_tasks = balance_tasks
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
 
     def _learn(self, problem: TaskProblem) -> None:
         constant = float(self.intercept_scaling) if self.fit_intercept else 0.0
@@ -52,11 +108,12 @@ class _RelatedTasks(LinearScores, TaskModel):
             max_iter=int(self.max_iter),
             tol=float(self.tol),
         )
-        linear = (problem.balanced() if self.balance_tasks else problem).linear(self._loss, constant)
+        linear = linear_problem(problem, self._loss, constant, balanced=bool(self.balance_tasks))
         self._run(
-            problem,
             lambda callbacks: relations.fit(linear, settings, callbacks),
             lambda state: _attributes(state, constant),
+            settings.max_iter,
+            problem.data,
         )
 
     def _given_covariance(self, n_outputs: int) -> Floats | None:
@@ -87,65 +144,28 @@ def _attributes(state: Relations, constant: float) -> dict[str, Any]:
 
 
 @persistable(skip=("_skl_callbacks",))
+@document(WORDS, loss="squared errors")
 class MTRLRegressor(_RelatedTasks, TaskRegressor):
     """Multi-task relationship learning (MTRL) for numbers: linear models, and how the tasks are related.
 
-    The weight vectors of the tasks and a covariance between tasks are learned together from one convex problem
-    (Zhang and Yeung 2010): half the squared errors, plus ``alpha / 2`` times the squared weights, plus
-    ``relation_alpha / 2`` times their squared length in the metric of the covariance, whose trace is the number of
-    tasks. Tasks may be related positively, negatively, or not at all.
+    $model
 
-    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
-    column of Y by itself otherwise.
+    $of_numbers
+
+    $first
 
     Parameters
     ----------
-    alpha : float, default=0.0
-        Price of squared weights.
-    relation_alpha : float, default=1.0
-        Price of weights that the relations between tasks do not explain.
-    task_covariance : "learn" or array-like of shape (n_tasks, n_tasks), default="learn"
-        The covariance of the tasks, in the order of ``tasks_``, where it is known. The identity makes every task a
-        ridge regression of its own.
-    balance_tasks : bool, default=True
-        Whether tasks count alike, as in the paper, or every target does. What tasks have in common is shrunk towards
-        zero too, most for tasks that count little: on ragged tasks of different sizes balance matters.
-    fit_intercept : bool, default=True
-        Whether each task has an intercept. It is the weight of a constant input, and shared like the others.
-    intercept_scaling : float, default=1.0
-        Size of the constant input. Large values set the intercepts free.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
-    max_iter : int, default=200
-        Alternations at most.
-    tol : float, default=1e-5
-        Relative change of the objective at which to stop.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    $parameters
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    task_covariance_, task_correlation_ : array of shape (n_tasks, n_tasks)
-        How the tasks are related.
-    coef_ : array of shape (n_tasks, n_features)
-        Weights of the standardised inputs for standardised targets: predictions are
-        ``((X - mean_) / scale_ @ coef_.T + intercept_) * target_scale_ + target_mean_``.
-    intercept_ : array of shape (n_tasks,)
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    target_mean_, target_scale_ : array of shape (n_tasks,)
-        Likewise the targets.
-    trace_ : Trace
-        Course of the objective and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $related
+    $fitted_to_numbers
 
     References
     ----------
-    Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.
+    $reference
 
     Examples
     --------
@@ -161,93 +181,32 @@ class MTRLRegressor(_RelatedTasks, TaskRegressor):
     """
 
     _loss = "squared"
-    _parameter_constraints: ClassVar[dict[str, Any]] = RELATION_CONSTRAINTS
-
-    def __init__(
-        self,
-        alpha: float = 0.0,
-        relation_alpha: float = 1.0,
-        *,
-        task_covariance: ArrayLike = "learn",
-        balance_tasks: bool = True,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        scale_inputs: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-5,
-        verbose: int = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.relation_alpha = relation_alpha
-        self.task_covariance = task_covariance
-        self.balance_tasks = balance_tasks
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.scale_inputs = scale_inputs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.verbose = verbose
 
 
 @persistable(skip=("_skl_callbacks",))
+@document(WORDS, loss="squared hinge losses")
 class MTRLClassifier(_RelatedTasks, TaskClassifier):
     """Multi-task relationship learning (MTRL) for labels: linear classifiers, and how the tasks are related.
 
-    As `MTRLRegressor`, with half the squared hinge loss in the place of half the squared errors. A task with more than
-    two classes has a weight vector for each ("this class or another?"), and the covariance is that of all of them.
+    $model
+
+    $of_labels
+
+    $first
 
     Parameters
     ----------
-    alpha : float, default=0.0
-        Price of squared weights.
-    relation_alpha : float, default=1.0
-        Price of weights that the relations between tasks do not explain.
-    task_covariance : "learn" or array-like of shape (n_outputs, n_outputs), default="learn"
-        The covariance of the rows of ``coef_``, where it is known. The identity makes every one a linear support
-        vector machine of its own.
-    balance_tasks : bool, default=True
-        Whether tasks count alike, as in the paper, or every target does. What tasks have in common is shrunk towards
-        zero too, most for tasks that count little: on ragged tasks of different sizes balance matters.
-    fit_intercept : bool, default=True
-        Whether each task has an intercept. It is the weight of a constant input, and shared like the others.
-    intercept_scaling : float, default=1.0
-        Size of the constant input. Large values set the intercepts free.
-    class_weight : dict, list of dict, "balanced" or None, default=None
-        Factors on the loss by class; a list has a dict for each task. "balanced" balances the classes within each task.
-    unlabeled : object, default=None
-        A value of y that marks a missing label beside NaN and None, -1 for instance.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
-    max_iter : int, default=200
-        Alternations at most.
-    tol : float, default=1e-5
-        Relative change of the objective at which to stop.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    $parameters
+    $label_parameters
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    classes_ : array of shape (n_classes,), or list of such arrays
-        The classes; those of each task, if the columns of Y have different ones.
-    task_covariance_, task_correlation_ : array of shape (n_outputs, n_outputs)
-        How the rows of ``coef_`` are related.
-    coef_ : array of shape (n_outputs, n_features)
-        Weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
-        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``.
-    intercept_ : array of shape (n_outputs,)
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    trace_ : Trace
-        Course of the objective and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $related
+    $fitted_to_labels
 
     References
     ----------
-    Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.
+    $reference
 
     Examples
     --------
@@ -259,7 +218,7 @@ class MTRLClassifier(_RelatedTasks, TaskClassifier):
     """
 
     _loss = "squared_hinge"
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**RELATION_CONSTRAINTS, **LABEL_CONSTRAINTS}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {**_RelatedTasks._parameter_constraints, **LABEL_CONSTRAINTS}
 
     def __init__(
         self,
@@ -275,17 +234,17 @@ class MTRLClassifier(_RelatedTasks, TaskClassifier):
         scale_inputs: bool = True,
         max_iter: int = 200,
         tol: float = 1e-5,
-        verbose: int = 0,
     ) -> None:
-        self.alpha = alpha
-        self.relation_alpha = relation_alpha
-        self.task_covariance = task_covariance
-        self.balance_tasks = balance_tasks
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
+        super().__init__(
+            alpha,
+            relation_alpha,
+            task_covariance=task_covariance,
+            balance_tasks=balance_tasks,
+            fit_intercept=fit_intercept,
+            intercept_scaling=intercept_scaling,
+            scale_inputs=scale_inputs,
+            max_iter=max_iter,
+            tol=tol,
+        )
         self.class_weight = class_weight
         self.unlabeled = unlabeled
-        self.scale_inputs = scale_inputs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.verbose = verbose

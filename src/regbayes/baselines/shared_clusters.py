@@ -18,11 +18,12 @@ from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
     LinearScores,
-    TaskClassifier,
-    TaskProblem,
+    document,
     linear_attributes,
+    linear_problem,
 )
 from regbayes.estimators._common import POSITIVE, generator
+from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
 from regbayes.models.linear_tasks import shared_clusters
 from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
 
@@ -32,6 +33,7 @@ FARTHEST = 1e100  # distance in widths of the kernel: all beyond are as far
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
     """Logistic regressions under a Dirichlet process: tasks fall into clusters, and those of one share their weights.
 
@@ -42,6 +44,9 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
 
     A task with more than two classes has weights for each ("this class or another?"), each with a cluster. Columns of X
     are standardised inside.
+
+    Parameters to turn first: ``alpha``, and ``kernel_width`` where tasks have places; ``n_clusters`` only has to be
+    large enough.
 
     Parameters
     ----------
@@ -57,47 +62,26 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         Where the tasks are, in the order of ``tasks_``; a task with more than two classes has a row for each. None is
         the mean of the standardised inputs of the rows that have the label (the second of two classes). Not
         used without ``kernel_width``.
-    class_weight : dict, list of dict, "balanced" or None, default=None
-        Factors on the log-likelihood by class; a list has a dict for each task. "balanced" balances the classes within
-        each task.
-    unlabeled : object, default=None
-        A value of y that marks a missing label beside NaN and None, -1 for instance.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $label_parameters
+    $scale_inputs
     max_iter : int, default=100
         Iterations at most.
     tol : float, default=1e-4
         Relative change of the bound on the evidence, twice in a row, at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start, where tasks are more than clusters.
-    verbose : int, default=0
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    classes_ : array of shape (n_classes,), or list of such arrays
-        The classes; those of each task, if the columns of Y have different ones.
     n_clusters_ : int
         Clusters in use.
     memberships_ : array of shape (n_outputs, n_clusters)
         Probability that a row of ``coef_`` belongs to a cluster.
     centres_ : array of shape (n_clusters,) or None
         The rows of ``coef_`` at whose places the clusters are, with ``kernel_width``.
-    coef_ : array of shape (n_outputs, n_features)
-        Expected weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
-        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``, in log-odds.
-    intercept_ : array of shape (n_outputs,)
     prior_variance_ : float
         Of the clusters' weights.
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    trace_ : Trace
-        Course of minus the bound on the evidence and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $fitted_to_labels
 
     References
     ----------
@@ -143,7 +127,6 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         max_iter: int = 100,
         tol: float = 1e-4,
         random_state: Any = None,
-        verbose: int = 0,
     ) -> None:
         self.n_clusters = n_clusters
         self.alpha = alpha
@@ -155,7 +138,6 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
-        self.verbose = verbose
 
     def _learn(self, problem: TaskProblem) -> None:
         kernel = None if self.kernel_width is None else self._log_kernel(problem)
@@ -166,12 +148,17 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
             tol=float(self.tol),
             log_kernel=kernel,
         )
-        linear, rng = problem.linear("logistic", CONSTANT), generator(self.random_state)
+        linear, rng = linear_problem(problem, "logistic", CONSTANT), generator(self.random_state)
 
         def attributes(state: Clusters) -> dict[str, Any]:
             return _attributes(state) | {"centres_": None if kernel is None else state.centres}
 
-        self._run(problem, lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks), attributes)
+        self._run(
+            lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks),
+            attributes,
+            settings.max_iter,
+            problem.data,
+        )
 
     def _log_kernel(self, problem: TaskProblem) -> Floats:
         """Logarithm of the kernel between every two outputs."""
@@ -181,7 +168,7 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         unit = float(np.median(apart[apart > 0])) if np.any(apart > 0) else 1.0
         with np.errstate(over="ignore"):  # of narrow kernels
             widths = np.minimum(squareform(apart) / unit / float(self.kernel_width), FARTHEST)
-        return np.asarray(-0.5 * widths**2)
+        return -0.5 * widths**2
 
     def _given_places(self, n_outputs: int) -> Floats:
         places = check_array(self.task_locations, dtype=np.float64, input_name="task_locations")
@@ -195,12 +182,13 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
 
 def _places(problem: TaskProblem) -> Floats:
     """Mean inputs of the rows that have the label, for each output."""
-    cells = problem.cells
-    yes = cells.targets > 0
-    sums, counts = np.zeros((problem.n_outputs, problem.X.shape[1])), np.zeros(problem.n_outputs)
-    np.add.at(sums, cells.outputs[yes], problem.X[cells.rows[yes]])
-    np.add.at(counts, cells.outputs[yes], 1.0)
-    return np.asarray(sums / np.maximum(counts, 1.0)[:, None])
+    seen, counts = problem.observations, problem.counts
+    yes = seen.targets > 0
+    rows, outputs = seen.rows[yes], seen.outputs[yes]
+    sums = np.zeros((problem.n_outputs, problem.X.shape[1]))
+    np.add.at(sums, outputs, counts[rows, None] * problem.X[rows])
+    totals = np.bincount(outputs, counts[rows], minlength=problem.n_outputs)
+    return sums / np.where(totals > 0, totals, 1.0)[:, None]
 
 
 def _attributes(state: Clusters) -> dict[str, Any]:

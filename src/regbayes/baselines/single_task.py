@@ -6,30 +6,36 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.linear_model import Ridge
-from sklearn.svm import LinearSVC
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import (
     LABEL_CONSTRAINTS,
     TASK_CONSTRAINTS,
     LinearScores,
-    TaskClassifier,
-    TaskProblem,
-    TaskRegressor,
+    document,
+    linear_attributes,
+    linear_problem,
 )
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._reporting import FitReporter
+from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
+from regbayes.framework.coordinate_ascent import TaskLayout
+from regbayes.framework.dual_forms import BoxDual
+from regbayes.margins.solvers import solve_tasks
+from regbayes.margins.targets import hinge_loss
 
-LIBLINEAR_STEPS = 10_000
+TOL = 1e-12  # duality gap, relative to the objective
+MAX_EPOCHS = 10_000.0
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class SingleTaskRegressor(LinearScores, TaskRegressor):
     """One ridge regression per task.
 
-    Columns of X are standardised inside, and so are targets: those of all tasks together with ``task=``, those of each
-    column of Y by itself otherwise.
+    $of_numbers
+
+    Parameter to turn first: ``alpha``.
 
     Parameters
     ----------
@@ -37,23 +43,14 @@ class SingleTaskRegressor(LinearScores, TaskRegressor):
         Price of squared weights, as in scikit-learn's `Ridge`, on standardised inputs. The intercept is free.
     fit_intercept : bool, default=True
         Whether each task has an intercept.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $scale_inputs
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    coef_ : array of shape (n_tasks, n_features)
-        Weights of the standardised inputs for standardised targets: predictions are
-        ``((X - mean_) / scale_ @ coef_.T + intercept_) * target_scale_ + target_mean_``.
-    intercept_ : array of shape (n_tasks,)
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    target_mean_, target_scale_ : array of shape (n_tasks,)
-        Likewise the targets.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $tasks
+    $weights_of_numbers
+    $target_units
+    $inputs
 
     Examples
     --------
@@ -78,20 +75,24 @@ class SingleTaskRegressor(LinearScores, TaskRegressor):
 
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
+            linear = linear_problem(problem, "squared", 0.0)
             fitted = []
-            for here in problem.linear("squared", 0.0).slices():
-                model = Ridge(self.alpha, fit_intercept=self.fit_intercept)
-                fitted.append(model.fit(problem.X[problem.cells.rows[here]], problem.cells.targets[here]))
+            for here in linear.slices:
+                model, seen = Ridge(self.alpha, fit_intercept=self.fit_intercept), problem.counted
+                rows = problem.X[seen.rows[here]]
+                fitted.append(model.fit(rows, seen.targets[here], sample_weight=seen.weights[here]))
             self.coef_ = np.stack([model.coef_ for model in fitted])
             self.intercept_ = np.array([float(model.intercept_) for model in fitted])
 
 
 @persistable(skip=("_skl_callbacks",))
+@document()
 class SingleTaskClassifier(LinearScores, TaskClassifier):
     """One linear support vector machine per task.
 
-    A task with more than two classes has one machine for each ("this class or another?"). Columns of X are standardised
-    inside.
+    $of_labels
+
+    Parameter to turn first: ``C``.
 
     Parameters
     ----------
@@ -99,27 +100,16 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
         Price of a squared margin violation, as in scikit-learn's `LinearSVC`.
     fit_intercept : bool, default=True
         Whether each task has a (penalised) intercept.
-    class_weight : dict, list of dict, "balanced" or None, default=None
-        Factors on C by class; a list has a dict for each task. "balanced" balances the classes within each task.
-    unlabeled : object, default=None
-        A value of y that marks a missing label beside NaN and None, -1 for instance.
-    scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+    $label_parameters
+    $scale_inputs
 
     Attributes
     ----------
-    tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
-    classes_ : array of shape (n_classes,), or list of such arrays
-        The classes; those of each task, if the columns of Y have different ones.
-    coef_ : array of shape (n_outputs, n_features)
-        Weights of the standardised inputs: a row per task, or a row per class for a task with more than two.
-        ``decision_function`` is ``(X - mean_) / scale_ @ coef_.T + intercept_``.
-    intercept_ : array of shape (n_outputs,)
-    mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    $tasks
+    $classes
+    $weights_of_labels
+    $units
+    $inputs
 
     Examples
     --------
@@ -154,15 +144,15 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
 
     def _learn(self, problem: TaskProblem) -> None:
         with FitReporter(self, problem.n_outputs, problem.data, dict):
-            machines = [self._machine(problem, here) for here in problem.linear("squared_hinge", 0.0).slices()]
-            self.coef_ = np.stack([weights for weights, _ in machines])
-            self.intercept_ = np.array([intercept for _, intercept in machines])
-
-    def _machine(self, problem: TaskProblem, here: slice) -> tuple[Floats, float]:
-        """Return the weights and the intercept of one output."""
-        signs, rows = problem.cells.targets[here], problem.X[problem.cells.rows[here]]
-        if len(np.unique(signs)) < 2:  # one answer throughout (or weights of 0): that answer, whatever the inputs
-            return np.zeros(rows.shape[1]), float(signs[:1].sum())
-        model = LinearSVC(C=self.C, fit_intercept=self.fit_intercept, random_state=0, max_iter=LIBLINEAR_STEPS)
-        model.fit(rows, signs, sample_weight=problem.cells.weights[here])
-        return model.coef_[0], float(np.squeeze(model.intercept_))
+            constant = 1.0 if self.fit_intercept else 0.0
+            linear, seen = linear_problem(problem, "squared_hinge", constant), problem.counted
+            form = hinge_loss(seen.targets, float(self.C) * seen.weights, squared=True).dual_form(len(seen))
+            assert isinstance(form, BoxDual)
+            layout = TaskLayout(seen.rows, seen.outputs, np.arange(problem.n_outputs))
+            found = solve_tasks(linear.X, form.reflect(), layout, tol=TOL, max_epochs=MAX_EPOCHS)
+            attributes = linear_attributes(found.weights, constant)
+            self.coef_, self.intercept_ = attributes["coef_"].copy(), attributes["intercept_"].copy()
+            for m, here in enumerate(linear.slices):
+                signs = seen.targets[here]
+                if len(np.unique(signs)) < 2:  # one class throughout (or weights of 0): that class, whatever the inputs
+                    self.coef_[m], self.intercept_[m] = 0.0, float(signs[:1].sum())

@@ -77,6 +77,14 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     return None if np.all(weights == 1.0) else weights
 
 
+def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, Any, Floats | None]:
+    """Return the rows that count, their labels if there are any, and how often they count."""
+    if weights is None or np.all(weights > 0):
+        return X, y, weights
+    kept = weights > 0
+    return X[kept], None if y is None else y[kept], weights[kept]
+
+
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
@@ -113,9 +121,9 @@ def warn_if_unused(n_used: int) -> None:
         )
 
 
-def warn_if_truncated(estimator: Any, n_used: int) -> None:
+def warn_if_truncated(n_used: int, n_components: int) -> None:
     """Say when every feature that the truncation allows is in use."""
-    if n_used == estimator.n_components > 1:
+    if n_used == n_components > 1:
         warnings.warn(
             f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components "
             "to let them decide; ignore this if you want just so many.",

@@ -110,9 +110,6 @@ def observe_labels(
     return observations, outputs
 
 
-labelled_cells = observe_labels  # the name that the baselines know
-
-
 def class_weights(
     class_weight: Any, targets: Targets, labels: Labels, sample_weight: Floats | None = None
 ) -> Floats | None:

@@ -1,18 +1,29 @@
-"""From an estimator's parameters to the iLSVM model's settings, and back from its state to fitted attributes."""
+"""What iLSVM and the features without labels share: from parameters to the model's settings, back to attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from regbayes._types import Floats
 from regbayes.engine import make_executor
-from regbayes.estimators._common import in_use, n_threads, one_blas_thread
-from regbayes.models.ilsvm.model import Params, Rows, Settings, State, infer_features
+from regbayes.estimators._bases import LatentModel, binary_difference
+from regbayes.estimators._common import (
+    generator,
+    in_use,
+    n_threads,
+    one_blas_thread,
+    warn_if_truncated,
+    warn_if_unused,
+)
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -21,6 +32,70 @@ UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no 
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
+
+
+class BinaryFeatures(LatentModel):
+    """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
+
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
+        """Return where a new fit starts."""
+        return warmup.initial_params(X, settings, rng)
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        """Return the fitted attributes."""
+        return latent_attributes(state)
+
+    def _fit_features(
+        self,
+        data: Data,
+        settings: Settings,
+        given: Floats,
+        shown: dict[str, Any],
+        margins: str = "consistent",
+        transductive: bool = False,
+    ) -> None:
+        """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
+
+        ``given`` are all rows, those that do not count among them: the embedding has them too.
+        """
+        self.mean_ = data.X.mean
+        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
+        start: State | Params
+        early_rows, seed = None, 0
+        if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
+            start = previous
+        else:
+            rng = generator(self.random_state)
+            with one_blas_thread():
+                start = self._start(data.X, settings, rng)
+            early_rows, seed = warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+
+        def attributes(state: State) -> dict[str, Any]:
+            found = self._attributes(state)
+            if len(data.X) < len(given):
+                found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
+            return found
+
+        guesses = transductive and bool(np.any(data.labels == UNLABELED))
+        run = fit.fit_transductive if transductive else fit.fit
+        result = self._run(
+            lambda callbacks: run(
+                data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks
+            ),
+            attributes,
+            fit.list_stages(margins, guesses, settings.max_iter),
+            shown,
+            self.verbose,
+        )
+        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            if not settings.input_scale:
+                warn_if_unused(self.n_components_)
+            warn_if_truncated(self.n_components_, self.n_components)
+
+    def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
+        """Return rows and their features as prediction infers them."""
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return rows, infer_label_free(rows, self._state.params, self.n_jobs)
 
 
 @dataclass(frozen=True)
@@ -39,48 +114,54 @@ UNSUPERVISED = Supervision(
 )
 
 
-def supervision_of(estimator: Any, n_classes: int, labeled_share: float) -> Supervision:
+def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
-    temperature = DEFAULT_TEMPERATURE if estimator.temperature == "auto" else float(estimator.temperature)
+    given = dict(parameters)
+    temperature = DEFAULT_TEMPERATURE if given["temperature"] == "auto" else float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if estimator.C == "auto" else float(estimator.C)
-    one_vs_rest = estimator.multi_class == "ovr"
-    if estimator.multi_class == "auto":
-        one_vs_rest = bool(estimator.include_inputs) and estimator.cost is None and n_classes > 2
-    weight = estimator.generative_weight
+    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if given["C"] == "auto" else float(given["C"])
+    one_vs_rest = given["multi_class"] == "ovr"
+    if given["multi_class"] == "auto":
+        one_vs_rest = bool(given["include_inputs"]) and given["cost"] is None and n_classes > 2
+    weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
         weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, estimator.loss == "squared_hinge", one_vs_rest, float(weight), temperature)
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
 
 
-def settings_of(estimator: Any, X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
+def supervision_of(estimator: BaseEstimator, n_classes: int, labeled_share: float) -> Supervision:
+    """Return the same for an estimator."""
+    return make_supervision(estimator.get_params(deep=False), n_classes, labeled_share)
+
+
+def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
     """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
-    D = X.n_inputs
+    given = dict(parameters)
     mean_square = X.mean_square
-    temperature = supervision.temperature if estimator.temperature == "auto" else float(estimator.temperature)
-    noise, prior = estimator.noise_variance, estimator.prior_variance
+    temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
+    noise, prior = given["noise_variance"], given["prior_variance"]
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
     prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
-        n_components=int(estimator.n_components),
-        alpha=float(estimator.alpha),
+        n_components=int(given["n_components"]),
+        alpha=float(given["alpha"]),
         C=supervision.C,
         squared=supervision.squared,
         one_vs_rest=supervision.one_vs_rest,
-        temperature=temperature * D,
+        temperature=temperature * X.n_inputs,
         generative_weight=supervision.generative_weight,
         noise_variance=noise_variance,
         prior_variance=prior_variance,
         estimate_noise=noise == "estimate",
         estimate_prior=prior == "estimate",
-        fit_intercept=bool(getattr(estimator, "fit_intercept", False)),
-        input_scale=float(input_scale) if getattr(estimator, "include_inputs", False) else 0.0,
-        n_sweeps=int(estimator.n_sweeps),
-        max_iter=int(estimator.max_iter),
-        tol=float(estimator.tol),
-        n_threads=n_threads(estimator.n_jobs),
+        fit_intercept=bool(given.get("fit_intercept", False)),
+        input_scale=float(input_scale) if given.get("include_inputs", False) else 0.0,
+        n_sweeps=int(given["n_sweeps"]),
+        max_iter=int(given["max_iter"]),
+        tol=float(given["tol"]),
+        n_threads=n_threads(given["n_jobs"]),
     )
 
 
@@ -92,22 +173,6 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     if not np.isfinite(mean_square) or (mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != X)):
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
     return rows
-
-
-def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, Any, Floats | None]:
-    """Return the rows that count, their labels if there are any, and how often they count."""
-    if weights is None or np.all(weights > 0):
-        return X, y, weights
-    kept = weights > 0
-    return X[kept], None if y is None else y[kept], weights[kept]
-
-
-def earlier_fit(estimator: Any, settings: Settings, n_inputs: int) -> State | None:
-    """Return the fit that a warm start goes on from: the last one, if it is wanted and of the same size."""
-    previous: State | None = getattr(estimator, "_state", None) if estimator.warm_start else None
-    if previous is None or previous.params.loadings.shape != (settings.n_components, n_inputs):
-        return None
-    return previous
 
 
 def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
@@ -140,10 +205,8 @@ def classifier_attributes(state: State) -> dict[str, Any]:
     assert head is not None
     K, weights, latent = len(head.centre), head.weights, head.feature_weights
     intercept = (weights[:, -1] if head.fit_intercept else 0.0) - latent @ head.centre
-    attributes = {"coef_": latent, "intercept_": intercept}
+    found = {"coef_": latent, "intercept_": intercept}
     if state.input_scale:
         D = state.params.loadings.shape[1]
-        attributes["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
-    if len(weights) == 2:
-        attributes = {name: values[1:] - values[:1] for name, values in attributes.items()}
-    return attributes
+        found["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
+    return binary_difference(found)

@@ -7,6 +7,8 @@ from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from regbayes._types import Flags, Floats
 from regbayes.estimators._search import (
@@ -18,7 +20,7 @@ from regbayes.estimators._search import (
     resolve_scorers,
 )
 from regbayes.estimators.path_search import BaseSearch, OnResult, copy_tags
-from regbayes.estimators.search_records import FoldRecord
+from regbayes.estimators.search_records import FoldRecord, is_number
 
 OF_THE_SEARCH = {"random_state", "n_jobs", "verbose"}  # these are the search's own where the model has them too
 
@@ -41,7 +43,7 @@ def keep_frame(given: Any, values: Any) -> Any:
     return given if hasattr(given, "columns") else values
 
 
-class ListSearch(BaseSearch):
+class ListSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch):
     """A search over lists of one model's values; what a subclass adds is those lists, its folds and its methods."""
 
     _model: ClassVar[Any]
@@ -55,6 +57,10 @@ class ListSearch(BaseSearch):
         own, seed = self.get_params(deep=False), random.randint(np.iinfo(np.int32).max)
         names = signature(self._model).parameters.keys() - self._lists.keys() - OF_THE_SEARCH
         return self._model(random_state=seed, **{name: own[name] for name in names if name in own})
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the latent features of rows, inferred without their targets, shape (n_samples, n_components)."""
+        return self._best().transform(X)
 
     @property
     def _n_features_out(self) -> int:
@@ -75,7 +81,8 @@ class ListSearch(BaseSearch):
         on_result: OnResult | None,
     ) -> Self:
         """Try all combinations of the lists; methods are given the metadata that they take."""
-        grid = {name: getattr(self, listed) for name, listed in self._lists.items()}
+        given = {name: getattr(self, listed) for name, listed in self._lists.items()}
+        grid = {name: [values] if is_number(values) else values for name, values in given.items()}
         check_lists(model, grid, self._lists, self._along, caller=type(self).__name__)
         scorers = resolve_scorers(model, self.scoring)
         metadata = {name: value for name, value in metadata.items() if value is not None}

@@ -116,12 +116,11 @@ def list_settings(grid: Grid, along: str | None) -> list[Setting]:
 
 def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
     """Return the scorers that ``scoring`` names: one called "score", or several under their own names."""
-    if isinstance(scoring, list | tuple | set):
+    if isinstance(scoring, list | tuple):
         scoring = {name: name for name in scoring}
-    if isinstance(scoring, Mapping):
-        return {name: check_scoring(estimator, one) for name, one in scoring.items()}
-    found = check_scoring(estimator, scoring)
-    return {"score": None if scoring is None else found}
+    named = scoring if isinstance(scoring, Mapping) else {"score": scoring}
+    found = {name: check_scoring(estimator, one) for name, one in named.items()}
+    return {name: None if named[name] is None else scorer for name, scorer in found.items()}
 
 
 def accepted(method: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:

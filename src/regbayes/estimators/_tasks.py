@@ -145,9 +145,7 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     return natural(ids, "task")
 
 
-def known_codes(
-    ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool, remedy: str = SHARE_NEW
-) -> Integers:
+def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool, remedy: str) -> Integers:
     """Return the index of each row's task, -1 where it was not seen in training and that is allowed.
 
     ``remedy`` ends the message where it is not: what the user of this estimator can do.
@@ -162,7 +160,7 @@ def known_codes(
     return np.where(seen, place, -1).astype(np.int64)
 
 
-def check_no_empty_task(targets: Targets, remedy: str = SHARE_EMPTY) -> None:
+def check_no_empty_task(targets: Targets, remedy: str) -> None:
     """Refuse tasks that have no observed target, and end with what the user can do."""
     empty = targets.counts == 0
     if np.any(empty):

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import (
-    LATENT_CONSTRAINTS,
-    POSITIVE,
-    generator,
-    one_blas_thread,
-    row_weights,
-    set_fitted,
-    warn_if_truncated,
-    warn_if_unused,
-)
+from regbayes.estimators._bases import UnsupervisedFeatures
+from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE
 from regbayes.estimators._latent import (
+    BinaryFeatures,
     centre_rows,
-    drop_weightless,
-    earlier_fit,
     infer_by_blocks,
     infer_label_free,
-    latent_attributes,
-    settings_of,
+    make_settings,
 )
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, State, bound_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(
-    Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
-):
+class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
     ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. In front of a
     linear classifier this is the two-stage baseline of `ILSVMClassifier`, which learns both together.
+
+    Parameters to turn first: ``temperature``, then ``alpha``, and ``transform_temperature`` for a classifier behind it;
+    ``n_components`` only has to be large enough. ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the
+    model, the rest about how it is fitted.
 
     Parameters
     ----------
@@ -59,24 +46,12 @@ class IBPFactorAnalysis(
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
-    noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
-        variance; or "estimate", which starts there and re-estimates it.
-    n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row.
     max_iter : int, default=500
         Steps at most, after a warm-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
-        A lower temperature than that of the last fit is approached in steps.
-    random_state : int, RandomState instance or None, default=None
-        For the start.
-    n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+        As in `ILSVMClassifier`.
 
     Attributes
     ----------
@@ -143,78 +118,28 @@ class IBPFactorAnalysis(
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features of rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        weights = row_weights(sample_weight, X)
-        kept, _, weights = drop_weightless(X, None, weights)
-        rows = centre_rows(kept, weights)
-        settings = settings_of(self, rows)
+    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        rows = centre_rows(X, weights)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
-        data = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
-        self.mean_ = rows.mean
-        stages = fit.list_stages("consistent", transductive=False, max_iter=settings.max_iter)
-        reporter = FitReporter(self, stages, {"X": X}, latent_attributes, self.verbose)
-        with one_blas_thread(), reporter:
-            start: State | Params | None = earlier_fit(self, settings, X.shape[1])
-            early_rows, seed = None, 0
-            if start is None:
-                rng = generator(self.random_state)
-                start = warmup.initial_params(rows, settings, rng)
-                early_rows = warmup.draw_early_rows(labels, rng)
-                seed = warmup.draw_seed(rng)
-            result = fit.fit(data, settings, start, early_rows=early_rows, seed=seed, callbacks=[reporter])
-            set_fitted(self, latent_attributes(result.state))
-            if len(rows) < len(X):
-                self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            warn_if_unused(self.n_components_)
-            warn_if_truncated(self, self.n_components_)
-        return self
+        unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
+        self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows), given, data)
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        params = self._state.params
+        X, params = self._valid_rows(X), self._state.params
         if self.transform_temperature is not None:
             params = replace(params, temperature=self.transform_temperature * X.shape[1])
         return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        check_is_fitted(self, "components_")
-        X = check_array(X, dtype=np.float64)
-        if X.shape[1] != len(self.components_):
-            raise ValueError(f"X has {X.shape[1]} features, but inverse_transform takes {len(self.components_)}")
-        return reconstruct(X, self._state.params) + self.mean_
+        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return infer_by_blocks(bound_rows, Rows.centre(X, self.mean_), self._state.params, self.n_jobs)
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return infer_by_blocks(bound_rows, rows, self._state.params, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
         return float(np.mean(self.score_samples(X)))
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)

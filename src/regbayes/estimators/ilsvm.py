@@ -2,66 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
+from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import (
-    LATENT_CONSTRAINTS,
-    NOT_NEGATIVE,
-    POSITIVE,
-    generator,
-    labeled_rows,
-    one_blas_thread,
-    row_weights,
-    set_fitted,
-    warn_if_truncated,
-    warn_if_unused,
-)
+from regbayes.estimators._bases import LabeledRows, LatentClassifier
+from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._latent import (
+    BinaryFeatures,
     centre_rows,
     classifier_attributes,
-    drop_weightless,
-    earlier_fit,
-    infer_label_free,
-    latent_attributes,
-    settings_of,
-    supervision_of,
+    make_settings,
+    make_supervision,
 )
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
+from regbayes.models.ilsvm.model import Data, State
 
 
 @persistable(skip=("_skl_callbacks",))
-class ILSVMClassifier(
-    Saveable,
-    CallbackSupportMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    ClassifierMixin,
-    BaseEstimator,
-):
+class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     """Infinite latent support vector machine: binary features under an Indian buffet prior that predict the label.
 
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
     inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
     says how many features the data use. X is centred inside and never scaled.
+
+    Parameters to turn first: ``C``, ``temperature`` (0.2 to predict, 0.02 to read) and ``include_inputs``; then
+    ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough. ``loss``, ``multi_class``,
+    ``cost``, ``class_weight`` and ``fit_intercept`` are about the classifier; ``unlabeled`` and ``transductive`` about
+    rows without a label; ``noise_variance``, ``prior_variance``, ``n_sweeps`` and ``margins`` about the model; the rest
+    about how it is fitted.
 
     Parameters
     ----------
@@ -232,103 +204,23 @@ class ILSVMClassifier(
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn features and classifier together.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Labels; rows whose label is ``unlabeled`` have none.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in the features as in the margins: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        weights = row_weights(sample_weight, X)
-        data = self._prepare(*drop_weightless(X, y, weights))
-        share = data.labeled_share
-        settings = settings_of(self, data.X, supervision_of(self, len(self.classes_), share))
-        reporter = FitReporter(self, self._stages(data), {"X": X, "y": y}, _attributes, self.verbose)
-        with one_blas_thread(), reporter:
-            start: State | Params | None = earlier_fit(self, settings, data.X.n_inputs)
-            early_rows, seed = None, 0
-            if start is None:
-                rng = generator(self.random_state)
-                start = self._start(data.X, settings, rng)
-                early_rows = warmup.draw_early_rows(data.labels, rng)
-                seed = warmup.draw_seed(rng)
-            run = fit.fit_transductive if self.transductive else fit.fit
-            result = run(
-                data, settings, start, margins=self.margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
-            )
-            set_fitted(self, _attributes(result.state))
-            if len(data.X) < len(X):
-                self.embedding_ = infer_label_free(Rows.centre(X, self.mean_), result.state.params, self.n_jobs)
-            self.trace_, self.n_iter_ = result.trace, result.n_iter
-        warn_of_status(self, result)
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            if not self.include_inputs:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self, self.n_components_)
-        return self
-
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts."""
-        return warmup.initial_params(X, settings, rng)
-
-    def _stages(self, data: Data) -> dict[str, int | None]:
-        """Return the stages that the fit can have, and the most iterations of each."""
-        guesses = self.transductive and bool(np.any(data.labels == UNLABELED))
-        return fit.list_stages(self.margins, guesses, int(self.max_iter))
-
-    def _prepare(self, X: Floats, y: NDArray[Any], row_weights: Floats | None) -> Data:
-        """Validate labels, weights and costs; remember classes and mean."""
-        check_classification_targets(y)
+    def _learn(self, rows: LabeledRows) -> None:
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        labeled = labeled_rows(y, self.unlabeled)
-        self.classes_, codes = coded_classes(self, y[labeled])
-        labels = np.full(len(y), UNLABELED, dtype=np.int64)
-        labels[labeled] = codes
-        weights = np.ones(len(y)) if row_weights is None else row_weights.copy()
-        counted = None if row_weights is None else row_weights[labeled]
-        weights[labeled] *= weights_by_class(self.class_weight, self.classes_, codes, counted)[codes]
-        rows = centre_rows(X, row_weights)
-        self.mean_ = rows.mean
-        return Data(rows, labels, weights, cost_matrix(self.cost, len(self.classes_)))
+        data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)
+        parameters = self.get_params(deep=False)
+        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share)
+        settings = make_settings(parameters, data.X, supervision)
+        self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        return super()._attributes(state) | classifier_attributes(state)
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
         return self._infer(X)[1]
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        rows, psi = self._infer(X)
-        scores = self._state.scores(rows, psi)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
-
-    def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        rows = Rows.centre(X, self.mean_)
-        return rows, infer_label_free(rows, self._state.params, self.n_jobs)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-
-def _attributes(state: State) -> dict[str, Any]:
-    return latent_attributes(state) | classifier_attributes(state)
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return self._state.scores(*self._infer(X))

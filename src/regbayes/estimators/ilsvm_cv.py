@@ -7,12 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
+from sklearn.base import _fit_context
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -37,7 +32,7 @@ LISTS = {  # parameter of ILSVMClassifier -> the list of its values; C goes down
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, ListSearch):
+class ILSVMClassifierCV(ListSearch):
     """iLSVM whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -184,10 +179,6 @@ class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             model, keep_frame(X, rows), labels, folds, metadata, records=records, on_result=on_result
         )
 
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
-        return self._best().transform(X)
-
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
         return self._best().decision_function(X)
@@ -195,3 +186,7 @@ class ILSVMClassifierCV(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
         return self._best().predict(X)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy, whatever ``scoring`` is."""
+        return self._best().score(X, y, sample_weight)

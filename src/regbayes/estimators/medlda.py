@@ -40,6 +40,10 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
     classes do, and stay distributions over words that can be read. X holds counts of words, as from
     ``CountVectorizer``.
 
+    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
+    ``burn_in``, ``price_rise``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
+    ``tol`` those of mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
+
     Parameters
     ----------
     n_components : int, default=40

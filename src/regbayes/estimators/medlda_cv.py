@@ -7,13 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    RegressorMixin,
-    TransformerMixin,
-    _fit_context,
-)
+from sklearn.base import _fit_context
 from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold, check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -33,7 +27,7 @@ from regbayes.estimators.search_records import FoldRecord
 LISTS = {"n_components": "n_components", "C": "Cs"}  # parameter of the estimators -> the list of its values
 
 
-class TopicSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
+class TopicSearch(ListSearch):
     """What the searches for classes and for numbers share."""
 
     _lists = LISTS
@@ -88,17 +82,17 @@ class TopicSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch)
         kind = StratifiedKFold if self._model is MedLDAClassifier and y.ndim == 1 else KFold
         return kind(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
 
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the share of each topic among the words of documents, shape (n_samples, n_components)."""
-        return self._best().transform(X)
-
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return classes, indicators of labels, or numbers, as y has them."""
         return self._best().predict(X)
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy, or R², whatever ``scoring`` is."""
+        return self._best().score(X, y, sample_weight)
+
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class MedLDAClassifierCV(ClassifierMixin, TopicSearch):
+class MedLDAClassifierCV(TopicSearch):
     """MedLDA for classes whose number of topics and C are chosen by cross-validation.
 
     Every combination of the listed values is tried on every fold, each fit from its own start, and the best is
@@ -106,8 +100,8 @@ class MedLDAClassifierCV(ClassifierMixin, TopicSearch):
 
     Parameters
     ----------
-    n_components : sequence of int, default=(10, 20, 40)
-        Numbers of topics; not fewer than classes, because each class has something of its own.
+    n_components : sequence of int, or int, default=(10, 20, 40)
+        Numbers of topics, or the one there is to be; not fewer than classes, because each has something of its own.
     Cs : sequence of float, default=(0.3, 1.0)
         Values of C.
     cv : int, splitter or iterable, default=None
@@ -152,11 +146,14 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
     """
 
     _model = MedLDAClassifier
-    _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MedLDAClassifier, LISTS)
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **list_constraints(MedLDAClassifier, LISTS),
+        "n_components": ["array-like", *MedLDAClassifier._parameter_constraints["n_components"]],
+    }
 
     def __init__(
         self,
-        n_components: Sequence[int] = (10, 20, 40),
+        n_components: Sequence[int] | int = (10, 20, 40),
         *,
         Cs: Sequence[float] = (0.3, 1.0),
         cv: Any = None,
@@ -217,7 +214,7 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class MedLDARegressorCV(RegressorMixin, TopicSearch):
+class MedLDARegressorCV(TopicSearch):
     """MedLDA for numbers whose number of topics and C are chosen by cross-validation.
 
     Every combination of the listed values is tried on every fold, each fit from its own start, and the best is
@@ -225,8 +222,8 @@ class MedLDARegressorCV(RegressorMixin, TopicSearch):
 
     Parameters
     ----------
-    n_components : sequence of int, default=(10, 20, 40)
-        Numbers of topics.
+    n_components : sequence of int, or int, default=(10, 20, 40)
+        Numbers of topics, or the one there is to be.
     Cs : sequence of float, default=(1.0, 3.0)
         Values of C.
     cv : int, splitter or iterable, default=None
@@ -254,11 +251,14 @@ n_splits_
     """
 
     _model = MedLDARegressor
-    _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MedLDARegressor, LISTS)
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **list_constraints(MedLDARegressor, LISTS),
+        "n_components": ["array-like", *MedLDARegressor._parameter_constraints["n_components"]],
+    }
 
     def __init__(
         self,
-        n_components: Sequence[int] = (10, 20, 40),
+        n_components: Sequence[int] | int = (10, 20, 40),
         *,
         Cs: Sequence[float] = (1.0, 3.0),
         cv: Any = None,

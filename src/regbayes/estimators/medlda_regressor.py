@@ -35,6 +35,8 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
 
     `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
 
+    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``epsilon`` and ``max_iter``.
+
     Parameters
     ----------
     n_components : int, default=40

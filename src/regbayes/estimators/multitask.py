@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-)
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
-from regbayes._types import Floats
-from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
-from regbayes.estimators._multitask import (
-    MULTITASK_CONSTRAINTS,
-    check_task_given,
-    check_tasks,
-    choose_sharing,
-    fit_data,
-    latent_attributes,
-    make_settings,
-    run_fit,
-    standardized,
-)
-from regbayes.estimators._tasks import in_order_of_tasks, known_codes, read_targets, take_weighted_rows
-from regbayes.estimators.metrics import task_accuracy
-from regbayes.models.mt_ilsvm.model import decision, features
+from regbayes._registry import persistable
+from regbayes.estimators._multitask import MULTITASK_CONSTRAINTS, LatentTasks
+from regbayes.estimators._task_bases import TaskClassifier
 
 
 @persistable(skip=("_skl_callbacks",))
-class MultiTaskILSVMClassifier(
-    Saveable,
-    CallbackSupportMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    ClassifierMixin,
-    BaseEstimator,
-):
+class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     """Multi-task infinite latent support vector machine: labels of many tasks from one shared set of features.
 
     A feature is a set of input columns, on or off for each, under an Indian buffet prior; all tasks see an example
@@ -52,7 +21,14 @@ class MultiTaskILSVMClassifier(
 
     Tasks are given in one of two ways. ``fit(X, Y)`` takes a matrix with a column per task and NaN where a label is
     missing: labels of one example, several outcomes. ``fit(X, y, task=ids)`` takes one label per row and the task that
-    it belongs to: one question asked in many groups. Columns of X are standardised inside.
+    it belongs to: one question asked in many groups. Rows without any label are welcome: they shape the features.
+    Columns of X are standardised inside.
+
+    Parameters to turn first: ``C``, ``n_components`` and ``include_inputs``, and ``task_sharing`` with ``task=``; then
+    ``temperature`` (0 to read the features) and ``generative_weight``. ``loss``, ``cost``, ``class_weight``,
+    ``fit_intercept`` and ``unlabeled`` are about labels; ``alpha``, ``noise_variance``, ``prior_variance`` and
+    ``margins`` about the model; ``unseen_tasks`` and ``scale_inputs`` about what is given; the rest about how it is
+    fitted.
 
     Parameters
     ----------
@@ -217,131 +193,3 @@ class MultiTaskILSVMClassifier(
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Learn features and the tasks' weights together.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows without any label are welcome: they shape the features.
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels, NaN or None where missing: a column per task, or with ``task`` one per row. A vector without
-            ``task`` is one task.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        data = fit_data(X, y, task, sample_weight)
-        X, y, task, weights = take_weighted_rows(X, y, task, sample_weight)
-        targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
-        sharing = choose_sharing(self.task_sharing, targets.layout)
-        check_tasks(targets, sharing, self.unseen_tasks)
-        labels = read_labels(targets)
-        targets, order = in_order_of_tasks(targets, len(X))
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order, weights)
-        weights = weights if weights is None or order is None else weights[order]
-        observations, outputs = observe_labels(targets, labels, self.class_weight, self.cost, weights)
-        self.tasks_, self._layout, self._outputs = targets.ids, targets.layout, outputs
-        self.classes_ = labels.common_classes
-        settings = make_settings(self.get_params(deep=False), sharing)
-        run_fit(
-            self,
-            centred,
-            (observations, outputs),
-            settings,
-            sample_weight=weights,
-            data=data,
-            attributes=latent_attributes,
-        )
-        return self
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components).
-
-        A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
-        does not depend on their number.
-        """
-        return features(self._checked(X), self._state)
-
-    def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
-        """Return scores: above zero for the second of two classes; a column for each of more.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-
-        Returns
-        -------
-        array of shape (n_samples, n_tasks) after ``fit(X, Y)``, or a list with an entry per task if some have more
-        than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
-        """
-        X = self._checked(X)
-        check_task_given(type(self).__name__, self._layout, task)
-        if self._layout == "ragged":
-            return self._ragged_scores(X, task)
-        return scores_of_tasks(decision(X, self._state), self._layout, self._outputs)
-
-    def _ragged_scores(self, X: Floats, task: ArrayLike | None) -> Floats:
-        codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
-        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
-        place = np.arange(n_outputs)
-        shared = -1 - self._outputs.groups[:n_outputs]  # a task that was not seen has the weights of its class's group
-        outputs = np.where(codes[:, None] >= 0, codes[:, None] * n_outputs + place, shared)
-        scores = decision(X, self._state, outputs)
-        return scores[:, 0] if n_outputs == 1 else scores
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        """
-        return labels_of_tasks(self.decision_function(X, task), self._layout, self.classes_)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels, missing ones left out of the average.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How much the labels of each row count.
-        """
-        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled, sample_weight=sample_weight)
-
-    def _checked(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return np.asarray((X - self.mean_) / self.scale_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.classifier_tags.multi_label = True
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)

@@ -8,13 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    RegressorMixin,
-    TransformerMixin,
-    _fit_context,
-)
+from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
@@ -39,7 +33,7 @@ LISTS = {  # parameter of the estimators -> the list of its values; C goes up al
 }
 
 
-class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
+class TaskSearch(ListSearch):
     """What the searches for labels and for numbers share."""
 
     _lists = LISTS
@@ -98,10 +92,6 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
         """Return the targets, and for each what must be seen in every training part."""
         raise NotImplementedError
 
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components)."""
-        return self._best().transform(X)
-
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise."""
         return self._best().predict(X, task)
@@ -114,7 +104,7 @@ class TaskSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ListSearch):
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class MultiTaskILSVMClassifierCV(ClassifierMixin, TaskSearch):
+class MultiTaskILSVMClassifierCV(TaskSearch):
     """MT-iLSVM for labels whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -172,7 +162,6 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMClassifier
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMClassifier, LISTS)
-    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,
@@ -239,7 +228,7 @@ prior_variance, max_iter, tol
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class MultiTaskILSVMRegressorCV(RegressorMixin, TaskSearch):
+class MultiTaskILSVMRegressorCV(TaskSearch):
     """MT-iLSVM for numbers whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -286,7 +275,6 @@ prior_variance, max_iter, tol
 
     _model = MultiTaskILSVMRegressor
     _parameter_constraints: ClassVar[dict[str, Any]] = list_constraints(MultiTaskILSVMRegressor, LISTS)
-    score = TaskSearch.score  # in the place of scikit-learn's, which knows no tasks
 
     def __init__(
         self,

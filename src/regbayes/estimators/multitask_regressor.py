@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, RegressorMixin, TransformerMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import Saveable, persistable
-from regbayes._types import Floats
+from regbayes._registry import persistable
 from regbayes.estimators._common import NOT_NEGATIVE
-from regbayes.estimators._multitask import (
-    MULTITASK_CONSTRAINTS,
-    check_task_given,
-    check_tasks,
-    choose_sharing,
-    fit_data,
-    latent_attributes,
-    make_settings,
-    run_fit,
-    standardized,
-)
-from regbayes.estimators._tasks import Targets, in_order_of_tasks, known_codes, read_targets, take_weighted_rows
-from regbayes.estimators.metrics import explained_variance_pooled
-from regbayes.margins.targets import observe_numbers
-from regbayes.models.mt_ilsvm.model import State, decision, features
+from regbayes.estimators._multitask import MULTITASK_CONSTRAINTS, LatentTasks
+from regbayes.estimators._task_bases import TaskRegressor
+from regbayes.estimators._tasks import Layout
+from regbayes.models.mt_ilsvm.model import State
 
 
 @persistable(skip=("_skl_callbacks",))
-class MultiTaskILSVMRegressor(
-    Saveable,
-    CallbackSupportMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    RegressorMixin,
-    BaseEstimator,
-):
+class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     """Multi-task infinite latent support vector regression: numbers of many tasks from one shared set of features.
 
     `MultiTaskILSVMClassifier` says what the features are and how tasks are given. Targets are centred and scaled
     inside, because weights, intercepts among them, have a standard normal prior.
+
+    Parameters to turn first: those of the classifier; then ``epsilon``, and ``scale_targets`` where tasks with
+    ``task=`` have different units.
 
     Parameters
     ----------
@@ -164,139 +143,22 @@ class MultiTaskILSVMRegressor(
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Learn features and the tasks' weights together.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows without any target are welcome: they shape the features.
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Numbers, NaN where missing: a column per task, or with ``task`` one per row. A vector without ``task`` is
-            one task.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
-
-        Returns
-        -------
-        self
-        """
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        data = fit_data(X, y, task, sample_weight)
-        X, y, task, weights = take_weighted_rows(X, y, task, sample_weight)
-        targets = read_targets(y, task, X, numeric=True)
-        sharing = choose_sharing(self.task_sharing, targets.layout)
-        check_tasks(targets, sharing, self.unseen_tasks)
-        targets, order = in_order_of_tasks(targets, len(X))
-        centred, self.mean_, self.scale_ = standardized(X, self.scale_inputs, order, weights)
-        weights = weights if weights is None or order is None else weights[order]
-        self.target_mean_, self.target_scale_ = self._target_units(targets, weights)
-        values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
-        self.tasks_, self._layout = targets.ids, targets.layout
-        run_fit(
-            self,
-            centred,
-            observe_numbers(targets.rows, targets.tasks, values, len(targets.ids)),
-            make_settings(self.get_params(deep=False), sharing, float(self.epsilon)),
-            sample_weight=weights,
-            data=data,
-            attributes=self._attributes,
-        )
-        return self
-
-    def _target_units(self, targets: Targets, weights: Floats | None) -> tuple[Floats, Floats]:
-        """Return the mean and the scale of each task's targets, of rows that may have weights."""
-        n_tasks = len(targets.ids)
-        chosen = self.scale_targets
+    def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
+        chosen: Any = self.scale_targets
         if chosen == "auto" or chosen is True:
-            chosen = "pooled" if targets.layout == "ragged" else "task"
-        if not chosen:
-            return np.zeros(n_tasks), np.ones(n_tasks)
-        counted = None if weights is None else weights[targets.rows]
-        if chosen == "pooled":
-            _, mean, scale = standardized(targets.values[:, None], scaled=True, sample_weight=counted)
-            return np.repeat(mean, n_tasks), np.repeat(scale, n_tasks)
-        if self.unseen_tasks == "shared":
+            chosen = super()._target_units(layout)
+        if chosen == "task" and self.unseen_tasks == "shared":
             raise ValueError(
                 "unseen_tasks='shared' needs targets in one unit: set scale_targets='pooled', or False if they are "
                 "scaled already"
             )
-        by_task = np.split(np.argsort(targets.tasks, kind="stable"), np.cumsum(targets.counts)[:-1])
-        units = [
-            standardized(targets.values[here, None], True, sample_weight=None if counted is None else counted[here])[1:]
-            for here in by_task
-        ]
-        means, scales = np.array(units)[:, :, 0].T
-        return means, scales
+        return chosen or None
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Fitted attributes, with weights in the targets' units."""
-        found = latent_attributes(state)
+        found = super()._attributes(state)
         for name in ("coef_", "coef_inputs_"):
             if name in found:
                 found[name] = found[name] * self.target_scale_[:, None]
         found["intercept_"] = found["intercept_"] * self.target_scale_ + self.target_mean_
         return found
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components).
-
-        A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
-        does not depend on their number.
-        """
-        return features(self._checked(X), self._state)
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        """
-        X = self._checked(X)
-        check_task_given(type(self).__name__, self._layout, task)
-        if self._layout == "ragged":
-            codes = known_codes(self.tasks_, task, len(X), allow_unseen=self.unseen_tasks == "shared")
-            # -1, a task that was not seen, is also how the model calls the weights that tasks share.
-            return decision(X, self._state, codes) * self.target_scale_[codes] + self.target_mean_[codes]
-        found = decision(X, self._state) * self.target_scale_ + self.target_mean_
-        return found[:, 0] if self._layout == "single" else found
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Targets, missing ones left out.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How much the targets of each row count.
-        """
-        return explained_variance_pooled(y, self.predict(X, task), sample_weight=sample_weight)
-
-    def _checked(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self, "components_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return np.asarray((X - self.mean_) / self.scale_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)

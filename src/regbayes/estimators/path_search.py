@@ -56,6 +56,7 @@ def copy_tags(tags: Any, model: Any) -> Any:
     inner = get_tags(model)
     tags.estimator_type = inner.estimator_type
     tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+    tags.transformer_tags = inner.transformer_tags
     tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
     return tags
 
@@ -432,6 +433,11 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     def transform(self, X: Any) -> Any:
         """Return the features of the best estimator."""
         return self._best().transform(X)
+
+    @available_if(best_has("transform"))
+    def fit_transform(self, X: Any, y: Any = None, **given: Any) -> Any:
+        """Search, and return the features of the same rows."""
+        return self.fit(X, y, **given).transform(X)
 
     @available_if(best_has("score"))
     def score(self, X: Any, y: Any = None, **metadata: Any) -> float:

@@ -33,6 +33,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
     The best threshold of a sample jumps with a few examples of a rare label, so it is an average over resamples.
     scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label.
 
+    Parameters to turn first: ``scoring``, and ``thresholds`` where labels have few examples.
+
     Parameters
     ----------
     estimator : classifier

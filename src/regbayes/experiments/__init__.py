@@ -24,6 +24,12 @@ EXPERIMENTS = {
     "training-size": ("training_size", "TrainingSize"),
     "features": ("features", "Features"),
     "mmh-k": ("mmh_k", "HarmoniumSize"),
+    "table2-k": ("few_features", "LabelFeatures"),
+    "school-k": ("few_features", "SchoolFeatures"),
+    "inputs": ("inputs", "Inputs"),
+    "temperature": ("temperature", "Temperature"),
+    "feature-count": ("feature_count", "FeatureCount"),
+    "landmine": ("landmine", "Landmine"),
 }
 """Module and class of each experiment, imported when it is run."""
 

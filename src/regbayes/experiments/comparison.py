@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.figures import draw_table
 from regbayes.experiments.protocol import Block, Experiment, Line, Measurement, Metric
@@ -109,3 +111,24 @@ class Comparison(Experiment):
 
     def _dataset(self, cell: Cell) -> Dataset:
         return next(dataset for dataset in self.datasets() if dataset.name == cell.dataset)
+
+
+def paired(
+    records: Sequence[Record], one: str, other: str, metric: Metric, dataset: str, setting: str = ""
+) -> list[str]:
+    """Say by how much one system is ahead of another with the same seeds, with the standard error of the mean."""
+    found: dict[str, dict[int, float]] = {one: {}, other: {}}
+    for record in records:
+        cell = record.cell
+        if cell.row in found and (cell.dataset, cell.setting) == (dataset, setting) and metric.key in record.values:
+            found[cell.row][cell.seed] = record.values[metric.key]
+    common = sorted(set(found[one]) & set(found[other]))
+    if len(common) < 2:
+        return []
+    ahead = 100 * np.array([found[one][seed] - found[other][seed] for seed in common])
+    error = ahead.std(ddof=1) / np.sqrt(len(ahead))
+    where = f"{dataset}, {setting}" if setting else dataset
+    return [
+        f"{where}: {one} less {other}, paired on {len(common)} seeds: {ahead.mean():+.2f} ± {error:.2f} points of "
+        f"{metric.label} (mean ± standard error)."
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,13 @@ import numpy as np
 from regbayes.estimators._common import one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
-from regbayes.experiments.figures import COLORS, PEER, new_figure, save, tidy
 from regbayes.experiments.measure import measured
-from regbayes.experiments.protocol import Block, Line, Measurement
+from regbayes.experiments.protocol import Measurement
 from regbayes.experiments.registry import Context, System, grid, named, peers
-from regbayes.experiments.store import Cell, Record
+from regbayes.experiments.store import Cell
+from regbayes.experiments.sweep import SizeSweep
 from regbayes.experiments.table1 import Table1
-from regbayes.experiments.tables import by_line, summarize
 
-SIZES = (5, 10, 20, 40, 60, 80, 100)
-QUICK_SIZES = (5, 20)
 SETTLED_AT = 20  # the number of features at which the settings of a system are chosen that keeps them for all
 
 
@@ -55,7 +51,6 @@ SWEPT = (
 )
 KEEPING = (ORIGINAL.name,)  # the settings for all numbers of features
 HARMONIUMS = (ORIGINAL.name, WEIGHTED.name, "EFH+SVM")
-LINES = dict(zip((system.name for system in SWEPT), (c for c in COLORS if c != PEER), strict=False))
 
 
 def _of_size(system: System, size: int) -> System:
@@ -66,18 +61,18 @@ def _of_size(system: System, size: int) -> System:
     return replace(system, grid=fixed[0], quick_grid=fixed[1])
 
 
-class HarmoniumSize(Table1):
+class HarmoniumSize(SizeSweep, Table1):
     """Figure 3 of the paper: MMH with different numbers of latent features; others with as many beside it."""
 
     name = "mmh-k"
     title = "Figure 3: accuracy against the number of latent features"
     default_seeds = 3
+    sizes = (5, 10, 20, 40, 60, 80, 100)
+    quick_sizes = (5, 20)
+    swept = SWEPT
     systems = (*SWEPT, *peers(systems.MULTIWAY))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Numbers of features."""
-        return QUICK_SIZES if self.quick else SIZES
+    joint_and_two_stage = ("iLSVM", "IBP+SVM")
+    level = "LinearSVC"
 
     def protocol(self) -> Sequence[str]:
         """What is done, and what is missing."""
@@ -96,47 +91,20 @@ class HarmoniumSize(Table1):
             text.append(f"{' and '.join(s.name for s in lacking)} cannot be run here: this experiment needs {names}.")
         return text
 
-    def blocks(self) -> Sequence[Block]:
-        """One table for each data set."""
-        found = []
-        for dataset in self.datasets():
-            lines = [
-                Line(system.name, setting, missing=system.missing, group=system.group)
-                for system in self.systems
-                for setting in self._settings(system)
-            ]
-            found.append(Block(dataset.name, dataset.description, (), tuple(lines)))
-        return found
-
-    def _settings(self, system: System) -> list[str]:
-        return [f"K = {size}" for size in self.sizes] if system in SWEPT else [""]
-
-    def cells(self, n_seeds: int) -> Sequence[Cell]:
-        """All sizes, seed by seed."""
-        return [
-            Cell(cell.dataset, cell.row, setting, cell.seed)
-            for cell in super().cells(n_seeds)
-            for setting in self._settings(named(self.systems, cell.row))
-        ]
-
-    def _at(self, cell: Cell) -> tuple[System, int]:
-        """Return the system of a cell and its number of features."""
-        system = named(self.systems, cell.row)
-        if system not in SWEPT:
-            return system, self.n_components
-        size = int(cell.setting.rpartition(" ")[2])
+    def at(self, cell: Cell) -> tuple[System, int]:
+        """Harmoniums take the number of features as a setting."""
+        system, size = super().at(cell)
         return _of_size(system, size), size
 
     def facts(self, cell: Cell) -> Mapping[str, Any]:
-        """The data and the estimators with all their settings."""
-        system, size = self._at(cell)
-        found = {"data": self._dataset(cell).digest, "n_folds": self.n_folds} | system.facts(self.quick, size)
-        return found | {"settled_at": SETTLED_AT} if cell.row in KEEPING else found
+        """As in any sweep, and where settings that are kept are chosen."""
+        found = super().facts(cell)
+        return {**found, "settled_at": SETTLED_AT} if cell.row in KEEPING else found
 
     def evaluate(self, cell: Cell) -> Measurement:
         """Choose the other settings in the training part, refit, score the test part once."""
         train, test = self.parts(self._dataset(cell), cell.seed)
-        system, size = self._at(cell)
+        system, size = self.at(cell)
         context = Context(cell.seed, size, train.X.shape[1])
         seconds = 0.0
         if cell.row in KEEPING and len(system.settings(self.quick)) > 1:
@@ -156,38 +124,6 @@ class HarmoniumSize(Table1):
             outputs = tuning.out_of_fold(partial(system.estimator, context, settings), train, parts, self.task)
             scores.append(self.task.choose_by(train, outputs))
         best = int(np.argmax(scores))
-        kept, _ = self._at(cell)
+        kept, _ = self.at(cell)
         chosen = (kept.settings(self.quick)[best],)
         return replace(kept, grid=chosen, quick_grid=chosen)
-
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw accuracy and F1 against K."""
-        groups = by_line(records)
-        datasets = [d for d in self.datasets() if any(key[0] == d.name for key in groups)]
-        figure = new_figure(9.0, 1.0 + 3.0 * len(datasets))
-        axes = figure.subplots(len(datasets), 2, squeeze=False)
-        for row, dataset in zip(axes, datasets, strict=True):
-            for ax, metric in zip(row, self.metrics[:2], strict=True):
-                for name, color in LINES.items():
-                    found = {s: groups.get((dataset.name, name, f"K = {s}")) for s in self.sizes}
-                    known = {size: summarize(some) for size, some in found.items() if some}
-                    means = [s.mean[metric.key] for s in known.values()]
-                    spread = [s.std.get(metric.key, 0.0) for s in known.values()]
-                    if known:
-                        ax.errorbar(list(known), means, spread, color=color, marker="o", markersize=4, capsize=2)
-                peer = groups.get((dataset.name, "LinearSVC", ""))
-                if peer:
-                    ax.axhline(summarize(peer).mean[metric.key], color=PEER, linestyle="--")
-                ax.set(xlabel="latent features K", ylabel=metric.label)
-                ax.set_title(dataset.name, loc="left", fontsize="medium")
-                tidy(ax)
-        _explain(figure, {record.cell.row for record in records})
-        return [save(figure, folder / f"{self.stem}.png")]
-
-
-def _explain(figure: Any, rows: set[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=color, marker="o", label=name) for name, color in LINES.items() if name in rows]
-    handles.append(Line2D([], [], color=PEER, linestyle="--", label="LinearSVC on all inputs"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")

@@ -1,4 +1,4 @@
-"""Regressors for rows of many tasks, made of scikit-learn's: what a user would try before a multi-task model.
+"""Predictors for rows of many tasks, made of scikit-learn's: what a user would try before a multi-task model.
 
 All are called as the package's own multi-task models are: ``fit(X, y, task=...)`` and ``predict(X, task=...)``.
 """
@@ -9,50 +9,71 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.utils.metaestimators import available_if
 
 from regbayes._types import Floats
 
+How = Literal["ignore", "columns", "separate", "deviations"]
+
 
 class TaskAdapter(RegressorMixin, BaseEstimator):
-    """A regressor of scikit-learn on standardised rows of many tasks.
+    """A regressor, or a classifier of two classes, of scikit-learn on standardised rows of many tasks.
 
     Parameters
     ----------
-    estimator : regressor
-    how : {"ignore", "columns", "separate"}
-        Whether it sees nothing of the tasks, a 0/1 column for each, or is fitted to each by itself.
+    estimator : regressor or classifier
+    how : {"ignore", "columns", "separate", "deviations"}
+        Whether it sees nothing of the tasks, a 0/1 column for each, is fitted to each by itself, or sees the inputs and
+        a constant once more in columns of the row's own task, so that each task deviates from common weights.
+    deviation : float, default=1.0
+        Factor of the columns of a task's own: the smaller, the more a deviation costs.
     """
 
-    def __init__(self, estimator: Any, how: Literal["ignore", "columns", "separate"] = "ignore") -> None:
+    def __init__(self, estimator: Any, how: How = "ignore", deviation: float = 1.0) -> None:
         self.estimator = estimator
         self.how = how
+        self.deviation = deviation
 
-    def fit(self, X: Floats, y: Floats, task: NDArray[Any]) -> Self:
-        """Fit one regressor, or one for each task."""
+    def fit(self, X: Floats, y: NDArray[Any], task: NDArray[Any]) -> Self:
+        """Fit one predictor, or one for each task."""
         self.scaler_ = StandardScaler().fit(X)
         rows = self.scaler_.transform(X)
         if self.how == "separate":
             self.by_task_ = {t: clone(self.estimator).fit(rows[task == t], y[task == t]) for t in np.unique(task)}
             return self
-        if self.how == "columns":
-            self.encoder_ = OneHotEncoder(sparse_output=False).fit(task[:, None])
+        self.encoder_ = OneHotEncoder(sparse_output=self.how == "deviations").fit(task[:, None])
         self.estimator_ = clone(self.estimator).fit(self._with_columns(rows, task), y)
         return self
 
-    def predict(self, X: Floats, task: NDArray[Any]) -> Floats:
+    def predict(self, X: Floats, task: NDArray[Any]) -> NDArray[Any]:
         """Predict rows of known tasks."""
+        return self._ask("predict", X, task)
+
+    @available_if(lambda self: hasattr(self.estimator, "decision_function"))
+    def decision_function(self, X: Floats, task: NDArray[Any]) -> Floats:
+        """Return the scores of rows of known tasks, above zero for the second class."""
+        return self._ask("decision_function", X, task)
+
+    def _ask(self, method: str, X: Floats, task: NDArray[Any]) -> Any:
         rows = self.scaler_.transform(X)
         if self.how != "separate":
-            return np.asarray(self.estimator_.predict(self._with_columns(rows, task)))
+            return getattr(self.estimator_, method)(self._with_columns(rows, task))
         out = np.empty(len(rows))
         for t in np.unique(task):
-            out[task == t] = self.by_task_[t].predict(rows[task == t])
+            out[task == t] = getattr(self.by_task_[t], method)(rows[task == t])
         return out
 
-    def _with_columns(self, rows: Floats, task: NDArray[Any]) -> Floats:
-        return np.hstack([rows, self.encoder_.transform(task[:, None])]) if self.how == "columns" else rows
+    def _with_columns(self, rows: Floats, task: NDArray[Any]) -> Any:
+        if self.how == "ignore":
+            return rows
+        member = self.encoder_.transform(task[:, None])
+        if self.how == "columns":
+            return np.hstack([rows, member])
+        own = [member.multiply(column[:, None]) for column in (*rows.T, np.ones(len(rows)))]
+        return hstack([csr_array(rows), *(self.deviation * block for block in own)], format="csr")
 
 
 class RangeScaled(RegressorMixin, BaseEstimator):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from regbayes.experiments import data, systems, tuning
-from regbayes.experiments.comparison import FEATURES, Comparison, Paper
+from regbayes.experiments.comparison import FEATURES, Comparison, Paper, paired
 from regbayes.experiments.data import Dataset, Sample
 from regbayes.experiments.protocol import Metric
 from regbayes.experiments.store import Record
@@ -96,18 +94,6 @@ class School(Comparison):
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
         """The paired differences that decide which of two systems is ahead on these splits."""
-        return paired(records, "MT-iLSVM", REFERENCE) + paired(records, "MT-iLSVM^f", REFERENCE)
-
-
-def paired(records: Sequence[Record], one: str, other: str) -> list[str]:
-    """Say by how much one system is ahead of another on the same splits, with the standard error of the mean."""
-    values = {name: {r.cell.seed: r.values["pooled"] for r in records if r.cell.row == name} for name in (one, other)}
-    common = sorted(set(values[one]) & set(values[other]))
-    if len(common) < 2:
-        return []
-    ahead = 100 * np.array([values[one][seed] - values[other][seed] for seed in common])
-    error = ahead.std(ddof=1) / np.sqrt(len(ahead))
-    return [
-        f"{one} less {other}, paired on {len(common)} splits: {ahead.mean():+.2f} ± {error:.2f} points of pooled "
-        "explained variance (mean ± standard error)."
-    ]
+        names = [dataset.name for dataset in self.datasets()]
+        ours = ("MT-iLSVM", "MT-iLSVM^f")
+        return [line for name in names for one in ours for line in paired(records, one, REFERENCE, POOLED, name)]

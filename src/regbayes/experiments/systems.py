@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -115,7 +116,7 @@ MULTIWAY: tuple[System, ...] = (
     System(
         "IBP+SVM",
         _ibp_svm,
-        # Learned cold, inferred warm: docs/notes/ilsvm.md has what else was tried.
+        # Learned cold, inferred warm: docs/development/notes/ilsvm.md has what else was tried.
         grid(temperature=(0.003, 0.01), transform_temperature=(0.3, 1.0), C=(0.1, 1.0)),
         grid(transform_temperature=(0.3, 1.0), C=(0.1,)),
     ),
@@ -165,6 +166,20 @@ MT_CS = (0.003, 0.01, 0.03, 0.1)
 MT_QUICK = (0.01, 0.03)
 
 
+def _mt_behind_kernels(
+    context: Context, width: float, n_components: int, n_landmarks: int = 1500, **settings: Any
+) -> Any:
+    """The map has a scale of its own, so its columns are not scaled again; a landmark for every training row, if few.
+
+    It is fitted inside the folds: a landmark is like itself, and has larger features than a new row.
+    """
+    kernel = Nystroem(gamma=width / context.n_inputs, n_components=n_landmarks, random_state=0)
+    model = MultiTaskILSVMClassifier(
+        n_components, scale_inputs=False, include_inputs=True, random_state=context.seed, **settings
+    )
+    return make_pipeline(StandardScaler(), kernel, model)
+
+
 def _predictor_subspace(context: Context, **settings: Any) -> Any:
     return PredictorSubspaceClassifier(context.n_components, random_state=context.seed, **settings)
 
@@ -175,6 +190,17 @@ def _task_clusters(context: Context, **settings: Any) -> Any:
 
 def _per_label(model: Callable[..., Any]) -> Callable[..., Any]:
     return lambda context, **settings: OneVsRestClassifier(model(context, **settings))
+
+
+def _pca_svc(context: Context, share: float, C: float) -> Any:
+    """As many components as have that share of the variance of the inputs."""
+    return make_pipeline(StandardScaler(), PCA(share), LinearSVC(C=C, max_iter=5000, random_state=context.seed))
+
+
+def _extra_trees(context: Context, min_samples_leaf: int, max_features: float, n_estimators: int = 300) -> Any:
+    return ExtraTreesClassifier(
+        n_estimators, min_samples_leaf=min_samples_leaf, max_features=max_features, random_state=context.seed
+    )
 
 
 MULTILABEL: tuple[System, ...] = (
@@ -221,6 +247,12 @@ MULTILABEL: tuple[System, ...] = (
         grid(C=MT_CS, margins=("posterior",)),
         grid(C=(0.01,), margins=("posterior",), max_iter=(20,)),
     ),
+    System(
+        "MT-iLSVM^f behind an RBF map",
+        _mt_behind_kernels,
+        grid(width=(1.0, 2.0), n_components=(20,), C=(0.01, 0.03, 0.1), temperature=(0.01, 0.03)),
+        grid(width=(1.0,), n_components=(10,), n_landmarks=(100,), C=(0.03,)),
+    ),
     System("majority", lambda _: DummyClassifier(strategy="most_frequent"), group=PEERS, random=False),
     System(
         "ASO",
@@ -246,6 +278,21 @@ MULTILABEL: tuple[System, ...] = (
         grid(min_samples_leaf=(1, 2, 5)),
         grid(min_samples_leaf=(2,), n_estimators=(50,)),
         PEERS,
+    ),
+    System(
+        "extra trees",
+        _extra_trees,
+        grid(min_samples_leaf=(1, 3), max_features=(0.1, 0.3)),
+        grid(min_samples_leaf=(3,), max_features=(0.3,), n_estimators=(50,)),
+        PEERS,
+    ),
+    System(
+        "PCA + LinearSVC",
+        _per_label(_pca_svc),
+        grid(share=(0.8, 0.9, 0.95), C=(0.001, 0.003, 0.01, 0.03, 0.1)),
+        grid(share=(0.9,), C=(0.01,)),
+        PEERS,
+        random=False,
     ),
 )
 
@@ -306,7 +353,7 @@ RAGGED: tuple[System, ...] = (
     System(
         "MTRL",
         _relations,
-        # Values around those that are best in training folds: docs/notes/baselines.md.
+        # Values around those that are best in training folds: docs/development/notes/baselines.md.
         grid(relation_alpha=(400.0, 700.0, 1000.0, 1500.0), intercept_scaling=(1.0, 3.0))
         + grid(ranged=(True,), relation_alpha=(50.0, 75.0, 100.0, 150.0, 220.0), intercept_scaling=(0.4, 1.0)),
         grid(relation_alpha=(300.0,)) + grid(ranged=(True,), relation_alpha=(50.0,)),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from regbayes.experiments import systems, tuning
+from regbayes.experiments import systems
 from regbayes.experiments.data import Sample
 from regbayes.experiments.figures import COLORS, new_figure, save, tidy
-from regbayes.experiments.protocol import Block, Line, Measurement, Metric
-from regbayes.experiments.registry import Context, named, peers
+from regbayes.experiments.protocol import Metric
+from regbayes.experiments.registry import System, named, peers
 from regbayes.experiments.school import POOLED, REFERENCE, WITHIN, School
 from regbayes.experiments.store import Cell, Record
+from regbayes.experiments.sweep import Sweep
 from regbayes.experiments.tables import by_line, summarize
 
 SHARES = (50, 60, 70, 80, 90, 100)
@@ -23,7 +24,7 @@ ROWS = ("MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL")
 DRAWN = (*ROWS, "one ridge for all", REFERENCE)
 
 
-class TrainingSize(School):
+class TrainingSize(Sweep, School):
     """Figure 9 of the paper: the first 50 to 100 % of each training part."""
 
     name = "training-size"
@@ -47,35 +48,13 @@ class TrainingSize(School):
             "training data are enough for the state of the art. It has a figure and no numbers.",
         )
 
-    def blocks(self) -> Sequence[Block]:
-        """One table, all sizes of a system together."""
-        (dataset,) = self.datasets()
-        lines = tuple(
-            Line(system.name, _setting(share), missing=system.missing, group=system.group)
-            for system in self.systems
-            for share in self.shares
-        )
-        return [Block(dataset.name, dataset.description, (), lines)]
+    def values(self, system: System) -> Sequence[str]:
+        """All systems at all sizes."""
+        return [_setting(share) for share in self.shares]
 
-    def cells(self, n_seeds: int) -> Sequence[Cell]:
-        """All sizes and systems, seed by seed."""
-        return [
-            Cell(cell.dataset, cell.row, _setting(share), cell.seed)
-            for cell in super().cells(n_seeds)
-            for share in self.shares
-        ]
-
-    def facts(self, cell: Cell) -> Mapping[str, Any]:
-        """As in the table, and the order of the training rows, which the split gives."""
-        return dict(super().facts(cell)) | {"share": cell.setting}
-
-    def evaluate(self, cell: Cell) -> Measurement:
-        """Use the first rows of the training part only."""
-        train, test = self.parts(self._dataset(cell), cell.seed)
-        part = first_share(train, _share(cell.setting))
-        context = Context(cell.seed, self.n_components, train.X.shape[1])
-        system = named(self.systems, cell.row)
-        return tuning.evaluate(system, part, test, context, self.task, quick=self.quick, n_folds=self.n_folds)
+    def training_rows(self, cell: Cell, train: Sample) -> Sample:
+        """The first of them."""
+        return first_share(train, _share(cell.setting))
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
         """Draw explained variance and time against the size."""

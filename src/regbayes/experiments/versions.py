@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-MODELS = ("kernels", "engine", "framework", "priors", "models", "estimators", "baselines")
+MODELS = ("kernels", "engine", "framework", "margins", "joint", "priors", "models", "estimators", "baselines")
 PROTOCOL = ("tuning.py", "data.py", "peers.py", "variants.py")
 
 

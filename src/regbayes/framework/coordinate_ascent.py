@@ -257,7 +257,8 @@ class SimplexAscent:
             penalty=0.0,
         )
         omega = _feasible_simplexes(form, labels, warm_start)
-        classes = np.tile(np.arange(n_classes, dtype=np.int16), (n_rows, 1))
+        classes = np.empty((n_rows, n_classes), dtype=np.int16)
+        classes[:] = np.arange(n_classes, dtype=np.int16)
         in_play = np.full(n_rows, n_classes, dtype=np.int16)
         self.n_rows = n_rows
         self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
@@ -269,7 +270,7 @@ class SimplexAscent:
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
-        return rows[self.state.n_answers[rows] > 0]
+        return rows[self.state.n_in_play[rows] > 0]
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""
@@ -335,6 +336,8 @@ class BoxAscent:
 
     def expected_weights(self) -> Floats:
         """Return the posterior means of the tasks' weights, those they share included."""
+        if self.rows.sharing == 0.0:
+            return self.state.weights
         return self.state.weights + (self.rows.sharing * self.common())[self.rows.group]
 
     def replace_dual(self, dual: Floats) -> None:
@@ -345,8 +348,12 @@ class BoxAscent:
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""
-        weights, common = self.state.weights, self.common()
-        return float(np.vdot(weights, weights) + self.rows.sharing * np.vdot(common, common))
+        weights = self.state.weights
+        norm = float(np.vdot(weights, weights))
+        if self.rows.sharing == 0.0:
+            return norm
+        common = self.common()
+        return norm + self.rows.sharing * float(np.vdot(common, common))
 
     def certificate(self) -> tuple[float, float]:
         """Return the primal objective and the duality gap."""
@@ -373,21 +380,23 @@ def sum_by_group(weights: Floats, group: Indices) -> Floats:
 
 def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats | None) -> Floats:
     """Return multipliers that meet the constraints: the warm start, scaled, or all weight on the true class."""
-    at_truth = np.zeros((labels.size, form.linear.shape[1]))
+    shape = labels.size, form.linear.shape[1]
     is_fixed = np.isfinite(form.total)
-    at_truth[is_fixed, labels[is_fixed]] = form.total[is_fixed]
     if warm_start is None:
-        return at_truth
-    if warm_start.shape != at_truth.shape:
-        raise ValueError(f"warm_start must have shape {at_truth.shape}; got {warm_start.shape}")
+        omega = np.zeros(shape)
+        omega[is_fixed, labels[is_fixed]] = form.total[is_fixed]
+        return omega
+    if warm_start.shape != shape:
+        raise ValueError(f"warm_start must have shape {shape}; got {warm_start.shape}")
     omega = np.maximum(warm_start, 0.0)
-    omega[~is_fixed, labels[~is_fixed]] = 0.0
-    omega[np.isinf(form.ridge)] = 0.0
+    if not is_fixed.all():
+        omega[~is_fixed, labels[~is_fixed]] = 0.0
+        omega[np.isinf(form.ridge)] = 0.0
     sums = omega.sum(axis=1)
-    fits = is_fixed & (sums > 0.0)
-    off = fits & (np.abs(sums - form.total) > 1e-12 * form.total)
-    omega[off] *= (form.total[off] / sums[off])[:, None]
-    omega[is_fixed & ~fits] = at_truth[is_fixed & ~fits]
+    off = np.flatnonzero(is_fixed & (np.abs(sums - form.total) > 1e-12 * form.total))
+    if off.size:
+        omega[off] = np.where(sums[off, None] > 0.0, omega[off], np.eye(form.n_classes)[labels[off]])
+        omega[off] *= (form.total[off] / np.where(sums[off] > 0.0, sums[off], 1.0))[:, None]
     return omega
 
 

@@ -23,8 +23,8 @@ from regbayes.engine import Status, StepResult
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
-from regbayes.joint.quasi_newton import Moves
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
+from regbayes.joint.quasi_newton import History
+from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance, ToleranceSchedule
 
 Block = TypeVar("Block")
 
@@ -33,7 +33,7 @@ Block = TypeVar("Block")
 class DescentOptions:
     """How to descend. Everything is a number."""
 
-    tolerance: ToleranceSchedule  # of the head
+    tolerance: ToleranceSchedule = DEFAULT_SCHEDULE  # of the head
     max_trials: int = 10  # lengths that a line search tries
     memory: int = quasi_newton.MEMORY  # pairs that L-BFGS remembers
     blocks_every: int = 0  # steps between updates in closed form; 0: never
@@ -109,7 +109,7 @@ class Search(Generic[Params, Stats]):
     at: Evaluation[Params, Stats]
     gradient: Reals
     tolerance: Tolerance  # to which the head is solved next
-    moves: Moves = ()  # (change of position, change of gradient)
+    history: History = ()  # (change of position, change of gradient)
     n_steps: int = 0
 
 
@@ -187,8 +187,8 @@ def step(
         if found is not None:
             break
         tighter = None if search.at.head is None else search.tolerance.tighten()
-        if search.moves:
-            search = replace(search, moves=())
+        if search.history:
+            search = replace(search, history=())
         elif tighter is not None:
             search = _tighten(problem, search, tighter)
         else:
@@ -199,12 +199,12 @@ def step(
     slope = gradient(problem, at, inferred)
     del inferred, found  # the largest arrays there are
     change = model.position(at.params) - model.position(search.at.params)
-    moves = quasi_newton.remember(search.moves, change, slope - search.gradient, options.memory)
+    history = quasi_newton.update_history(search.history, change, slope - search.gradient, options.memory)
     gained = search.at.objective - at.objective
     tolerance = search.tolerance
     if at.head is not None:  # gaps shall not hide what is gained
         tolerance = options.tolerance.after(tolerance, gained, at.head.value, at.head.gap)
-    after = Search(at, slope, tolerance, moves, search.n_steps + 1)
+    after = Search(at, slope, tolerance, history, search.n_steps + 1)
     due = options.blocks_every > 0 and after.n_steps % options.blocks_every == 0
     if due or gained <= options.blocks_below:
         after = _update_blocks(problem, after)
@@ -218,7 +218,7 @@ def _line_search(
     model, at = problem.model, search.at
     position = model.position(at.params)
     direction = quasi_newton.direction(
-        search.gradient, search.moves, model.first_length(at.params), model.precondition(at.params, at.stats)
+        search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
     )
     slope, length = float(np.vdot(search.gradient, direction)), 1.0
     for _ in range(problem.options.max_trials if slope < 0 else 0):

@@ -7,13 +7,14 @@ a step. The caller owns the points; these functions see arrays and numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from regbayes._types import Reals
 
-Moves = tuple[tuple[Reals, Reals], ...]
+History = tuple[tuple[Reals, Reals], ...]
 
 MEMORY = 10  # pairs that are kept
 ARMIJO = 1e-4
@@ -36,45 +37,45 @@ def dot(a: Reals, b: Reals) -> float:
     return float(np.vdot(a, b))
 
 
-def remember(moves: Moves, move: Reals, change: Reals, memory: int = MEMORY) -> Moves:
+def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:
     """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
     curved = dot(move, change) > CURVED * float(np.linalg.norm(move)) * float(np.linalg.norm(change))
-    return (*moves, (move, change))[-memory:] if curved else moves
+    return (*history, (move, change))[-memory:] if curved else history
 
 
 def direction(
     gradient: Reals,
-    moves: Sequence[tuple[Reals, Reals]],
+    history: Sequence[tuple[Reals, Reals]],
     first_length: float | None = None,
     precondition: Callable[[Reals], Reals] | None = None,
 ) -> Reals:
-    """Return minus the gradient times the inverse curvature that moves suggest (Nocedal and Wright, algorithm 7.4).
+    """Return minus the gradient times the inverse curvature that history suggest (Nocedal and Wright, algorithm 7.4).
 
     Parameters
     ----------
     gradient : array
-    moves : sequence of (move, change of the gradient)
+    history : sequence of (move, change of the gradient)
         The oldest first, from `remember`.
     first_length : float, default=None
-        Length of the direction where there are no moves. By default it is that of the preconditioned gradient.
+        Length of the direction where there are no history. By default it is that of the preconditioned gradient.
     precondition : callable, default=None
         First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
-        and positive definite. With moves it is scaled to the curvature along the last of them. By default the identity.
+        and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
     """
     q = gradient.copy()
     shares = []
-    for move, change in reversed(moves):
+    for move, change in reversed(history):
         shares.append(dot(move, q) / dot(move, change))
         q -= q.dtype.type(shares[-1]) * change
     if precondition is not None:
         q = precondition(q)
-    if moves:
-        move, change = moves[-1]
+    if history:
+        move, change = history[-1]
         guess = change if precondition is None else precondition(change)
         q *= q.dtype.type(dot(move, change) / dot(change, guess))
     elif first_length is not None and np.any(q):
         q *= q.dtype.type(first_length / float(np.linalg.norm(q)))
-    for (move, change), share in zip(moves, reversed(shares), strict=True):
+    for (move, change), share in zip(history, reversed(shares), strict=True):
         q += q.dtype.type(share - dot(change, q) / dot(move, change)) * move
     return -q
 
@@ -113,3 +114,52 @@ def shorten(length: float, rise: float, slope: float) -> float:
     curve = rise - slope * length
     best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
     return min(max(best, 0.1 * length), 0.5 * length)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A point of a plain function of numbers, its gradient, and what is remembered."""
+
+    position: Reals
+    objective: float
+    gradient: Reals
+    history: History = ()
+
+
+def descend(
+    function: Callable[[Reals], tuple[float, Reals]],
+    search: Search,
+    *,
+    first_length: float | None = None,
+    longest: float = np.inf,
+    max_trials: int = 20,
+) -> Search | None:
+    """Take one step down a function that returns its value and gradient; None where no step lowers it.
+
+    Parameters
+    ----------
+    function : callable
+    search : Search
+    first_length : float, default=None
+        Length of a step where nothing is remembered. By default it is that of the gradient.
+    longest : float, default=inf
+        Length of any step at most.
+    max_trials : int, default=20
+    """
+
+    def evaluate(position: Reals) -> Search:
+        return Search(position, *function(position))
+
+    way = direction(search.gradient, search.history, first_length)
+    way *= min(1.0, longest / max(float(np.linalg.norm(way)), np.finfo(np.float64).tiny))
+    slope = dot(search.gradient, way)
+    found = backtrack(lambda length: evaluate(search.position + length * way), search.objective, slope, max_trials)
+    if found is not None:
+        after = found[0]
+        change = after.gradient - search.gradient
+        return replace(after, history=update_history(search.history, after.position - search.position, change))
+    if not search.history:
+        return None
+    # What is remembered of the curvature misleads: begin anew from the gradient.
+    anew = replace(search, history=())
+    return descend(function, anew, first_length=first_length, longest=longest, max_trials=max_trials)

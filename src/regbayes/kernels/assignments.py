@@ -1,9 +1,9 @@
 """Problems of single rows: one of several components for a row, and multipliers of its margins.
 
-A row's problem is ``min_q KL(q || softmax(logits)) + price loss(q)`` over distributions q of its component, with the
+A row's problem is ``min_q KL(q || softmax(logits)) + C loss(q)`` over distributions q of its component, with the
 multi-class hinge ``max_y (cost_y - sum_k q_k gain_ky)`` or its square. In the dual there is a multiplier for every
-answer. Steps that move mass between two of them find out which ones matter, and Newton steps on those that have any
-mass get them right: pairs alone go to and fro without end where the price is high.
+class. Steps that move mass between two of them find out which ones matter, and Newton steps on those that have any
+mass get them right: pairs alone go to and fro without end where C is large.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from regbayes._types import Flags, Floats, Indices
 from regbayes.kernels._compile import compiled, compiled_inline
 
 _LINE_STEPS = 100  # at most, for one length
-_LINE_ACCURACY = 1e-10  # relative to the length
-_LONGEST = 1e6  # Newton step, where no answer loses its mass before
+_LINE_TOLERANCE = 1e-10  # relative to the length
+_LONGEST = 1e6  # Newton step, where no class loses its mass before
 _DAMPING = 1e-12  # added to Newton's matrix, in units of its trace
-_ROUNDING = 1e-14  # share of its mass that an answer which loses it all may seem to keep
+_ROUNDING = 1e-14  # share of its mass that a class which loses it all may seem to keep
 _LEAST = 1e-290  # keeps Cholesky's method from dividing by zero
 
 
@@ -29,38 +29,36 @@ _LEAST = 1e-290  # keeps Cholesky's method from dividing by zero
 
 
 class _Row(NamedTuple):
-    """The problem of one row with T components and A answers."""
+    """The problem of one row with T components and A classes."""
 
     logits: Floats  # (T,)
     gains: Floats  # (T, A)
     cost: Floats  # (A,)
     label: int
-    price: float
+    C: float
     squared: bool
 
-    def tilted(self, omega: Floats) -> Floats:
+    def tilt(self, omega: Floats) -> Floats:
         """The distribution that belongs to multipliers, (T,)."""
-        q: Floats = softmax(self.logits + self.gains @ omega)
-        return q
+        return softmax(self.logits + self.gains @ omega)
 
-    def slopes(self, omega: Floats, q: Floats) -> Floats:
+    def gradient(self, omega: Floats, q: Floats) -> Floats:
         """How much more of each multiplier is worth, (A,); the true one of the square stands for the mass of all."""
-        slopes = self.cost - q @ self.gains
+        gradient = self.cost - q @ self.gains
         if self.squared:
-            slopes[self.label] = 0.5 * omega.sum() / self.price
-        return slopes
+            gradient[self.label] = 0.5 * omega.sum() / self.C
+        return gradient
 
     def has_mass(self, omega: Floats) -> Flags:
-        """Whether an answer can give mass away, (A,); the true one of the square always can."""
-        found: Flags = (omega > 0.0) | (self.squared & (np.arange(omega.size) == self.label))
-        return found
+        """Whether a class can give mass away, (A,); the true one of the square always can."""
+        return (omega > 0.0) | (self.squared & (np.arange(omega.size) == self.label))
 
     def relative_gap(self, omega: Floats, q: Floats) -> float:
-        """Duality gap in units of the price times one plus the loss."""
+        """Duality gap in units of C times one plus the loss."""
         excess = self.cost - q @ self.gains
         loss = excess.max() ** 2 if self.squared else excess.max()
-        conjugate = 0.25 * omega.sum() ** 2 / self.price if self.squared else 0.0
-        return float((self.price * loss + conjugate - omega @ excess) / (self.price * (1.0 + loss)))
+        conjugate = 0.25 * omega.sum() ** 2 / self.C if self.squared else 0.0
+        return float((self.C * loss + conjugate - omega @ excess) / (self.C * (1.0 + loss)))
 
 
 def reference_solve_assignments(
@@ -68,7 +66,7 @@ def reference_solve_assignments(
     gains: Floats,
     cost: Floats,
     labels: Indices,
-    price: Floats,
+    C: Floats,
     squared: bool,
     tol: float,
     max_steps: int,
@@ -78,11 +76,11 @@ def reference_solve_assignments(
     """`solve_assignments` in plain NumPy: the law."""
     worst = 0.0
     for i, label in enumerate(labels):
-        if price[i] <= 0.0:
+        if C[i] <= 0.0:
             omega[i], q[i] = 0.0, softmax(logits[i])
             continue
-        row = _Row(logits[i], gains[i], cost[i], int(label), float(price[i]), squared)
-        q[i] = row.tilted(omega[i])
+        row = _Row(logits[i], gains[i], cost[i], int(label), float(C[i]), squared)
+        q[i] = row.tilt(omega[i])
         for step in range(2 * max_steps):
             if row.relative_gap(omega[i], q[i]) <= tol:
                 break
@@ -91,50 +89,50 @@ def reference_solve_assignments(
                 if step % 2 == 0
                 else _reference_newton_step(row, omega[i], q[i])
             )
-            q[i] = row.tilted(omega[i])
+            q[i] = row.tilt(omega[i])
         worst = max(worst, row.relative_gap(omega[i], q[i]))
     return worst
 
 
 def _reference_pair_step(row: _Row, omega: Floats, q: Floats) -> Floats:
-    slopes = row.slopes(omega, q)
+    gradient = row.gradient(omega, q)
     move = np.zeros_like(omega)
-    move[np.argmax(slopes)] += 1.0
-    move[np.argmin(np.where(row.has_mass(omega), slopes, np.inf))] -= 1.0
-    return _moved(row, omega, q, move)
+    move[np.argmax(gradient)] += 1.0
+    move[np.argmin(np.where(row.has_mass(omega), gradient, np.inf))] -= 1.0
+    return _move(row, omega, q, move)
 
 
 def _reference_newton_step(row: _Row, omega: Floats, q: Floats) -> Floats:
-    """Mass between all answers that have any; one of them, or the true one, gives what the others get."""
+    """Mass between all classes that have any; one of them, or the true one, gives what the others get."""
     pivot = row.label if row.squared else int(np.argmax(omega))
     others = np.flatnonzero((omega > 0.0) & (np.arange(omega.size) != pivot))
-    slopes = row.slopes(omega, q)
+    gradient = row.gradient(omega, q)
     relative = row.gains[:, others] - row.gains[:, [pivot]]
     centred = relative - q @ relative
-    curvature = (q[:, None] * centred).T @ centred + (0.5 / row.price if row.squared else 0.0)
+    curvature = (q[:, None] * centred).T @ centred + (0.5 / row.C if row.squared else 0.0)
     curvature += (_DAMPING * np.trace(curvature) + np.finfo(np.float64).tiny) * np.eye(len(others))
     move = np.zeros_like(omega)
-    move[others] = np.linalg.solve(curvature, slopes[others] - slopes[pivot])
+    move[others] = np.linalg.solve(curvature, gradient[others] - gradient[pivot])
     move[pivot] = -move[others].sum()
-    return _moved(row, omega, q, move)
+    return _move(row, omega, q, move)
 
 
-def _moved(row: _Row, omega: Floats, q: Floats, move: Floats) -> Floats:
-    """Multipliers after as much of a move as is best, and no answer has less than nothing."""
-    rise = float(move @ row.slopes(omega, q))
+def _move(row: _Row, omega: Floats, q: Floats, move: Floats) -> Floats:
+    """Multipliers after as much of a move as is best, and no class has less than nothing."""
+    rise = float(move @ row.gradient(omega, q))
     if not rise > 0.0:
         return omega
     bounded = move < 0.0
     ridge = 0.0
     if row.squared:
         bounded[row.label] = False
-        ridge = 0.5 / row.price * move[row.label] ** 2
+        ridge = 0.5 / row.C * move[row.label] ** 2
     most = float(np.min(-omega[bounded] / move[bounded], initial=_LONGEST))
     direction = row.gains @ move
 
     def slope(length: float) -> float:
-        pulled = softmax(row.logits + row.gains @ omega + length * direction)
-        return float(rise - ridge * length - (pulled - q) @ direction)
+        after = softmax(row.logits + row.gains @ omega + length * direction)
+        return float(rise - ridge * length - (after - q) @ direction)
 
     length = most if slope(most) >= 0.0 else float(brentq(slope, 0.0, most, xtol=1e-15))
     after = omega + length * move
@@ -177,7 +175,7 @@ def _best_length(
 ) -> float:
     """Root in [0, most] of ``offset - ridge t - E[direction]``, which falls, under softmax(tilt + t direction)."""
     low, high = 0.0, most
-    length = most  # if even that is not too much it is the answer
+    length = most  # if even that is not too much it is the root
     for _ in range(_LINE_STEPS):
         for k in range(tilt.size):
             moved[k] = tilt[k] + length * direction[k]
@@ -201,7 +199,7 @@ def _best_length(
                 after = newton
         change = abs(after - length)
         length = after
-        if change <= _LINE_ACCURACY * length:
+        if change <= _LINE_TOLERANCE * length:
             break
     return length
 
@@ -217,31 +215,31 @@ def _write_tilt(logits: Floats, gains: Floats, omega: Floats, tilt: Floats) -> N
 
 
 @compiled_inline
-def _relative_gap(excess: Floats, omega: Floats, price: float, squared: bool) -> float:
-    """Duality gap in units of the price times one plus the loss."""
+def _relative_gap(excess: Floats, omega: Floats, C: float, squared: bool) -> float:
+    """Duality gap in units of C times one plus the loss."""
     hinge, mass, paid = -np.inf, 0.0, 0.0
     for a in range(excess.size):
         hinge = max(hinge, excess[a])
         mass += omega[a]
         paid += omega[a] * excess[a]
     loss = hinge * hinge if squared else hinge
-    conjugate = 0.25 * mass * mass / price if squared else 0.0
-    return (price * loss + conjugate - paid) / (price * (1.0 + loss))
+    conjugate = 0.25 * mass * mass / C if squared else 0.0
+    return (C * loss + conjugate - paid) / (C * (1.0 + loss))
 
 
 @compiled_inline
 def _pair_step(
-    gains: Floats, excess: Floats, label: int, price: float, squared: bool, omega: Floats, q: Floats, rows: Floats
+    gains: Floats, excess: Floats, label: int, C: float, squared: bool, omega: Floats, q: Floats, rows: Floats
 ) -> None:
-    """Move mass to the answer that asks most for it, from the one that asks least of those that have any.
+    """Move mass to the class that asks most for it, from the one that asks least of those that have any.
 
-    Mass of the squared hinge is free: it comes from the true answer and goes there, and more of it costs more.
+    Mass of the squared hinge is free: it comes from the true class and goes there, and more of it costs more.
     """
     tilt, direction, moved = rows[0], rows[1], rows[2]
     to, source, highest, lowest = 0, 0, -np.inf, np.inf
     for a in range(omega.size):
         free = squared and a == label
-        slope = 0.5 * omega.sum() / price if free else excess[a]
+        slope = 0.5 * omega.sum() / C if free else excess[a]
         if slope > highest:
             to, highest = a, slope
         if (free or omega[a] > 0.0) and slope < lowest:
@@ -250,7 +248,7 @@ def _pair_step(
     if not rise > 0.0:
         return
     if squared and (to == label or source == label):
-        ridge = 0.5 / price
+        ridge = 0.5 / C
         most = rise / ridge if source == label else min(most, rise / ridge)
     offset = rise
     for k in range(tilt.size):
@@ -291,19 +289,19 @@ def _solve_positive(matrix: Floats, vector: Floats, size: int) -> None:
 
 @compiled_inline
 def _write_newton_system(
-    gains: Floats, q: Floats, pivot: int, answers: Indices, ridge: float, mean: Floats, matrix: Floats
+    gains: Floats, q: Floats, pivot: int, classes: Indices, ridge: float, mean: Floats, matrix: Floats
 ) -> None:
-    """Write the curvature of the dual, mass moving between each of some answers and the pivot (lower triangle)."""
-    for i in range(answers.size):
+    """Write the curvature of the dual, mass moving between each of some classes and the pivot (lower triangle)."""
+    for i in range(classes.size):
         total = 0.0
         for k in range(q.size):
-            total += q[k] * (gains[k, answers[i]] - gains[k, pivot])
+            total += q[k] * (gains[k, classes[i]] - gains[k, pivot])
         mean[i] = total
         for j in range(i + 1):
             total = ridge
             for k in range(q.size):
-                left = gains[k, answers[i]] - gains[k, pivot] - mean[i]
-                total += q[k] * left * (gains[k, answers[j]] - gains[k, pivot] - mean[j])
+                left = gains[k, classes[i]] - gains[k, pivot] - mean[i]
+                total += q[k] * left * (gains[k, classes[j]] - gains[k, pivot] - mean[j])
             matrix[i, j] = total
 
 
@@ -312,36 +310,36 @@ def _newton_step(
     gains: Floats,
     excess: Floats,
     label: int,
-    price: float,
+    C: float,
     squared: bool,
     omega: Floats,
     q: Floats,
     rows: Floats,
     matrix: Floats,
     step: Floats,
-    answers: Indices,
+    classes: Indices,
 ) -> None:
-    """Move mass between all answers that have any, along Newton's direction, as far as is best and none is lost."""
-    T, slopes = q.size, rows[4]
+    """Move mass between all classes that have any, along Newton's direction, as far as is best and none is lost."""
+    T, gradient = q.size, rows[4]
     tilt, direction, moved = rows[0, :T], rows[1, :T], rows[2, :T]
     pivot = label if squared else int(np.argmax(omega))  # gives what the others get
     size = 0
     for a in range(omega.size):
         if a != pivot and omega[a] > 0.0:
-            answers[size] = a
+            classes[size] = a
             size += 1
-    ridge = 0.5 / price if squared else 0.0
+    ridge = 0.5 / C if squared else 0.0
     base = ridge * omega.sum() if squared else excess[pivot]
     for i in range(size):
-        slopes[i] = step[i] = excess[answers[i]] - base
-    _write_newton_system(gains, q, pivot, answers[:size], ridge, rows[3], matrix)
+        gradient[i] = step[i] = excess[classes[i]] - base
+    _write_newton_system(gains, q, pivot, classes[:size], ridge, rows[3], matrix)
     _solve_positive(matrix, step, size)
     rise, together, most = 0.0, 0.0, _LONGEST
     for i in range(size):
-        rise += step[i] * slopes[i]
+        rise += step[i] * gradient[i]
         together += step[i]
         if step[i] < 0.0:
-            most = min(most, -omega[answers[i]] / step[i])
+            most = min(most, -omega[classes[i]] / step[i])
     if together > 0.0 and not squared:
         most = min(most, omega[pivot] / together)
     if not rise > 0.0:
@@ -350,13 +348,13 @@ def _newton_step(
     for k in range(T):
         total = 0.0
         for i in range(size):
-            total += step[i] * (gains[k, answers[i]] - gains[k, pivot])
+            total += step[i] * (gains[k, classes[i]] - gains[k, pivot])
         direction[k] = total
         offset += q[k] * total
     length = _best_length(tilt, direction, moved, q, offset, ridge * together * together, most)
     for i in range(size):
-        after = omega[answers[i]] + length * step[i]
-        omega[answers[i]] = after if after > _ROUNDING * omega[answers[i]] else 0.0
+        after = omega[classes[i]] + length * step[i]
+        omega[classes[i]] = after if after > _ROUNDING * omega[classes[i]] else 0.0
     if not squared:
         omega[pivot] = max(omega[pivot] - length * together, 0.0)
 
@@ -367,38 +365,38 @@ def solve_assignments(
     gains: Floats,
     cost: Floats,
     labels: Indices,
-    price: Floats,
+    C: Floats,
     squared: bool,
     tol: float,
     max_steps: int,
     omega: Floats,
     q: Floats,
 ) -> float:
-    """Solve ``min_q KL(q || softmax(logits)) + price loss(q)`` over the distributions q of every row's component.
+    """Solve ``min_q KL(q || softmax(logits)) + C loss(q)`` over the distributions q of every row's component.
 
     The loss is the multi-class hinge ``max_y (cost_y - sum_k q_k gain_ky)`` or its square. In the dual there is a
-    multiplier for every answer. Steps take turns: mass moves to the answer that asks most for it, from the one that
+    multiplier for every class. Steps take turns: mass moves to the class that asks most for it, from the one that
     asks least; and between all that have any, along Newton's direction. Each goes as far as is best.
 
     Parameters
     ----------
     logits : (n, T)
     gains : (n, T, A)
-        What a component adds to the margin over each answer; zero for the true one.
+        What a component adds to the margin over each class; zero for the true one.
     cost : (n, A)
-        Zero for the true answer.
+        Zero for the true class.
     labels : (n,)
-    price : (n,)
-        Rows without a price follow their logits.
+    C : (n,)
+        Rows without a C follow their logits.
     squared : bool
         Whether the loss is the square of the hinge.
     tol : float
-        Duality gap of a row to stop at, in units of its price times one plus its loss.
+        Duality gap of a row to stop at, in units of its C times one plus its loss.
     max_steps : int
         Pairs at most, for a row; each is followed by a Newton step.
     omega : (n, A)
-        Multipliers, written: not negative; those of the hinge sum to the price, those of its square have zero for the
-        true answer.
+        Multipliers, written: not negative; those of the hinge sum to C, those of its square have zero for the
+        true class.
     q : (n, T)
         Written.
 
@@ -410,10 +408,10 @@ def solve_assignments(
     n, T = logits.shape
     A = cost.shape[1]
     rows = np.empty((5, max(T, A)))
-    excess, matrix, vector, answers = np.empty(A), np.empty((A, A)), np.empty(A), np.empty(A, dtype=np.int64)
+    excess, matrix, vector, classes = np.empty(A), np.empty((A, A)), np.empty(A), np.empty(A, dtype=np.int64)
     worst = 0.0
     for i in range(n):
-        if price[i] <= 0.0:
+        if C[i] <= 0.0:
             omega[i, :] = 0.0
             _weigh(logits[i], q[i])
             continue
@@ -421,14 +419,12 @@ def solve_assignments(
             _write_tilt(logits[i], gains[i], omega[i], rows[0, :T])
             _weigh(rows[0, :T], q[i])
             _write_excess(gains[i], cost[i], q[i], excess)
-            gap = _relative_gap(excess, omega[i], price[i], squared)
+            gap = _relative_gap(excess, omega[i], C[i], squared)
             if gap <= tol or step == 2 * max_steps:
                 worst = max(worst, gap)
                 break
             if step % 2 == 0:
-                _pair_step(gains[i], excess, labels[i], price[i], squared, omega[i], q[i], rows[:, :T])
+                _pair_step(gains[i], excess, labels[i], C[i], squared, omega[i], q[i], rows[:, :T])
             else:
-                _newton_step(
-                    gains[i], excess, labels[i], price[i], squared, omega[i], q[i], rows, matrix, vector, answers
-                )
+                _newton_step(gains[i], excess, labels[i], C[i], squared, omega[i], q[i], rows, matrix, vector, classes)
     return worst

@@ -66,6 +66,7 @@ def reference_meanfield_sweeps(
     tol: float,
     gamma: Singles,
     collapsed: bool = False,
+    logs: Floats | None = None,
 ) -> int:
     """`meanfield_sweeps` in plain NumPy: the law."""
     K, total = len(prior.doc_prior), 0
@@ -81,6 +82,8 @@ def reference_meanfield_sweeps(
                 break
         if number.size == 0:
             gamma[d, :K] = prior.doc_prior
+        if logs is not None:
+            logs[d] = number @ np.log(p @ _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None) + TINY)
     return total
 
 
@@ -230,15 +233,18 @@ def _sweep_documents(
     tol: np.float32,
     collapsed: bool,
     gamma: Singles,
+    logs: Floats,
 ) -> int:
     n_topics, columns = doc_prior.size, topics.shape[1]
     t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    tilted, total = len(tilt) > 0, 0
+    tilted, with_logs, total = len(tilt) > 0, len(logs) > 0, 0
     for d in range(starts.size - 1):
         row, begin, end = gamma[d], starts[d], starts[d + 1]
         if begin == end:
             for k in range(n_topics):
                 row[k] = doc_prior[k]
+            if with_logs:
+                logs[d] = 0.0
             continue
         length = _ZERO
         for i in range(begin, end):
@@ -259,6 +265,12 @@ def _sweep_documents(
             total += 1
             if change <= tol * length:
                 break
+        if with_logs:  # while the rows of its words are near
+            _write_factors(row, tilt[d] if tilted else row, tilted, False, n_topics, t)
+            log_sum = 0.0
+            for i in range(begin, end):
+                log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
+            logs[d] = log_sum
     return total
 
 
@@ -270,6 +282,7 @@ def meanfield_sweeps(
     tol: float,
     gamma: Singles,
     collapsed: bool = False,
+    logs: Floats | None = None,
 ) -> int:
     """Alternate between topics of words and proportions of documents, for each document by itself.
 
@@ -287,14 +300,17 @@ def meanfield_sweeps(
     collapsed : bool, default=False
         Whether topics of words have the weights gamma in the place of ``exp(digamma(gamma))``, docs/math.md eq. (56).
         There is no tilt then.
+    logs : (documents,), optional
+        Written: what `meanfield_statistics` returns, at the last gamma.
 
     Returns
     -------
     int
         Sweeps, summed over the documents.
     """
+    written = np.empty(0) if logs is None else logs
     return _sweep_documents(
-        *_fixed(documents, prior), read_only(tilt), max_sweeps, np.float32(tol), bool(collapsed), gamma
+        *_fixed(documents, prior), read_only(tilt), max_sweeps, np.float32(tol), bool(collapsed), gamma, written
     )
 
 

@@ -1,7 +1,7 @@
 """Dual coordinate ascent for multi-class margins: one simplex of multipliers per row.
 
 Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001); the threshold is found by Newton's method on a
-convex piecewise linear function, which ends after a few passes over the answers. Answers that cannot take part are set
+convex piecewise linear function, which ends after a few passes over the classes. Classes that cannot take part are set
 aside row by row, as in LIBLINEAR (Keerthi et al., KDD 2008).
 """
 
@@ -18,7 +18,7 @@ from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
 
 Counts = NDArray[np.int16]
-"""Answers of a row and how many of them are in play: small numbers, one set per row."""
+"""Classes of a row and how many of them are in play: small numbers, one set per row."""
 
 
 class SimplexRows(NamedTuple):
@@ -29,9 +29,9 @@ class SimplexRows(NamedTuple):
     norms: Floats
     """(n,): squared norms of the rows of ``features``."""
     labels: Indices
-    """(n,): the true answers."""
+    """(n,): the true classes."""
     cost: Floats
-    """(r, c): the loss of each answer; that of the true one is zero."""
+    """(r, c): the loss of each class; that of the true one is zero."""
     cost_row: Indices
     """(n,): the row of ``cost`` that applies: the label for a cost matrix, the row itself for costs per row."""
     total: Floats
@@ -49,9 +49,9 @@ class SimplexState(NamedTuple):
     """(n, c): the multipliers, none negative."""
     weights: Floats
     """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
-    answers: Counts
-    """(n, c): a permutation of the answers, per row; those in play come first."""
-    n_answers: Counts
+    classes: Counts
+    """(n, c): a permutation of the classes, per row; those in play come first."""
+    n_in_play: Counts
     """(n,): how many are in play."""
 
 
@@ -110,23 +110,23 @@ def _row_gap(
     return penalty * slack, complementarity + (penalty - omega.sum()) * slack
 
 
-def _all_answers(n_classes: int, label: int, total: float, ridge: float) -> Indices:
-    """Return the answers a row can give weight to: with a free total the true one takes part through the others."""
+def _list_classes(n_classes: int, label: int, total: float, ridge: float) -> Indices:
+    """Return the classes a row can give weight to: with a free total the true one takes part through the others."""
     if total == 0.0 or np.isinf(ridge):
         return np.empty(0, dtype=np.int64)
-    answers = np.arange(n_classes)
-    return answers if np.isfinite(total) else answers[answers != label]
+    classes = np.arange(n_classes)
+    return classes if np.isfinite(total) else classes[classes != label]
 
 
 def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
     """`simplex_epoch` in plain NumPy: the law."""
-    omega, weights, answers, n_answers = state
+    omega, weights, classes, n_in_play = state
     violation, gap, loss = 0.0, 0.0, 0.0
     for i in order:
         total, ridge, label, x = float(rows.total[i]), float(rows.ridge[i]), int(rows.labels[i]), rows.features[i]
-        in_play = answers[i, : n_answers[i]].astype(np.int64)
-        members = _all_answers(len(weights), label, total, ridge) if restart else in_play
-        n_answers[i] = members.size
+        in_play = classes[i, : n_in_play[i]].astype(np.int64)
+        members = _list_classes(len(weights), label, total, ridge) if restart else in_play
+        n_in_play[i] = members.size
         if members.size == 0:
             continue
         scores = weights @ x
@@ -135,10 +135,10 @@ def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, st
         loss, gap = loss + row_loss * restart, gap + row_gap
         stays = (omega[i, members] > 0.0) | (gradient >= low)
         members, gradient = members[stays], gradient[stays]
-        answers[i] = np.concatenate([members, np.setdiff1d(np.arange(len(weights)), members)])
-        n_answers[i] = 0 if members.size == int(np.isfinite(total)) else members.size
+        classes[i] = np.concatenate([members, np.setdiff1d(np.arange(len(weights)), members)])
+        n_in_play[i] = 0 if members.size == int(np.isfinite(total)) else members.size
         row_violation = (top if np.isfinite(total) else max(top, 0.0)) - low
-        if n_answers[i] == 0 or row_violation <= SATISFIED:
+        if n_in_play[i] == 0 or row_violation <= SATISFIED:
             continue
         best = _reference_solve_row(omega[i, members], gradient, float(rows.norms[i]), total, ridge)
         if best is None:
@@ -159,7 +159,7 @@ def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> MarginChe
     loss, gap = 0.0, 0.0
     for i, label in enumerate(rows.labels):
         total, ridge = float(rows.total[i]), float(rows.ridge[i])
-        members = _all_answers(len(weights), label, total, ridge)
+        members = _list_classes(len(weights), label, total, ridge)
         if members.size == 0:
             continue
         scores = weights @ rows.features[i]
@@ -183,12 +183,12 @@ def reference_simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
 
 
 @compiled_inline
-def _score_answers(weights: Floats, features: Reals, i: int, answers: Counts, m: int, out: Floats) -> None:
-    """Write ``out[a] = <weights[c], features[i]>`` for the first ``m`` answers c of row i."""
+def _score_classes(weights: Floats, features: Reals, i: int, classes: Counts, m: int, out: Floats) -> None:
+    """Write ``out[a] = <weights[c], features[i]>`` for the first ``m`` classes c of row i."""
     n_features = features.shape[1]
     a = 0
     while a + 4 <= m:
-        c0, c1, c2, c3 = answers[i, a], answers[i, a + 1], answers[i, a + 2], answers[i, a + 3]
+        c0, c1, c2, c3 = classes[i, a], classes[i, a + 1], classes[i, a + 2], classes[i, a + 3]
         s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
         for k in range(n_features):
             value = features[i, k]
@@ -199,7 +199,7 @@ def _score_answers(weights: Floats, features: Reals, i: int, answers: Counts, m:
         out[a], out[a + 1], out[a + 2], out[a + 3] = s0, s1, s2, s3
         a += 4
     while a + 2 <= m:
-        c0, c1 = answers[i, a], answers[i, a + 1]
+        c0, c1 = classes[i, a], classes[i, a + 1]
         s0, s1 = 0.0, 0.0
         for k in range(n_features):
             value = features[i, k]
@@ -208,7 +208,7 @@ def _score_answers(weights: Floats, features: Reals, i: int, answers: Counts, m:
         out[a], out[a + 1] = s0, s1
         a += 2
     if a < m:
-        c0 = answers[i, a]
+        c0 = classes[i, a]
         s0 = 0.0
         for k in range(n_features):
             s0 += weights[c0, k] * features[i, k]
@@ -252,26 +252,26 @@ def _row_gradient(
     i: int,
     omega: Floats,
     weights: Floats,
-    answers: Counts,
+    classes: Counts,
     m: int,
     gradient: Floats,
 ) -> tuple[float, float, float, float]:
-    """Write the dual's gradient for the first ``m`` answers; return its extremes, the mass and the true score.
+    """Write the dual's gradient for the first ``m`` classes; return its extremes, the mass and the true score.
 
-    The lower extreme is over answers that carry weight: one without weight and a gradient below it stays so. With a
+    The lower extreme is over classes that carry weight: one without weight and a gradient below it stays so. With a
     free total zero is among the values compared, since the total can shrink.
     """
-    _score_answers(weights, features, i, answers, m, gradient)
+    _score_classes(weights, features, i, classes, m, gradient)
     true_score, shift, mass = 0.0, 0.0, 0.0
     if not is_fixed:
         for a in range(m):
-            mass += omega[i, answers[i, a]]
+            mass += omega[i, classes[i, a]]
         for k in range(features.shape[1]):
             true_score += weights[label, k] * features[i, k]
         shift = true_score + ridge * mass
     top, low = -np.inf, np.inf
     for a in range(m):
-        c = answers[i, a]
+        c = classes[i, a]
         if is_fixed and c == label:
             true_score = gradient[a]
         gradient[a] += cost[cost_row, c] - shift
@@ -284,11 +284,11 @@ def _row_gradient(
 
 
 @compiled_inline
-def _complementarity(i: int, omega: Floats, answers: Counts, m: int, gradient: Floats, top: float) -> float:
+def _complementarity(i: int, omega: Floats, classes: Counts, m: int, gradient: Floats, top: float) -> float:
     """Return ``sum_a omega_a (top - gradient_a)``, a sum of terms that are not negative."""
     gap = 0.0
     for a in range(m):
-        gap += omega[i, answers[i, a]] * (top - gradient[a])
+        gap += omega[i, classes[i, a]] * (top - gradient[a])
     return gap
 
 
@@ -306,30 +306,30 @@ def _row_loss(
 
 
 @compiled_inline
-def _restart_row(label: int, total: float, ridge: float, i: int, answers: Counts) -> int:
-    """Bring all answers of row i back into play and return how many there are; none if the row has no weight."""
-    last = int(answers.shape[1]) - 1
+def _restart_row(label: int, total: float, ridge: float, i: int, classes: Counts) -> int:
+    """Bring all classes of row i back into play and return how many there are; none if the row has no weight."""
+    last = int(classes.shape[1]) - 1
     if total == 0.0 or np.isinf(ridge):
         return 0
     if not np.isinf(total):
         return last + 1
-    for a in range(last):  # with a free total the true answer takes part only through the others
-        if answers[i, a] == label:
-            answers[i, a] = answers[i, last]
-            answers[i, last] = label
+    for a in range(last):  # with a free total the true class takes part only through the others
+        if classes[i, a] == label:
+            classes[i, a] = classes[i, last]
+            classes[i, last] = label
     return last
 
 
 @compiled_inline
-def _set_aside(low: float, i: int, omega: Floats, answers: Counts, m: int, gradient: Floats) -> int:
-    """Move answers without weight and with gradient below ``low`` behind the others; return how many are left."""
+def _set_aside(low: float, i: int, omega: Floats, classes: Counts, m: int, gradient: Floats) -> int:
+    """Move classes without weight and with gradient below ``low`` behind the others; return how many are left."""
     a = 0
     while a < m:
-        c = answers[i, a]
+        c = classes[i, a]
         if omega[i, c] == 0.0 and gradient[a] < low:
             m -= 1
-            answers[i, a] = answers[i, m]
-            answers[i, m] = c
+            classes[i, a] = classes[i, m]
+            classes[i, m] = c
             gradient[a] = gradient[m]
         else:
             a += 1
@@ -344,7 +344,7 @@ def _solve_row(
     mass: float,
     i: int,
     omega: Floats,
-    answers: Counts,
+    classes: Counts,
     m: int,
     gradient: Floats,
     values: Floats,
@@ -352,7 +352,7 @@ def _solve_row(
     """Write to ``values`` the best multipliers of row i; return False when they are unbounded.
 
     With a fixed total they are a projection on the simplex; with a free one every step also moves the weights of the
-    true answer and pays the ridge.
+    true class and pays the ridge.
     """
     is_fixed = not np.isinf(total)
     if norm == 0.0:
@@ -367,7 +367,7 @@ def _solve_row(
     slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), mass)
     tau = -np.inf
     for a in range(m):
-        values[a] = omega[i, answers[i, a]] + gradient[a] / norm
+        values[a] = omega[i, classes[i, a]] + gradient[a] / norm
         tau = max(tau, values[a])
     if slope * tau + level > 0.0:
         tau = _threshold(values, m, slope, level)
@@ -390,14 +390,14 @@ def _move_row(
     i: int,
     omega: Floats,
     weights: Floats,
-    answers: Counts,
+    classes: Counts,
     m: int,
     values: Floats,
 ) -> None:
     """Write the new multipliers of row i and their effect on the weights."""
     moved = 0.0
     for a in range(m):
-        c = answers[i, a]
+        c = classes[i, a]
         change = omega[i, c] - values[a]
         if change != 0.0:
             omega[i, c] = values[a]
@@ -422,9 +422,9 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     order : (v,)
         The rows to visit.
     restart : bool
-        Consider all answers of the visited rows, not only those still in play.
+        Consider all classes of the visited rows, not only those still in play.
     state : SimplexState
-        Written. Answers leave play when they carry no weight and lag behind all that do; a row with nothing left to
+        Written. Classes leave play when they carry no weight and lag behind all that do; a row with nothing left to
         exchange has none in play.
 
     Returns
@@ -433,7 +433,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, labels, cost, cost_row, totals, ridges, penalty = rows
-    omega, weights, answers, n_answers = state
+    omega, weights, classes, n_in_play = state
     gradient, values = np.empty(weights.shape[0]), np.empty(weights.shape[0])
     violation, gap, loss = 0.0, 0.0, 0.0
     for visit in range(order.size):
@@ -441,31 +441,31 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
             upcoming = order[visit + AHEAD]
             prefetch_row(features, upcoming)
             prefetch_row(omega, upcoming)
-            prefetch_row(answers, upcoming)
+            prefetch_row(classes, upcoming)
         i = order[visit]
         label, total, ridge = labels[i], totals[i], ridges[i]
         is_fixed = not np.isinf(total)
-        m = _restart_row(label, total, ridge, i, answers) if restart else int(n_answers[i])
-        n_answers[i] = m
+        m = _restart_row(label, total, ridge, i, classes) if restart else int(n_in_play[i])
+        n_in_play[i] = m
         if m == 0:
             continue
         top, low, mass, true_score = _row_gradient(
-            features, label, cost, cost_row[i], ridge, is_fixed, i, omega, weights, answers, m, gradient
+            features, label, cost, cost_row[i], ridge, is_fixed, i, omega, weights, classes, m, gradient
         )
         row_loss, row_gap = _row_loss(total, ridge, penalty, top, mass, true_score)
         if restart:
             loss += row_loss
-        gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
-        m = _set_aside(low, i, omega, answers, m, gradient)
+        gap += row_gap + _complementarity(i, omega, classes, m, gradient, top)
+        m = _set_aside(low, i, omega, classes, m, gradient)
         if is_fixed and m == 1:
             m = 0  # a vertex: nothing to exchange with
-        n_answers[i] = m
+        n_in_play[i] = m
         row_violation = (top if is_fixed else max(top, 0.0)) - low
         if m == 0 or row_violation <= SATISFIED:
             continue
-        if _solve_row(norms[i], total, ridge, mass, i, omega, answers, m, gradient, values):
+        if _solve_row(norms[i], total, ridge, mass, i, omega, classes, m, gradient, values):
             violation = max(violation, row_violation)
-            _move_row(features, label, is_fixed, i, omega, weights, answers, m, values)
+            _move_row(features, label, is_fixed, i, omega, weights, classes, m, values)
         else:
             violation = np.inf
     return Progress(violation, gap, loss)
@@ -478,19 +478,19 @@ def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
     The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
     """
     features, _norms, labels, cost, cost_row, totals, ridges, penalty = rows
-    omega, weights, answers, _n_answers = state
+    omega, weights, classes, _n_answers = state
     gradient = np.empty(weights.shape[0])
     loss, gap = 0.0, 0.0
     for i in range(labels.size):
         is_fixed = not np.isinf(totals[i])
-        m = _restart_row(labels[i], totals[i], ridges[i], i, answers)
+        m = _restart_row(labels[i], totals[i], ridges[i], i, classes)
         if m > 0:
             top, _low, mass, true_score = _row_gradient(
-                features, labels[i], cost, cost_row[i], ridges[i], is_fixed, i, omega, weights, answers, m, gradient
+                features, labels[i], cost, cost_row[i], ridges[i], is_fixed, i, omega, weights, classes, m, gradient
             )
             row_loss, row_gap = _row_loss(totals[i], ridges[i], penalty, top, mass, true_score)
             loss += row_loss
-            gap += row_gap + _complementarity(i, omega, answers, m, gradient, top)
+            gap += row_gap + _complementarity(i, omega, classes, m, gradient, top)
     return MarginCheck(loss, gap)
 
 

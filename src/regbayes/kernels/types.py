@@ -46,7 +46,7 @@ class Progress(NamedTuple):
     gap: float
     """The visited rows' part of the duality gap."""
     loss: float
-    """The visited rows' loss, after a restart; otherwise zero, since answers set aside are not looked at."""
+    """The visited rows' loss, after a restart; otherwise zero, since classes set aside are not looked at."""
 
 
 class MarginCheck(NamedTuple):

@@ -10,6 +10,7 @@ first: it should not have to make up for features that are far from zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Status
-from regbayes.framework.coordinate_ascent import SimplexAscent, ascend, sum_by_group
+from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend, sum_by_group
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.margins.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Loss, Observations, Outputs, Targets, layout_of
@@ -67,6 +68,11 @@ class MarginHead:
         assert form is not None
         object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
 
+    @cached_property
+    def layout(self) -> TaskLayout:
+        """Of the scores, row by row."""
+        return layout_of(len(self.targets), self.targets.n_outputs)
+
     def solve(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
         """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve.
 
@@ -79,20 +85,20 @@ class MarginHead:
         if self.fit_intercept and self.centred and len(features):
             weights = self.row_weights
             centre = features.mean(axis=0, dtype=np.float64) if weights is None else weights @ features / weights.sum()
-        seen = design(features, centre, self.inputs, self.fit_intercept)
+        columns = design(features, centre, self.inputs, self.fit_intercept)
         if scale != 1.0:
-            seen *= scale
+            columns *= scale
         if isinstance(form, SimplexDual):
             assert isinstance(targets, Classes)
             start = None if warm_start is None else simplex_multipliers(warm_start, targets.labels, form)
-            problem = SimplexAscent(seen, form, targets.labels, start)
+            problem = SimplexAscent(columns, form, targets.labels, start)
             found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
             phi = score_multipliers(found.dual, targets.labels)
         else:
             shape = len(targets), targets.n_outputs
             start = None if warm_start is None else warm_start.ravel()
             found = solve_tasks(
-                seen, form, layout_of(*shape), warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
+                columns, form, self.layout, warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
             )
             phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
@@ -237,7 +243,7 @@ class TaskHead:
     inputs : (n, D), default=None
         What outputs see beside the features.
     input_factor : float, default=1.0
-        What the inputs are multiplied by to be seen.
+        What the inputs are multiplied by.
     """
 
     observations: Observations
@@ -257,8 +263,8 @@ class TaskHead:
         assert isinstance(form, BoxDual)
         return form.reflect()
 
-    def design(self, features: Reals) -> Floats:
-        """Return what outputs see of the rows, shape (n, P)."""
+    def design(self, features: Reals | Sequence[Reals]) -> Floats:
+        """Return what outputs see of the rows, shape (n, P), from their features, which may come in blocks."""
         return design(features, None, self.inputs, self.fit_intercept, self.input_factor)
 
     def solve(self, features: Reals, warm_start: TaskWeights | None, tolerance: Tolerance) -> FittedTasks:
@@ -266,11 +272,11 @@ class TaskHead:
         return self.solve_design(self.design(features), features.shape[1], warm_start, tolerance)
 
     def solve_design(
-        self, seen: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
+        self, columns: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
     ) -> FittedTasks:
         """Solve for the weights at what outputs see of the rows, of which the first columns are features."""
         found = solve_tasks(
-            seen,
+            columns,
             self.form,
             self.observations.layout(self.outputs, self.sharing),
             warm_start=None if warm_start is None else warm_start.multipliers,
@@ -288,14 +294,14 @@ class TaskHead:
             margin=found.primal - penalty,
             gap=found.gap,
             problem=self,
-            n_rows=len(seen),
+            n_rows=len(columns),
             n_features=n_features,
         )
 
-    def bound(self, seen: Floats, multipliers: Floats) -> float:
+    def bound(self, columns: Floats, multipliers: Floats) -> float:
         """Return the dual value at given multipliers: at what outputs see of the rows no weights can cost less."""
         form, phi = self.form, multipliers
-        sums = self.lay_out(phi, len(seen)) @ seen
+        sums = self.lay_out(phi, len(columns)) @ columns
         penalty = 0.5 * float(np.vdot(sums, sums))
         if self.sharing > 0:
             by_group = sum_by_group(sums, self.outputs.groups)
@@ -348,18 +354,33 @@ class FittedTasks:
 
 
 def design(
-    features: Reals, centre: Floats | None, inputs: Floats | None, fit_intercept: bool, input_factor: float = 1.0
+    features: Reals | Sequence[Reals],
+    centre: Floats | None,
+    inputs: Floats | None,
+    fit_intercept: bool,
+    input_factor: float = 1.0,
 ) -> Floats:
-    """Return what a linear head sees of rows: centred features, inputs if there are any, a constant if wanted."""
-    n, K = features.shape
+    """Return what a linear head sees of rows: centred features, inputs if there are any, a constant if wanted.
+
+    Features may come in blocks of rows, which saves a copy of them all.
+    """
+    blocks = [features] if isinstance(features, np.ndarray) else features
+    n, K = sum(map(len, blocks)), blocks[0].shape[1]
     n_inputs = 0 if inputs is None else inputs.shape[1]
-    seen = np.empty((n, K + n_inputs + int(fit_intercept)))
-    np.subtract(features, 0.0 if centre is None else centre, out=seen[:, :K])
+    columns = np.empty((n, K + n_inputs + int(fit_intercept)))
+    first = 0
+    for block in blocks:
+        out = columns[first : first + len(block), :K]
+        if centre is None:
+            out[...] = block
+        else:
+            np.subtract(block, centre, out=out)
+        first += len(block)
     if inputs is not None:
-        np.multiply(inputs, input_factor, out=seen[:, K : K + n_inputs])
+        np.multiply(inputs, input_factor, out=columns[:, K : K + n_inputs])
     if fit_intercept:
-        seen[:, -1] = 1.0
-    return seen
+        columns[:, -1] = 1.0
+    return columns
 
 
 def score_multipliers(omega: Floats, labels: Integers) -> Floats:
@@ -374,6 +395,6 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     omega = np.maximum(-phi, 0.0)
     rows = np.arange(len(phi))
     omega[rows, labels] = 0.0
-    fixed = np.isfinite(form.total)
-    omega[rows[fixed], labels[fixed]] = np.maximum(form.total[fixed] - omega[fixed].sum(axis=1), 0.0)
+    rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
+    omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega

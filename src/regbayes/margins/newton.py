@@ -6,7 +6,8 @@ creeping: many rows, few features, large C. A step needs nothing of the rows but
 by threads or lie on other machines; sums are taken in the order of the blocks.
 
 The certificate is free. The multipliers are the slopes of the losses at the scores, and at those the duality gap is
-``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss.
+``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
+that leaves some weights free has no covariance; there the fall of the last step stands in for the gap.
 
 The squared multi-class hinge is not smooth where several classes tie. It is smoothed inside each row: a share delta of
 the ridge acts on the squares of a row's multipliers and the rest on the square of their sum. With delta to 0 that is
@@ -15,13 +16,14 @@ the loss itself, at 1 a margin for each class. What the smoothing adds to the ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Array, Floats, Integers, Reals
 from regbayes.engine import Status
@@ -30,10 +32,15 @@ from regbayes.framework.coordinate_ascent import TaskLayout, sum_by_group
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 
 MAX_STEPS = 50
-MAX_HALVINGS = 30
+MAX_EASED_STEPS = 100
+MAX_TRIALS = 30
+SHORTEN = (0.1, 0.5)  # what a step that is too long may be multiplied by
+# Where steps do not arrive: factors on the ridges of easier problems, in turn, and the gaps they are solved to.
+EASED, EASED_TOL = tuple(4.0**k for k in range(7, -1, -1)), 1e-3
 SUFFICIENT = 1e-4  # Armijo's constant
 ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
+MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
 SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
 
 
@@ -45,7 +52,6 @@ class BlockSums:
     excess: float  # of the smoothed loss over the loss itself
     bias: float  # what smoothing adds to the duality gap
     pulled: Floats  # (outputs, d): sum_i phi_i x_i, minus the gradient of the loss
-    curvature: Floats  # (outputs, d, d): of the loss in each output's weights
 
     def __add__(self, other: BlockSums) -> BlockSums:
         return BlockSums(
@@ -53,7 +59,6 @@ class BlockSums:
             self.excess + other.excess,
             self.bias + other.bias,
             self.pulled + other.pulled,
-            self.curvature + other.curvature,
         )
 
 
@@ -61,10 +66,19 @@ class Block(Protocol):
     """Some rows with their targets."""
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+        """Look at the rows at given weights (outputs, d); the curvature costs far more than the rest."""
+
+    def curvature(self, weights: Floats) -> Floats:
+        """Return the loss's second derivative, (outputs, d, outputs, d), or its diagonal blocks, (outputs, d, d).
+
+        The blocks alone where outputs do not mix, or where it would be too large as a whole.
+        """
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi, the slopes of the losses at the scores, with the sign of what they push scores to."""
+
+    def ease(self) -> list[Self]:
+        """Return the rows in easier problems, the solution of each a good start for the next, and of the last here."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +116,25 @@ class BoxBlock:
         phi = form.derivatives(-scores)
         away = -scores - form.linear
         loss = float(phi @ away - form.absolute @ np.abs(phi) - 0.5 * form.ridge @ np.square(phi))
-        curved = (phi > form.lower) & (phi < form.upper) & ((form.absolute == 0.0) | (phi != 0.0))
-        d = weights.shape[1]
-        pulled, curvature = np.zeros_like(weights), np.zeros((len(weights), d, d))
+        pulled = np.zeros_like(weights)
         for output, (rows, cells) in enumerate(self.cells):
-            x = self.features[rows]
-            pulled[output] = phi[cells] @ x
-            bent = curved[cells]
-            bent = slice(None) if bent.all() else bent
-            scaled = x[bent] / np.sqrt(form.ridge[cells][bent])[:, None]
-            curvature[output] = scaled.T @ scaled
-        return BlockSums(loss, 0.0, 0.0, pulled, curvature)
+            pulled[output] = phi[cells] @ self.features[rows]
+        return BlockSums(loss, 0.0, 0.0, pulled)
+
+    def curvature(self, weights: Floats) -> Floats:
+        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        form, phi = self.form, self.multipliers(weights)
+        curved = (phi > form.lower) & (phi < form.upper) & ((form.absolute == 0.0) | (phi != 0.0))
+        found = np.zeros((*weights.shape, weights.shape[1]))
+        for output, (rows, cells) in enumerate(self.cells):
+            bent = slice(None) if curved[cells].all() else curved[cells]
+            scaled = self.features[rows][bent] / np.sqrt(form.ridge[cells][bent])[:, None]
+            found[output] = scaled.T @ scaled
+        return found
+
+    def ease(self) -> list[BoxBlock]:
+        """Return the rows with small prices, which rise."""
+        return [replace(self, form=replace(self.form, ridge=factor * self.form.ridge)) for factor in EASED[:-1]]
 
     def _scores(self, weights: Floats) -> Floats:
         scores = np.empty(self.form.linear.size)
@@ -151,22 +173,54 @@ class SimplexBlock:
         worst = np.maximum(margins.max(axis=1), 0.0)
         exact = np.where(np.isinf(self.form.ridge), 0.0, 0.5 * np.square(worst) / ridge)
         bias = exact - loss + 0.5 * ridge * self.smoothing * (np.square(total) - squares)
-        own, shared, count = self._curvature(active)
-        slopes = np.where(active, (own - shared)[:, None], 0.0)
-        slopes[np.arange(len(slopes)), self.labels] = count * (own - shared * count)
-        curvature = np.stack([(self.features * slope[:, None]).T @ self.features for slope in slopes.T])
         pulled = self._by_scores(omega).T @ self.features
-        return BlockSums(float(loss.sum()), float((loss - exact).sum()), float(bias.sum()), pulled, curvature)
+        return BlockSums(float(loss.sum()), float((loss - exact).sum()), float(bias.sum()), pulled)
+
+    def curvature(self, weights: Floats) -> Floats:
+        """Return the loss's second derivative: whole, or its diagonal blocks where there are too many weights.
+
+        A row enters the blocks of the few classes alone that have a multiplier in it, and of the true one.
+        """
+        _, _, active = self._solve_rows(weights)
+        own, shared, count = self._slopes(active)
+        whole = weights.size <= MAX_DENSE
+        rows, truth = np.arange(len(active)), np.eye(len(weights), dtype=np.bool_)[self.labels]
+        # In a row's scores: own (diag(active) - e_y active' - active e_y' + count e_y e_y') - shared signed signed'.
+        signed = active.astype(np.float64)
+        signed[rows, self.labels] = -count
+        found = np.zeros(2 * weights.shape if whole else (*weights.shape, weights.shape[1]))
+        for c in range(len(weights)):
+            among = np.flatnonzero(signed[:, c])
+            x, toward = self.features[among], -shared[among] * signed[among, c]
+            weight = toward * signed[among, c] + own[among] * np.abs(signed[among, c])
+            diagonal = (x * weight[:, None]).T @ x
+            if not whole:
+                found[c] = diagonal
+                continue
+            found[c, :, c] = diagonal
+            for other in range(c):
+                both = np.flatnonzero(signed[among, other])
+                these = among[both]
+                weight = toward[both] * signed[these, other] - own[these] * (truth[these, c] | truth[these, other])
+                found[c, :, other] = (x[both] * weight[:, None]).T @ x[both]
+                found[other, :, c] = found[c, :, other].T
+        return found
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, shape (classes, d)."""
         _, _, active = self._solve_rows(weights)
-        own, shared, _ = self._curvature(active)
+        own, shared, _ = self._slopes(active)
         change = self.features @ direction.T
         change -= np.take_along_axis(change, self.labels[:, None], axis=1)
         change = np.where(active, change, 0.0)
         omega = np.where(active, own[:, None] * change - (shared * change.sum(axis=1))[:, None], 0.0)
         return -self._by_scores(omega).T @ self.features
+
+    def ease(self) -> list[SimplexBlock]:
+        """Return the rows with small prices, which rise, and smoothed as at first; then smoothed less and less."""
+        first = replace(self, smoothing=max(SMOOTHING[0], self.smoothing))
+        rising = [replace(first, form=replace(self.form, ridge=factor * self.form.ridge)) for factor in EASED]
+        return rising + [replace(self, smoothing=share) for share in SMOOTHING[1:] if share > self.smoothing]
 
     def _solve_rows(self, weights: Floats) -> tuple[Floats, Floats, Array]:
         """Return each row's multipliers, the margins that its classes miss, and which of them have a multiplier."""
@@ -187,7 +241,7 @@ class SimplexBlock:
         active = (over > 0.0) & (n_active > 0)[:, None]
         return np.where(active, over / self.smoothing, 0.0), margins, active
 
-    def _curvature(self, active: Array) -> tuple[Floats, Floats, Floats]:
+    def _slopes(self, active: Array) -> tuple[Floats, Floats, Floats]:
         """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""
         count = active.sum(axis=1).astype(np.float64)
         with np.errstate(divide="ignore"):
@@ -200,6 +254,28 @@ class SimplexBlock:
         phi = -omega
         phi[np.arange(len(phi)), self.labels] += omega.sum(axis=1)
         return phi
+
+
+class Prior(Protocol):
+    """A Gaussian prior of the weights, in coordinates of its own: weights are a linear function of a position."""
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights of the outputs (outputs, d) at a position."""
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the position where that by the weights is given."""
+
+    def precision(self, position: Floats) -> Floats:
+        """Return the prior precision times a position."""
+
+    def covariance(self, gradient: Floats) -> Floats | None:
+        """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
+
+    def solve(self, curvature: Floats, right: Floats) -> Floats:
+        """Solve ``(precision + curvature) x = right`` for positions; the curvature is that of weights (outputs, d, d).
+
+        Roughly is enough: steps go on until the gap is small.
+        """
 
 
 @dataclass(frozen=True)
@@ -218,6 +294,14 @@ class SharedPrior:
     def coupling(self) -> Floats:
         """``c`` of each group, shape (groups,)."""
         return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group).astype(np.float64))
+
+    def weights(self, position: Floats) -> Floats:
+        """Return the weights themselves: positions are weights."""
+        return position
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return the gradient by the weights as it is."""
+        return gradient
 
     def precision(self, weights: Floats) -> Floats:
         """Return the prior precision times weights."""
@@ -261,17 +345,20 @@ def _solve_each(systems: Floats, right: Floats) -> Floats:
 class NewtonSolution:
     """Weights and their certificate."""
 
+    position: Floats  # in the prior's coordinates
     weights: Floats  # (outputs, d)
     value: float  # of the primal, without smoothing
-    gap: float  # above the minimum by this at most, what smoothing adds included
-    n_passes: int  # over all rows, products with the curvature included
+    gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
+    n_passes: int  # points looked at, and products with the curvature: each is a pass over all rows
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
     smoothing: float = 0.0  # delta
+    excess: float = 0.0  # the smoothed value less the value
+    bias: float = 0.0  # what smoothing adds to the gap: without it, it is that of the smoothed problem
 
 
 def solve_boxes(
     blocks: Sequence[BoxBlock],
-    prior: SharedPrior,
+    prior: Prior,
     start: Floats,
     *,
     tol: float,
@@ -283,15 +370,33 @@ def solve_boxes(
     Parameters
     ----------
     blocks : sequence of BoxBlock
-    prior : SharedPrior
-    start : (outputs, d)
+    prior : Prior
+    start : array
+        A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).
     tol : float
     max_passes : float
         Over the rows.
     executor : Executor, default=None
         Takes the blocks; one after another by default.
     """
-    return _descend(_Problem(blocks, prior, executor or Serial()), start, tol, max_passes)
+    return _solve(blocks, prior, start, tol, max_passes, executor or Serial())
+
+
+def solve_smoothed(
+    blocks: Sequence[SimplexBlock],
+    start: Floats,
+    *,
+    tol: float,
+    max_passes: float = np.inf,
+    executor: Executor | None = None,
+) -> NewtonSolution:
+    """Minimise the squared multi-class hinge as the blocks smooth it, plus standard normal weights.
+
+    The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`.
+    """
+    prior = SharedPrior(np.arange(len(start)))
+    found = _solve(blocks, prior, start, tol, max_passes, executor or Serial())
+    return replace(found, smoothing=blocks[0].smoothing)
 
 
 def solve_simplexes(
@@ -307,14 +412,18 @@ def solve_simplexes(
     The smoothing ends where the gap, its own bias included, is at most ``tol`` times the value. Arguments as in
     `solve_boxes`.
     """
-    prior, best, n_passes = SharedPrior(np.arange(len(start))), None, 0
+    best, n_passes = None, 0
     for smoothing in SMOOTHING:
-        smoothed = [replace(block, smoothing=smoothing) for block in blocks]
-        problem = _Problem(smoothed, prior, executor or Serial())
-        found = _descend(problem, start if best is None else best.weights, SMOOTH_SHARE * tol, max_passes - n_passes)
+        found = solve_smoothed(
+            [replace(block, smoothing=smoothing) for block in blocks],
+            start if best is None else best.weights,
+            tol=SMOOTH_SHARE * tol,
+            max_passes=max_passes - n_passes,
+            executor=executor,
+        )
         n_passes += found.n_passes
         if best is None or found.gap < best.gap:
-            best = replace(found, smoothing=smoothing)
+            best = found
         if best.gap <= tol * abs(best.value) or n_passes >= max_passes:
             break
     assert best is not None
@@ -324,43 +433,79 @@ def solve_simplexes(
     return replace(best, n_passes=n_passes, status=status)
 
 
-class _Problem:
-    """The primal objective as a function of the weights, over all blocks."""
+def _solve(
+    blocks: Sequence[Block], prior: Prior, start: Floats, tol: float, max_passes: float, executor: Executor
+) -> NewtonSolution:
+    """Take Newton steps; where they do not arrive, along easier problems that lead there.
 
-    def __init__(self, blocks: Sequence[Block], prior: SharedPrior, executor: Executor) -> None:
+    Where all margins can be met and C is large the solution lies in a corner of many pieces of the loss, and a step
+    leads little farther than to the next piece. Solutions for smaller C, or smoothed more, are close to each other.
+    """
+    found = _descend(_Problem(blocks, prior, executor), start, tol, max_passes, MAX_STEPS)
+    if found.status is not Status.ITERATION_LIMIT or found.n_passes >= max_passes:
+        return found
+    n_passes = found.n_passes
+    for eased in zip(*(block.ease() for block in blocks), strict=True):
+        problem = _Problem(eased, prior, executor)
+        start = _descend(problem, start, max(tol, EASED_TOL), max_passes - n_passes, MAX_EASED_STEPS).position
+        n_passes += problem.n_passes
+        if n_passes >= max_passes:
+            return replace(found, n_passes=n_passes)
+    last = _descend(_Problem(blocks, prior, executor), start, tol, max_passes - n_passes, MAX_EASED_STEPS)
+    better = last if last.value + last.excess < found.value + found.excess else found
+    return replace(better, n_passes=n_passes + last.n_passes)
+
+
+class _Problem:
+    """The primal objective as a function of the position, over all blocks."""
+
+    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor) -> None:
         self.blocks, self.prior, self.executor = blocks, prior, executor
         self.n_passes = 0
 
-    def at(self, weights: Floats) -> _Point:
+    def at(self, position: Floats) -> _Point:
         self.n_passes += 1
+        weights = self.prior.weights(position)
         sums = self.executor.map_reduce(methodcaller("sums", weights), self.blocks)
-        held = self.prior.precision(weights)
-        gradient = held - sums.pulled
-        penalty = 0.5 * float(np.vdot(held, weights))
-        gap = 0.5 * float(np.vdot(gradient, self.prior.covariance(gradient)))
-        return _Point(weights, penalty + sums.loss, sums, gradient, gap)
+        held = self.prior.precision(position)
+        gradient = held - self.prior.pull_back(sums.pulled)
+        penalty = 0.5 * float(np.vdot(held, position))
+        spread = self.prior.covariance(gradient)
+        gap = np.inf if spread is None else 0.5 * float(np.vdot(gradient, spread))
+        return _Point(position, weights, penalty + sums.loss, sums, gradient, gap)
 
     def direction(self, at: _Point) -> Floats:
-        """Return the Newton direction; by conjugate gradients where the classes' curvatures mix."""
-        curvature = at.sums.curvature
+        """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
+        curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), self.blocks)
         mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
         if not mixing:
             return -self.prior.solve(curvature, at.gradient)
-        factors = [cho_factor(block + np.eye(len(block))) for block in curvature]
+        if curvature.ndim == 4:
+            n = at.gradient.size
+            whole = curvature.reshape(n, n) + np.eye(n)
+            return -cho_solve(cho_factor(whole), at.gradient.ravel()).reshape(at.gradient.shape)
+        factors, shape = [cho_factor(block + np.eye(len(block))) for block in curvature], at.gradient.shape
 
-        def precondition(v: Floats) -> Floats:
-            return np.stack([cho_solve(factor, row) for factor, row in zip(factors, v, strict=True)])
+        def precondition(flat: Floats) -> Floats:
+            rows = zip(factors, flat.reshape(shape), strict=True)
+            return np.concatenate([cho_solve(factor, row) for factor, row in rows])
 
-        def product(v: Floats) -> Floats:
+        def multiply(flat: Floats) -> Floats:
             self.n_passes += 1
+            v = flat.reshape(shape)
             bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
-            return self.prior.precision(v) + bent
+            return (self.prior.precision(v) + bent).ravel()
 
-        return _conjugate_gradients(product, -at.gradient, precondition)
+        size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()
+        # The less a step can gain of the objective, the more closely the system is solved.
+        share = min(0.3, float(np.sqrt(right @ precondition(right) / max(at.objective, 1e-300))))
+        found, _ = cg(LinearOperator(size, multiply), right, rtol=share, M=LinearOperator(size, precondition))
+        return found.reshape(shape)
 
 
 @dataclass(frozen=True)
 class _Point:
+    position: Floats
     weights: Floats
     objective: float  # smoothed, where it is
     sums: BlockSums
@@ -368,14 +513,15 @@ class _Point:
     gap: float  # of the smoothed problem
 
     def solution(self, n_passes: int, status: Status) -> NewtonSolution:
-        value = self.objective - self.sums.excess
-        return NewtonSolution(self.weights, value, self.gap + self.sums.bias, n_passes, status)
+        excess, bias = self.sums.excess, self.sums.bias
+        value, gap = self.objective - excess, self.gap + bias
+        return NewtonSolution(self.position, self.weights, value, gap, n_passes, status, excess=excess, bias=bias)
 
 
-def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
+def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, max_steps: int) -> NewtonSolution:
     """Take Newton steps until the gap of the (smoothed) problem is small."""
     at = problem.at(start)
-    for _ in range(MAX_STEPS):
+    for _ in range(max_steps):
         if at.gap <= tol * abs(at.objective):
             return at.solution(problem.n_passes, Status.CONVERGED)
         if problem.n_passes >= max_passes:
@@ -383,39 +529,22 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) ->
         moved = _line_search(problem, at)
         if moved is None:
             return at.solution(problem.n_passes, Status.STALLED)
+        settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
         at = moved
+        if settled:
+            return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 
 def _line_search(problem: _Problem, at: _Point) -> _Point | None:
-    """Halve the step until the objective falls enough; the first one nearly always does."""
+    """Shorten the step until the objective falls enough; the first one nearly always does."""
     direction = problem.direction(at)
     slope = float(np.vdot(at.gradient, direction))
     length = 1.0
-    for _ in range(MAX_HALVINGS):
-        moved = problem.at(at.weights + length * direction)
+    for _ in range(MAX_TRIALS):
+        moved = problem.at(at.position + length * direction)
         if moved.objective <= at.objective + SUFFICIENT * length * slope + ROUNDING * abs(at.objective):
             return moved if moved.gap < at.gap or moved.objective < at.objective else None
-        length *= 0.5
+        # Where the slope would be zero, if it were linear between the two.
+        length *= float(np.clip(slope / (slope - np.vdot(moved.gradient, direction)), *SHORTEN))
     return None
-
-
-def _conjugate_gradients(
-    product: Callable[[Floats], Floats], right: Floats, precondition: Callable[[Floats], Floats]
-) -> Floats:
-    """Solve a symmetric system roughly: the closer to the solution the problem is, the less roughly."""
-    x, residual = np.zeros_like(right), right
-    scaled = precondition(residual)
-    direction, inner = scaled, float(np.vdot(residual, scaled))
-    first = inner
-    share = min(0.1, float(np.sqrt(first)))
-    for _ in range(10 * right.size):
-        if inner <= share**2 * first:
-            break
-        along = product(direction)
-        step = inner / float(np.vdot(direction, along))
-        x, residual = x + step * direction, residual - step * along
-        scaled = precondition(residual)
-        before, inner = inner, float(np.vdot(residual, scaled))
-        direction = scaled + (inner / before) * direction
-    return x

@@ -45,3 +45,8 @@ class ToleranceSchedule:
         wide = self.gap_share * gained >= largest * value  # also where nothing is left to be paid
         relative = largest if wide else max(self.gap_share * (gained / value), smallest)
         return Tolerance(relative, float(np.clip(epochs, *self.epoch_range)))
+
+
+DEFAULT_SCHEDULE = ToleranceSchedule(
+    first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-7, 1e-3), epoch_range=(5.0, 40.0)
+)

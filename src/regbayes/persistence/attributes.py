@@ -58,9 +58,7 @@ def set_attributes(blank: Any, registration: Registration, state: dict[str, Any]
             if default is dataclasses.MISSING:
                 raise PersistenceError(f"the file lacks {walk.here}.{name}, which {cls.__qualname__} needs")
             blank.__dict__[name] = default
-    if hasattr(cls, "get_params"):  # an estimator, which stores every parameter under its own name
-        parameters = inspect.signature(cls).parameters.values()
-        blank.__dict__.update({p.name: p.default for p in parameters if p.default is not p.empty})
+    blank.__dict__.update(_get_parameters(cls))
     blank.__dict__.update(state)
 
 
@@ -84,6 +82,13 @@ def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> Non
             raise PersistenceError(
                 f"{walk.here}.{name} may be {' or '.join(map(repr, allowed))} in a file, not {content!r:.100}"
             )
+
+
+@functools.cache
+def _get_parameters(cls: type) -> dict[str, Any]:
+    """Return the defaults of an estimator's parameters, each of which it stores under its own name."""
+    parameters = inspect.signature(cls).parameters.values() if hasattr(cls, "get_params") else ()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:

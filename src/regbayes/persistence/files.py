@@ -22,12 +22,11 @@ from typing import IO, Any
 
 from regbayes.persistence.arrays import describe, get_content, read_arrays
 from regbayes.persistence.errors import PersistenceError
-from regbayes.persistence.tree import Decoder, Encoder
+from regbayes.persistence.tree import MAX_VALUES, Decoder, Encoder
 
 __all__ = ["FORMAT_VERSION", "load", "save"]
 
 FORMAT_VERSION = 2
-MAX_VALUES = 2_000_000  # in the header; Python takes about a hundred bytes for each, however short its text
 
 _LINE = re.compile(rb"regbayes ([0-9]{1,9}) (\S{1,60})(?: ([0-9a-f]{64}) ([0-9]{1,15})\n)?")
 _LONGEST_LINE = 200

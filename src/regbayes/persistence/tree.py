@@ -23,11 +23,12 @@ from regbayes.persistence.arrays import KINDS, check_shape, parse_dtype
 from regbayes.persistence.attributes import get_attributes, set_attributes
 from regbayes.persistence.errors import PersistenceError, Place, Walk
 
-__all__ = ["Decoder", "Encoder"]
+__all__ = ["MAX_VALUES", "Decoder", "Encoder"]
 
 Node = Any  # what the json module reads and writes
 
 MAX_DEPTH = 64  # levels of values in values; far above any model, far below the interpreter's stack
+MAX_VALUES = 2_000_000  # in a file, outside arrays; Python takes about a hundred bytes for each, however short its text
 
 _SPARSE = {cls.__name__: cls for cls in (scipy.sparse.csr_matrix, scipy.sparse.csr_array)}
 # scikit-learn's encoders and vectorizers hold such a type in their parameter dtype.
@@ -70,14 +71,14 @@ class Encoder(Walk):
         """Encode the elements of a container."""
         return [self.encode_at((index,), element) for index, element in enumerate(values)]
 
-    def encode_array(self, array: NDArray[Any]) -> Node:
-        """Give an array a place in the file; one that is met twice is written once."""
+    def add_array(self, array: NDArray[Any]) -> int:
+        """Give an array a place in the file, and return its number; one that is met twice is written once."""
         if array.dtype.kind not in KINDS or array.dtype.itemsize == 0:
             raise PersistenceError(f"{self.here} is an array of type {array.dtype}, which cannot be saved")
         if id(array) not in self._numbers:
             self._numbers[id(array)] = len(self.arrays)
             self.arrays.append(array)
-        return {"array": self._numbers[id(array)]}
+        return self._numbers[id(array)]
 
     def encode_object(self, value: Any) -> Node:
         """Encode an object of a registered class; one that is met twice is written once."""
@@ -162,7 +163,7 @@ def _is_label(value: Any) -> bool:
 
 def _encode_array(encoder: Encoder, value: NDArray[Any]) -> Node:
     if value.dtype.kind != "O":
-        return encoder.encode_array(value)
+        return {"array": encoder.add_array(value)}
     elements = value.ravel().tolist()
     for index, element in enumerate(elements):
         if not _is_label(element):
@@ -188,7 +189,7 @@ def _encode_dtype(encoder: Encoder, value: np.dtype[Any]) -> Node:
 
 
 def _encode_sparse(encoder: Encoder, value: Any) -> Node:
-    parts = [encoder.encode_array(part) for part in (value.data, value.indices, value.indptr)]
+    parts = [encoder.add_array(part) for part in (value.data, value.indices, value.indptr)]
     return {"sparse": [type(value).__name__, [int(length) for length in value.shape], *parts]}
 
 
@@ -220,6 +221,7 @@ class Decoder(Walk):
         self._arrays = arrays
         self._objects: list[Any] = []
         self._depth = 0
+        self._filled = 0
 
     def malformed(self) -> PersistenceError:
         """Return the error for a header that no version of this package writes."""
@@ -257,11 +259,11 @@ class Decoder(Walk):
             raise self.malformed()
         return [self.decode_at((index,), node) for index, node in enumerate(nodes)]
 
-    def decode_array(self, body: Node) -> NDArray[Any]:
+    def find_array(self, body: Node) -> NDArray[Any]:
         """Return an array of the file, the same one each time."""
         return self._pick(self._arrays, body)
 
-    def decode_reference(self, body: Node) -> Any:
+    def find_object(self, body: Node) -> Any:
         """Return an object met before. One that is not complete yet would contain itself, and is not found."""
         return self._pick(self._objects, body)
 
@@ -280,6 +282,9 @@ class Decoder(Walk):
         value = object.__new__(registration.cls)
         set_attributes(value, registration, state, self)
         self._objects.append(value)
+        self._filled += len(vars(value)) - len(state)
+        if self._filled > MAX_VALUES:  # an object without attributes is short in a file, and its defaults are many
+            raise self.malformed()
         return value
 
     def find_registration(self, name: Node) -> Registration:
@@ -325,11 +330,9 @@ def _decode_scalar(decoder: Decoder, body: Node) -> Any:
 
 def _decode_sparse(decoder: Decoder, body: Node) -> Any:
     name, shape, *parts = body
-    data, indices, indptr = (decoder.decode(part) for part in parts)
+    data, indices, indptr = map(decoder.find_array, parts)
     # SciPy's compiled code trusts indices, so they are checked to lie inside the matrix.
-    if not all(isinstance(part, np.ndarray) and part.dtype.kind == "i" for part in (indices, indptr)):
-        raise decoder.malformed()
-    if not isinstance(data, np.ndarray) or data.dtype.kind not in "biufc":
+    if (indices.dtype.kind, indptr.dtype.kind) != ("i", "i") or data.dtype.kind not in "biufc":
         raise decoder.malformed()
     matrix = _SPARSE[name]((data, indices, indptr), shape=check_shape(shape))
     matrix.check_format(full_check=True)
@@ -351,14 +354,14 @@ _DECODERS: dict[str, Callable[[Decoder, Node], Any]] = {
     "slice": lambda decoder, body: slice(*decoder.decode_items(body)),
     "dict": _decode_dict,
     "items": _decode_items,
-    "array": Decoder.decode_array,
+    "array": Decoder.find_array,
     "objects": _decode_objects,
-    "str": lambda _, body: np.str_(body),
+    "str": lambda _, body: np.str_("" + body),
     "scalar": _decode_scalar,
     "dtype": lambda _, body: np.dtype(object) if body == "|O" else parse_dtype(body),
     "type": lambda _, body: _NUMBER_TYPES[body],
     "sparse": _decode_sparse,
     "enum": _decode_enum,
     "object": Decoder.decode_object,
-    "ref": Decoder.decode_reference,
+    "ref": Decoder.find_object,
 }

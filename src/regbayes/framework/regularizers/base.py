@@ -180,14 +180,14 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
     return number
 
 
-def check_prices(name: str, value: ArrayLike) -> float | Floats:
+def check_penalties(name: str, value: ArrayLike) -> float | Floats:
     """Return one positive price as a float, or several, none of them negative, as a 1-D array; infinite is allowed."""
     if np.ndim(value) == 0:
         return check_positive(name, float(np.asarray(value)), allow_inf=True)
-    prices = np.array(value, dtype=np.float64)
-    if prices.ndim != 1 or prices.size == 0 or not np.all(prices >= 0):
+    penalties = np.array(value, dtype=np.float64)
+    if penalties.ndim != 1 or penalties.size == 0 or not np.all(penalties >= 0):
         raise ValueError(f"{name} must be a positive number, or a 1-D array of numbers that are not negative")
-    return prices
+    return penalties
 
 
 def check_target(name: str, value: ArrayLike) -> Floats:

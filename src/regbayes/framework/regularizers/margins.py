@@ -18,8 +18,8 @@ from regbayes.framework.regularizers.base import (
     Regularizer,
     add,
     as_floats,
+    check_penalties,
     check_positive,
-    check_prices,
     check_target,
     common_size,
     diagonal_blocks,
@@ -45,7 +45,7 @@ class Hinge(Regularizer):
     """
 
     def __init__(self, C: ArrayLike = 1.0, power: float = 1.0) -> None:
-        self.C = check_prices("C", C)
+        self.C = check_penalties("C", C)
         self.power = check_positive("power", power)
         if self.power < 1:
             raise ValueError(f"power must be at least 1, got {power!r}")
@@ -136,7 +136,7 @@ class _MultiClass(Regularizer):
     labels: Indices | None
 
     def _store(self, C: ArrayLike, cost: ArrayLike | None, labels: ArrayLike | None) -> None:
-        self.C = check_prices("C", C)
+        self.C = check_penalties("C", C)
         self.cost = None if cost is None else np.asarray(cost, dtype=np.float64)
         self.labels = None if labels is None else np.asarray(labels, dtype=np.int64)
         if self.cost is not None:
@@ -151,7 +151,7 @@ class _MultiClass(Regularizer):
                 raise ValueError(f"labels must be a 1-D array of numbers in 0 .. {len(self.cost) - 1}")
         if self.cost is None and not isinstance(self.C, float):
             raise ValueError("without cost there is one row, and C must be one number")
-        _ = self.size  # as many prices as rows
+        _ = self.size  # as many penalties as rows
 
     @property
     def _n_rows(self) -> int | None:
@@ -163,8 +163,8 @@ class _MultiClass(Regularizer):
     def size(self) -> int | None:
         if self.cost is None:
             return None
-        n_prices = None if isinstance(self.C, float) else self.C.size
-        return self.cost.shape[-1] * (common_size([self._n_rows, n_prices], "cost and C") or 1)
+        n_penalties = None if isinstance(self.C, float) else self.C.size
+        return self.cost.shape[-1] * (common_size([self._n_rows, n_penalties], "cost and C") or 1)
 
     @property
     def block_size(self) -> int | None:
@@ -172,7 +172,7 @@ class _MultiClass(Regularizer):
 
     def clip_dual(self, u: Floats) -> Floats:
         rows = self._rows(np.maximum(u, 0.0))
-        return np.where(self._prices(rows)[:, None] > 0, rows, 0.0).ravel()
+        return np.where(self._penalties(rows)[:, None] > 0, rows, 0.0).ravel()
 
     def slack(self, x: ArrayLike) -> Floats:
         rows = self._rows(x)
@@ -187,11 +187,11 @@ class _MultiClass(Regularizer):
             return np.zeros_like(rows)
         return np.broadcast_to(self.cost if self.labels is None else self.cost[self.labels], rows.shape)
 
-    def _prices(self, rows: Floats) -> Floats:
+    def _penalties(self, rows: Floats) -> Floats:
         return np.broadcast_to(np.asarray(self.C), len(rows))
 
     def _table(self, size: int) -> tuple[Floats, Indices, Floats]:
-        """Return the costs of a dual form, which of their rows applies, and the prices of the rows."""
+        """Return the costs of a dual form, which of their rows applies, and the penalties of the rows."""
         table = np.zeros((1, size)) if self.cost is None else np.atleast_2d(self.cost)
         n_rows = size // table.shape[1]
         row = self.labels if self.labels is not None else np.arange(n_rows) % len(table)
@@ -222,16 +222,16 @@ class MultiClassHinge(_MultiClass):
     def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.max(rows + self._costs(rows), axis=1)
-        hard = np.isinf(self._prices(rows))
+        hard = np.isinf(self._penalties(rows))
         if np.any(worst[hard] > 0):
             return np.inf
-        return dot(self._prices(rows)[~hard], worst[~hard])
+        return dot(self._penalties(rows)[~hard], worst[~hard])
 
     def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
-        C = self._prices(rows)
+        C = self._penalties(rows)
         soft = np.isfinite(C)
         if not np.allclose(rows.sum(axis=1)[soft], C[soft], rtol=1e-7, atol=0):
             return np.inf
@@ -241,7 +241,7 @@ class MultiClassHinge(_MultiClass):
         x = as_floats(x)
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
-        C, out = self._prices(rows), rows.copy()
+        C, out = self._penalties(rows), rows.copy()
         hard, soft = np.isinf(C), np.isfinite(C) & (C > 0)
         out[hard] = (np.minimum(shifted, 0.0) - self._costs(rows))[hard]
         # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
@@ -250,7 +250,7 @@ class MultiClassHinge(_MultiClass):
 
     def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
         rows = self._rows(x)
-        shifted, C, identity = rows + self._costs(rows), self._prices(rows), np.eye(rows.shape[1])
+        shifted, C, identity = rows + self._costs(rows), self._penalties(rows), np.eye(rows.shape[1])
         jacobian = np.broadcast_to(identity, (*rows.shape, rows.shape[1])).copy()
         hard, soft = np.isinf(C), np.isfinite(C) & (C > 0)
         jacobian[hard] = identity * (shifted[hard] < 0)[:, None, :]
@@ -274,13 +274,13 @@ class MultiClassSquaredHinge(_MultiClass):
     def value(self, x: ArrayLike) -> float:
         rows = self._rows(x)
         worst = np.maximum(np.max(rows + self._costs(rows), axis=1), 0.0)
-        return dot(self._prices(rows), worst**2)
+        return dot(self._penalties(rows), worst**2)
 
     def conjugate(self, u: ArrayLike) -> float:
         rows = self._rows(u)
         if np.any(rows < 0):
             return np.inf
-        C, total = self._prices(rows), rows.sum(axis=1)
+        C, total = self._penalties(rows), rows.sum(axis=1)
         if np.any(total[C == 0] > 0):
             return np.inf
         squares = np.divide(total**2, 4 * C, out=np.zeros(len(C)), where=(C > 0) & np.isfinite(C))
@@ -291,11 +291,11 @@ class MultiClassSquaredHinge(_MultiClass):
         rows = self._rows(x)
         shifted = rows + self._costs(rows)
         lowered = np.minimum(shifted, self._level(shifted, step)) - self._costs(rows)
-        return like(np.where(self._prices(rows)[:, None] > 0, lowered, rows).ravel(), x)
+        return like(np.where(self._penalties(rows)[:, None] > 0, lowered, rows).ravel(), x)
 
     def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
         rows = self._rows(x)
-        shifted, C, identity = rows + self._costs(rows), self._prices(rows), np.eye(rows.shape[1])
+        shifted, C, identity = rows + self._costs(rows), self._penalties(rows), np.eye(rows.shape[1])
         above = (shifted > self._level(shifted, step)).astype(np.float64)
         above[C == 0] = 0.0
         # Those above the level come down to it, and it rises by its share with each of them.
@@ -308,7 +308,7 @@ class MultiClassSquaredHinge(_MultiClass):
         """Return the level that `prox` lowers each row to, ``sum (shifted - l)_+ = 2 C step l``, shape (rows, 1)."""
         descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
         counts = np.arange(1, shifted.shape[1] + 1)  # how many exceed the level
-        weight = 2 * self._prices(shifted) * self._row_step(shifted, step)
+        weight = 2 * self._penalties(shifted) * self._row_step(shifted, step)
         return np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1, keepdims=True)
 
     def dual_form(self, size: int) -> SimplexDual:
@@ -337,7 +337,7 @@ class EpsilonInsensitive(Regularizer):
     def __init__(self, target: ArrayLike, epsilon: float = 0.0, C: ArrayLike = 1.0, power: float = 1.0) -> None:
         self.target = check_target("target", target)
         self.epsilon = check_positive("epsilon", epsilon, allow_zero=True)
-        self.C = check_prices("C", C)
+        self.C = check_penalties("C", C)
         self.power = check_positive("power", power)
         if self.power not in (1, 2):
             raise ValueError(f"power must be 1 or 2, got {power!r}")

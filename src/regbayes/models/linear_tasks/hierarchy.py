@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from regbayes._types import Floats
-from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
+from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, run
 from regbayes.models.linear_tasks.problem import LinearTasks
 
 Callback = Callable[[Progress[Any]], bool | None]
@@ -28,7 +28,8 @@ PSEUDO_NOISE = 1e-3  # prior of the noise variance: one target with this squared
 MEAN_PRECISION = 0.1  # of the prior of the prior means
 HIDDEN_PRECISION = 0.1  # of the prior of the weights of hidden units
 HIDDEN_STEPS = 10  # of L-BFGS in each iteration
-START_STEPS = 10  # with one cluster, before there are several
+WARM_UP_STEPS = 10  # with one cluster, before there are several
+WARM_UP, CLUSTERS = "warm-up", "clusters"  # the stages of a fit with several, as callbacks see them
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class TaskPosterior:
     @property
     def mean_weights(self) -> Floats:
         """Expected weights of each task, (T, p)."""
-        return np.asarray(np.einsum("tc,tcp->tp", self.memberships, self.weights))
+        return np.einsum("tc,tcp->tp", self.memberships, self.weights)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Moments:
     grams: Floats  # (T, p, p): sum h hᵀ
     sums: Floats  # (T, p): sum h y
     squares: Floats  # (T,): sum y²
-    counts: Floats  # (T,)
+    counts: Floats  # (T,): of targets, each as often as it counts
 
 
 def hidden_features(X: Floats, hidden: Floats | None) -> Floats:
@@ -92,28 +93,40 @@ def hidden_features(X: Floats, hidden: Floats | None) -> Floats:
 
 def moments(problem: LinearTasks, hidden: Floats | None) -> Moments:
     """Sum up the targets of each task."""
-    seen = replace(problem, X=hidden_features(problem.X, hidden))
-    grams, sums = seen.moments(np.ones(len(seen.cells), dtype=bool))
-    squares = [float(np.sum(seen.cells.targets[here] ** 2)) for here in seen.slices()]
-    return Moments(grams, sums, np.array(squares), np.diff(seen.starts).astype(np.float64))
+    grams, sums = replace(problem, X=hidden_features(problem.X, hidden)).moments()
+    seen = problem.observations
+    squares = [float(seen.weights[here] @ seen.targets[here] ** 2) for here in problem.slices]
+    counts = [float(seen.weights[here].sum()) for here in problem.slices]
+    return Moments(grams, sums, np.array(squares), np.array(counts))
 
 
 def fit(
     problem: LinearTasks, settings: HierarchySettings, rng: np.random.Generator, callbacks: Sequence[Callback]
 ) -> FitResult[Hierarchy]:
-    """Maximise the evidence."""
+    """Maximise the evidence; where there are clusters, after a warm-up with a single one, whose weights say which."""
 
     def step(state: Hierarchy) -> StepResult[Hierarchy]:
         after = update(problem, state)
         return StepResult(after, objective(after))
 
-    state = initial(problem, settings, rng)
-    rule = RelativeChange(settings.tol)
-    return run(step, state, max_iter=settings.max_iter, objective=objective, stop=rule, callbacks=callbacks)
+    state, max_iter, ended = start(problem, settings, rng), settings.max_iter, None
+    rule, stage = RelativeChange(settings.tol), ""
+    if settings.n_clusters > 1:
+        warm = run(step, state, max_iter=WARM_UP_STEPS, objective=objective, callbacks=callbacks, stage=WARM_UP)
+        state, stage = divide(problem, warm.state, settings.n_clusters, rng), CLUSTERS
+        if warm.status in (Status.STOPPED, Status.INTERRUPTED):
+            max_iter, ended = 0, warm.status
+    found = run(step, state, max_iter=max_iter, objective=objective, stop=rule, callbacks=callbacks, stage=stage)
+    return found if ended is None else replace(found, status=ended)
 
 
-def initial(problem: LinearTasks, settings: HierarchySettings, rng: np.random.Generator) -> Hierarchy:
-    """Start from one ridge regression for all tasks; where there are clusters, from those of one-cluster weights."""
+def list_stages(n_clusters: int, max_iter: int) -> int | dict[str, int | None]:
+    """Return the most iterations of a fit, or of each of its stages where it has any."""
+    return max_iter if n_clusters == 1 else {WARM_UP: WARM_UP_STEPS, CLUSTERS: max_iter}
+
+
+def start(problem: LinearTasks, settings: HierarchySettings, rng: np.random.Generator) -> Hierarchy:
+    """Start from one ridge regression for all tasks."""
     hidden = None
     if settings.n_hidden is not None:
         hidden = rng.standard_normal((settings.n_hidden, problem.X.shape[1])) / np.sqrt(problem.X.shape[1])
@@ -121,15 +134,10 @@ def initial(problem: LinearTasks, settings: HierarchySettings, rng: np.random.Ge
     p = found.sums.shape[1]
     mean = np.linalg.solve(found.grams.sum(axis=0) + np.eye(p), found.sums.sum(axis=0))
     prior = TaskPrior(np.ones(1), mean[None], np.eye(p)[None] / p, 1.0, hidden)
-    state = Hierarchy(prior, infer(found, prior))
-    if settings.n_clusters == 1:
-        return state
-    for _ in range(START_STEPS):
-        state = update(problem, state)
-    return _divided(problem, state, settings.n_clusters, rng)
+    return Hierarchy(prior, infer(found, prior))
 
 
-def _divided(problem: LinearTasks, state: Hierarchy, n_clusters: int, rng: np.random.Generator) -> Hierarchy:
+def divide(problem: LinearTasks, state: Hierarchy, n_clusters: int, rng: np.random.Generator) -> Hierarchy:
     """Cluster the tasks by their weights, and give every cluster its own prior."""
     found = state.posterior.weights[:, 0]
     _, codes = kmeans2(found, n_clusters, minit="++", missing="warn", rng=rng)
@@ -148,7 +156,7 @@ def _divided(problem: LinearTasks, state: Hierarchy, n_clusters: int, rng: np.ra
 
 
 def update(problem: LinearTasks, state: Hierarchy) -> Hierarchy:
-    """One iteration, in which the evidence times priors cannot fall.
+    """Take one iteration, in which the evidence times priors cannot fall.
 
     Shares, covariances, noise and hidden units follow from the expected weights of the tasks; then the means, with the
     weights integrated out, which is much quicker than from expected weights.
@@ -204,7 +212,7 @@ def _expected_errors(found: Moments, posterior: TaskPosterior) -> Floats:
     explained = np.einsum("tcp,tpq,tcq->tc", w, found.grams, w) + np.einsum(
         "tpq,tcpq->tc", found.grams, posterior.covariances
     )
-    return np.asarray(np.maximum(found.squares[:, None] - 2 * np.einsum("tcp,tp->tc", w, found.sums) + explained, 0.0))
+    return np.maximum(found.squares[:, None] - 2 * np.einsum("tcp,tp->tc", w, found.sums) + explained, 0.0)
 
 
 def _update_means(found: Moments, prior: TaskPrior, memberships: Floats) -> Floats:
@@ -223,8 +231,8 @@ def _update_means(found: Moments, prior: TaskPrior, memberships: Floats) -> Floa
 def _update_hidden(problem: LinearTasks, prior: TaskPrior, posterior: TaskPosterior) -> Floats:
     """Return better weights of the hidden units, for the expected weights of the tasks."""
     assert prior.hidden is not None
-    shape, cells = prior.hidden.shape, problem.cells
-    rows, constant = problem.X[cells.rows], problem.X[cells.rows][:, -1]
+    shape, seen = prior.hidden.shape, problem.observations
+    rows, constant = problem.X[seen.rows], problem.X[seen.rows][:, -1]
     w = posterior.mean_weights
     second = np.einsum("tc,tcp,tcq->tpq", posterior.memberships, posterior.weights, posterior.weights)
     second += np.einsum("tc,tcpq->tpq", posterior.memberships, posterior.covariances)
@@ -234,27 +242,28 @@ def _update_hidden(problem: LinearTasks, prior: TaskPrior, posterior: TaskPoster
         units = np.tanh(rows @ U.T)
         h = np.column_stack([units, constant])
         spread, slope = np.empty_like(h), np.empty_like(h)
-        for t, here in enumerate(problem.slices()):
-            spread[here], slope[here] = h[here] @ second[t], np.outer(cells.targets[here], w[t])
-        value = 0.5 * float(np.sum(h * (spread - 2 * slope))) / prior.noise_variance
-        direction = ((spread - slope)[:, :-1] * (1.0 - units**2)).T @ rows / prior.noise_variance
+        for t, here in enumerate(problem.slices):
+            spread[here], slope[here] = h[here] @ second[t], np.outer(seen.targets[here], w[t])
+        value = 0.5 * float(seen.weights @ np.sum(h * (spread - 2 * slope), axis=1)) / prior.noise_variance
+        by_units = seen.weights[:, None] * (spread - slope)[:, :-1] * (1.0 - units**2)
         total = value + 0.5 * HIDDEN_PRECISION * float(np.sum(U**2))
-        return total, (direction + HIDDEN_PRECISION * U).ravel()
+        return total, (by_units.T @ rows / prior.noise_variance + HIDDEN_PRECISION * U).ravel()
 
+    # A smooth function of few parameters, another one in every iteration, and a few steps are enough: SciPy's case.
     start = prior.hidden.ravel()
     found = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": HIDDEN_STEPS})
-    return np.asarray((found.x if found.fun <= cost(start)[0] else start).reshape(shape))
+    return (found.x if found.fun <= cost(start)[0] else start).reshape(shape)
 
 
 def objective(state: Hierarchy) -> dict[str, float]:
-    """Minus the logarithms of the evidence and of the priors, up to constants of the latter."""
+    """Return minus the logarithms of the evidence and of the priors, up to constants of the latter."""
     prior = state.prior
     p = prior.means.shape[1]
     spread = np.linalg.slogdet(prior.covariances)[1] + np.trace(np.linalg.inv(prior.covariances), axis1=1, axis2=2) / p
     noise = np.log(prior.noise_variance) + PSEUDO_NOISE / prior.noise_variance
     hidden = 0.0 if prior.hidden is None else 0.5 * HIDDEN_PRECISION * float(np.sum(prior.hidden**2))
     return {
-        "evidence": -float(state.posterior.log_evidence.sum()),
+        "likelihood": -float(state.posterior.log_evidence.sum()),
         "prior_covariances": 0.5 * PSEUDO_TASKS * float(np.sum(spread)),
         "prior_means": 0.5 * MEAN_PRECISION * float(np.sum(prior.means**2)),
         "prior_noise": 0.5 * float(noise),

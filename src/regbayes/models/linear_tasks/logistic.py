@@ -31,7 +31,7 @@ class QuadraticBound:
     def expected(self, means: Floats, seconds: Floats) -> Floats:
         """Return the bound for weights with means (M, d) and second moments (M, d, d), for each output."""
         quadratic = np.einsum("mde,mde->m", self.grams, seconds)
-        return np.asarray(self.constants + np.sum(self.sums * means, axis=1) - 0.5 * quadratic)
+        return self.constants + np.sum(self.sums * means, axis=1) - 0.5 * quadratic
 
 
 def curvature(xi: Floats) -> Floats:
@@ -40,23 +40,23 @@ def curvature(xi: Floats) -> Floats:
 
 
 def quadratic_bound(problem: LinearTasks, xi: Floats) -> QuadraticBound:
-    """Return the bound at xi, one for each cell."""
-    d, cells, bend = problem.X.shape[1], problem.cells, curvature(xi)
+    """Return the bound at xi, one for each observation."""
+    d, seen, bend = problem.X.shape[1], problem.observations, curvature(xi)
     grams, sums = np.zeros((problem.n_outputs, d, d)), np.zeros((problem.n_outputs, d))
-    each = cells.weights * (log_expit(xi) - 0.5 * xi + 0.5 * bend * xi**2)
+    each = seen.weights * (log_expit(xi) - 0.5 * xi + 0.5 * bend * xi**2)
     constants = np.zeros(problem.n_outputs)
-    for m, here in enumerate(problem.slices()):
-        rows, weights = problem.X[cells.rows[here]], cells.weights[here]
+    for m, here in enumerate(problem.slices):
+        rows, weights = problem.X[seen.rows[here]], seen.weights[here]
         grams[m] = rows.T @ (rows * (weights * bend[here])[:, None])
-        sums[m] = 0.5 * (weights * cells.targets[here]) @ rows
+        sums[m] = 0.5 * (weights * seen.targets[here]) @ rows
         constants[m] = float(each[here].sum())
     return QuadraticBound(grams, sums, constants)
 
 
 def best_xi(problem: LinearTasks, seconds: Floats) -> Floats:
     """Return the xi that make the bound tightest for weights with second moments (M, d, d)."""
-    squares = np.empty(len(problem.cells))
-    for m, here in enumerate(problem.slices()):
-        rows = problem.X[problem.cells.rows[here]]
+    squares = np.empty(len(problem.observations))
+    for m, here in enumerate(problem.slices):
+        rows = problem.X[problem.observations.rows[here]]
         squares[here] = np.sum((rows @ seconds[m]) * rows, axis=1)
     return np.sqrt(np.maximum(squares, 0.0))

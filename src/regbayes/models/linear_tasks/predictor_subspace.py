@@ -48,18 +48,19 @@ class Basis:
     @property
     def expected(self) -> Floats:
         """``E[z]``."""
-        return np.asarray(self.probability * self.mean)
+        return self.probability * self.mean
 
     @property
     def square(self) -> Floats:
         """``E[z²]``."""
-        return np.asarray(self.probability * (self.mean**2 + self.spread))
+        return self.probability * (self.mean**2 + self.spread)
 
 
 @dataclass(frozen=True)
 class Inputs:
     """q(s) of all rows, which have one covariance, and the noise of the inputs."""
 
+    row_weights: Floats  # (N,): how often each row counts
     means: Floats  # (N, K)
     covariance: Floats  # (K, K)
     noise_variance: float
@@ -67,7 +68,11 @@ class Inputs:
     @property
     def second_moment(self) -> Floats:
         """``sum_n E[s sᵀ]``, (K, K)."""
-        return np.asarray(self.means.T @ self.means + len(self.means) * self.covariance)
+        return self.weigh(self.means).T @ self.means + self.row_weights.sum() * self.covariance
+
+    def weigh(self, values: Floats) -> Floats:
+        """Return values of the rows (N, k), each as often as its row counts."""
+        return self.row_weights[:, None] * values
 
 
 @dataclass(frozen=True)
@@ -89,17 +94,17 @@ class Subspace:
     @property
     def loading_moments(self) -> Floats:
         """``E[a aᵀ]`` with the intercept, (M, K + 1, K + 1)."""
-        return np.asarray(self.covariances + self.loadings[:, :, None] * self.loadings[:, None, :])
+        return self.covariances + self.loadings[:, :, None] * self.loadings[:, None, :]
 
     @property
     def second_moments(self) -> Floats:
         """``E[w wᵀ]`` with the intercept, (M, D + 1, D + 1)."""
-        turned, moments = _turned(self.basis), self.loading_moments
+        turned, moments = _turn(self.basis), self.loading_moments
         found = turned @ moments @ turned.T
         extra = self.basis.square - self.basis.expected**2
         d = np.arange(len(extra))
         found[:, d, d] += np.einsum("mkk,dk->md", moments[:, :-1, :-1], extra)
-        return np.asarray(found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class SubspaceSettings:
     tol: float
 
 
-def _turned(basis: Basis) -> Floats:
+def _turn(basis: Basis) -> Floats:
     """Return the expected basis with the constant's own direction, (D + 1, K + 1)."""
     D, K = basis.mean.shape
     turned = np.zeros((D + 1, K + 1))
@@ -130,22 +135,24 @@ def fit(
         bound, after = update(problem, state, settings)
         return StepResult(after, objective(problem, bound, after, settings))
 
-    state = initial(problem, settings, rng)
+    state = start(problem, settings, rng)
     rule = RelativeChange(settings.tol, patience=2)
     return run(step, state, max_iter=settings.max_iter, stop=rule, callbacks=callbacks)
 
 
-def initial(problem: LinearTasks, settings: SubspaceSettings, rng: np.random.Generator) -> Subspace:
+def start(problem: LinearTasks, settings: SubspaceSettings, rng: np.random.Generator) -> Subspace:
     """Start from the principal directions of ridge weights or, in the augmented model, of the inputs.
 
     Where these are fewer than there may be, the others start small and random.
     """
     D, K = problem.X.shape[1] - 1, settings.n_components
     mean = 0.01 * rng.standard_normal((D, K)) / np.sqrt(D)
-    points = problem.X[:, :-1] if settings.augmented else _ridge_weights(problem)
-    _, sizes, directions = np.linalg.svd(points, full_matrices=False)
+    points, counts = _ridge_weights(problem), np.ones(problem.n_outputs)
+    if settings.augmented:
+        points, counts = problem.X[:, :-1], problem.row_weights
+    _, sizes, directions = np.linalg.svd(np.sqrt(counts)[:, None] * points, full_matrices=False)
     found = min(K, len(sizes))
-    mean[:, :found] = directions[:found].T * sizes[:found] / np.sqrt(len(points))
+    mean[:, :found] = directions[:found].T * sizes[:found] / np.sqrt(counts.sum())
     variance = max(float(np.mean(mean**2)), np.finfo(np.float64).tiny)
     basis = Basis(np.full((D, K), 0.9), mean, np.full((D, K), 0.1 * variance), variance)
     state = Subspace(
@@ -153,21 +160,24 @@ def initial(problem: LinearTasks, settings: SubspaceSettings, rng: np.random.Gen
         sticks=prior_sticks(settings.alpha, K),
         loadings=np.zeros((problem.n_outputs, K + 1)),
         covariances=np.repeat(np.eye(K + 1)[None], problem.n_outputs, axis=0),
-        xi=np.ones(len(problem.cells)),
-        inputs=Inputs(np.zeros((len(problem.X), K)), np.eye(K), 1.0) if settings.augmented else None,
+        xi=np.ones(len(problem.observations)),
+        inputs=Inputs(problem.row_weights, np.zeros((len(problem.X), K)), np.eye(K), 1.0)
+        if settings.augmented
+        else None,
     )
     return update_inputs(problem, update_loadings(quadratic_bound(problem, state.xi), state))
 
 
 def _ridge_weights(problem: LinearTasks) -> Floats:
     """Return the weights of each output by ridge regression on its labels, (M, D)."""
-    grams, sums = problem.moments(np.ones(len(problem.cells), dtype=bool))
-    return np.asarray(np.linalg.solve(grams + np.eye(problem.X.shape[1]), sums[:, :, None])[:, :-1, 0])
+    grams, sums = problem.moments()
+    solved = np.linalg.solve(grams + np.eye(problem.X.shape[1]), sums[:, :, None])
+    return solved[:, :-1, 0].astype(np.float64, copy=False)
 
 
 def update(problem: LinearTasks, state: Subspace, settings: SubspaceSettings) -> tuple[QuadraticBound, Subspace]:
     """One iteration over all blocks; also the bound on the labels, which is most of the work."""
-    state = ordered(state)
+    state = sort_directions(state)
     counts = state.basis.probability.sum(axis=0)
     state = replace(state, sticks=update_sticks(state.sticks, counts, len(state.basis.mean), settings.alpha))
     state = replace(state, xi=update_xi(problem, state))
@@ -181,16 +191,16 @@ def update(problem: LinearTasks, state: Subspace, settings: SubspaceSettings) ->
 def update_xi(problem: LinearTasks, state: Subspace) -> Floats:
     """Return the xi that make the bound tightest, `best_xi` by way of the directions, which are fewer than inputs."""
     moments, basis = state.loading_moments, state.basis
-    turned, squared = problem.X @ _turned(basis), problem.X[:, :-1] ** 2
+    turned, squared = problem.X @ _turn(basis), problem.X[:, :-1] ** 2
     extra = squared @ ((basis.square - basis.expected**2) @ np.einsum("mkk->km", moments[:, :-1, :-1]))
-    squares = np.empty(len(problem.cells))
-    for m, here in enumerate(problem.slices()):
-        rows = problem.cells.rows[here]
+    squares = np.empty(len(problem.observations))
+    for m, here in enumerate(problem.slices):
+        rows = problem.observations.rows[here]
         squares[here] = np.sum((turned[rows] @ moments[m]) * turned[rows], axis=1) + extra[rows, m]
     return np.sqrt(np.maximum(squares, 0.0))
 
 
-def ordered(state: Subspace) -> Subspace:
+def sort_directions(state: Subspace) -> Subspace:
     """Put directions that have many inputs first, which the sticks prefer."""
     order = np.argsort(-state.basis.probability.sum(axis=0), kind="stable")
     basis, inputs, with_constant = state.basis, state.inputs, np.append(order, len(order))
@@ -207,13 +217,13 @@ def ordered(state: Subspace) -> Subspace:
 
 def update_loadings(bound: QuadraticBound, state: Subspace) -> Subspace:
     """Return the Gaussian of each output's loadings and intercept."""
-    turned = _turned(state.basis)
+    turned = _turn(state.basis)
     K = turned.shape[1] - 1
     extra = state.basis.square - state.basis.expected**2
     precisions = turned.T @ bound.grams @ turned + np.diag([*[1.0] * K, 1.0 / INTERCEPT_VARIANCE])
     k = np.arange(K)
     precisions[:, k, k] += np.einsum("mdd->md", bound.grams)[:, :-1] @ extra
-    covariances = np.asarray(np.linalg.inv(precisions), dtype=np.float64)
+    covariances = np.linalg.inv(precisions).astype(np.float64, copy=False)
     return replace(state, loadings=np.einsum("mkl,ml->mk", covariances, bound.sums @ turned), covariances=covariances)
 
 
@@ -223,21 +233,23 @@ def update_inputs(problem: LinearTasks, state: Subspace) -> Subspace:
         return state
     X, Z, noise = problem.X[:, :-1], state.basis.expected, state.inputs.noise_variance
     precision = np.eye(Z.shape[1]) + _basis_moment(state.basis) / noise
-    covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    inputs = Inputs(X @ Z @ covariance / noise, covariance, noise)
-    return replace(state, inputs=replace(inputs, noise_variance=_input_errors(X, state.basis, inputs) / X.size))
+    covariance = np.linalg.inv(precision).astype(np.float64, copy=False)
+    inputs = replace(state.inputs, means=X @ Z @ covariance / noise, covariance=covariance)
+    size = float(inputs.row_weights.sum()) * X.shape[1]
+    return replace(state, inputs=replace(inputs, noise_variance=_input_errors(X, state.basis, inputs) / size))
 
 
 def _basis_moment(basis: Basis) -> Floats:
     """``E[Zᵀ Z]``, (K, K)."""
     Z = basis.expected
-    return np.asarray(Z.T @ Z + np.diag(np.sum(basis.square - Z**2, axis=0)))
+    return Z.T @ Z + np.diag(np.sum(basis.square - Z**2, axis=0))
 
 
 def _input_errors(X: Floats, basis: Basis, inputs: Inputs) -> float:
     """Expected squared errors of the inputs."""
     explained = float(np.sum(_basis_moment(basis) * inputs.second_moment))
-    return float(np.sum(X**2) - 2 * np.sum((X @ basis.expected) * inputs.means)) + explained
+    fitted = np.sum(inputs.weigh(inputs.means) * (X @ basis.expected))
+    return float(np.sum(inputs.weigh(X**2)) - 2 * fitted) + explained
 
 
 def update_basis(problem: LinearTasks, bound: QuadraticBound, state: Subspace) -> Subspace:
@@ -249,32 +261,32 @@ def update_basis(problem: LinearTasks, bound: QuadraticBound, state: Subspace) -
     probability, mean, spread = basis.probability.copy(), basis.mean.copy(), basis.spread.copy()
     Z = probability * mean
     if state.inputs is not None:
-        projected, seen = problem.X[:, :-1].T @ state.inputs.means, state.inputs.second_moment
+        projected, seen = problem.X[:, :-1].T @ state.inputs.weigh(state.inputs.means), state.inputs.second_moment
     for k in range(K):
         curved = np.einsum("m,mde->de", moments[:, k, k], grams)
         others = moments[:, :-1, k].copy()
         others[:, k] = 0.0
-        pull = state.loadings[:, k] @ sums - np.einsum("mde,me->d", grams, others @ Z.T)
-        pull -= np.einsum("md,m->d", bound.grams[:, :D, D], moments[:, K, k])
+        linear = state.loadings[:, k] @ sums - np.einsum("mde,me->d", grams, others @ Z.T)
+        linear -= np.einsum("md,m->d", bound.grams[:, :D, D], moments[:, K, k])
         if state.inputs is not None:
             noise = state.inputs.noise_variance
             curved[np.diag_indices(D)] += seen[k, k] / noise
-            pull += (projected[:, k] - Z @ seen[:, k] + Z[:, k] * seen[k, k]) / noise
-        _update_direction(k, curved, pull, log_odds[k], basis.variance, (probability, mean, spread, Z))
+            linear += (projected[:, k] - Z @ seen[:, k] + Z[:, k] * seen[k, k]) / noise
+        _update_direction(k, curved, linear, log_odds[k], basis.variance, (probability, mean, spread, Z))
     return replace(state, basis=Basis(probability, mean, spread, basis.variance))
 
 
 def _update_direction(
-    k: int, curved: Floats, pull: Floats, log_odds: float, variance: float, arrays: tuple[Floats, ...]
+    k: int, curved: Floats, linear: Floats, log_odds: float, variance: float, arrays: tuple[Floats, ...]
 ) -> None:
     """Update the entries of one direction in place, each given the others."""
     probability, mean, spread, Z = arrays
     column = Z[:, k].copy()
     precision = np.diag(curved) + 1.0 / variance
     for d in range(len(column)):
-        linear = pull[d] - curved[d] @ column + curved[d, d] * column[d]
-        mean[d, k] = linear / precision[d]
-        evidence = 0.5 * (linear * mean[d, k] - np.log(precision[d] * variance))
+        own = linear[d] - curved[d] @ column + curved[d, d] * column[d]
+        mean[d, k] = own / precision[d]
+        evidence = 0.5 * (own * mean[d, k] - np.log(precision[d] * variance))
         probability[d, k] = expit(log_odds + evidence)
         column[d] = probability[d, k] * mean[d, k]
     spread[:, k], Z[:, k] = 1.0 / precision, column
@@ -302,9 +314,10 @@ def objective(
     if state.inputs is not None:
         X, noise = problem.X[:, :-1], state.inputs.noise_variance
         errors = _input_errors(X, basis, state.inputs) / noise
-        rows = float(np.trace(state.inputs.second_moment)) - len(X) * (
+        n_rows = float(state.inputs.row_weights.sum())
+        rows = float(np.trace(state.inputs.second_moment)) - n_rows * (
             K + float(np.linalg.slogdet(state.inputs.covariance)[1])
         )
-        terms["inputs"] = 0.5 * (X.size * float(np.log(2 * np.pi * noise)) + errors)
+        terms["likelihood_inputs"] = 0.5 * (n_rows * D * float(np.log(2 * np.pi * noise)) + errors)
         terms["kl_inputs"] = 0.5 * rows
     return terms

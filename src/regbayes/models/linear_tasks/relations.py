@@ -19,7 +19,7 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import FitResult, Progress, RelativeChange, Status, StepResult, run
-from regbayes.models.linear_tasks.problem import LinearTasks, Penalty, solve
+from regbayes.models.linear_tasks.problem import LinearTasks, MixedPrior, find_weights
 
 Callback = Callable[[Progress[Any]], bool | None]
 
@@ -49,16 +49,20 @@ def fit(problem: LinearTasks, settings: RelationSettings, callbacks: Sequence[Ca
     start = Relations(np.zeros((M, d)), np.eye(M) if settings.covariance is None else settings.covariance)
 
     def step(state: Relations) -> StepResult[Relations]:
-        weights = update_weights(problem, state, settings)
+        weights, gap = update_weights(problem, state, settings)
         covariance = update_covariance(weights, state.covariance) if settings.covariance is None else state.covariance
         status = Status.CONVERGED if settings.covariance is not None else None
-        return StepResult(Relations(weights, covariance), objective(problem, weights, settings), status=status)
+        after = Relations(weights, covariance)
+        return StepResult(after, objective(problem, weights, settings), {"gap": gap}, status)
 
     return run(step, start, max_iter=settings.max_iter, stop=RelativeChange(settings.tol), callbacks=callbacks)
 
 
-def update_weights(problem: LinearTasks, state: Relations, settings: RelationSettings) -> Floats:
-    """Return the best weights for a covariance, which may be singular: ``W = (alpha + beta Ω⁻¹)^(-1/2) V``."""
+def update_weights(problem: LinearTasks, state: Relations, settings: RelationSettings) -> tuple[Floats, float]:
+    """Return the best weights for a covariance, which may be singular, and their duality gap.
+
+    ``W = (alpha + beta Ω⁻¹)^(-1/2) V``, with standard normal V.
+    """
     values, vectors = np.linalg.eigh(state.covariance)
     values = np.maximum(values, 0.0)
     roots = np.sqrt(values / (settings.alpha * values + settings.beta))
@@ -66,25 +70,25 @@ def update_weights(problem: LinearTasks, state: Relations, settings: RelationSet
     known = roots > roots.max() * np.sqrt(np.finfo(np.float64).eps)
     inverse = np.where(known, 1.0 / np.where(known, roots, 1.0), 0.0)
     start = (vectors * inverse) @ (vectors.T @ state.weights)
-    penalty = Penalty(np.ones(problem.X.shape[1]), mixing)
-    return penalty.weights(solve(problem, penalty, start))
+    found = find_weights(problem, MixedPrior(mixing), start)
+    return found.weights, found.gap
 
 
 def update_covariance(weights: Floats, previous: Floats) -> Floats:
     """Return the best covariance for weights; where all are zero, every one is."""
     vectors, sizes, _ = np.linalg.svd(weights, full_matrices=False)
     total = float(sizes.sum())
-    return previous if total == 0.0 else np.asarray((vectors * (len(weights) * sizes / total)) @ vectors.T)
+    return previous if total == 0.0 else (vectors * (len(weights) * sizes / total)) @ vectors.T
 
 
 def objective(problem: LinearTasks, weights: Floats, settings: RelationSettings) -> dict[str, float]:
-    """The terms at weights, with the covariance at its best if it is learned."""
+    """Return the terms at weights, with the covariance at its best if it is learned."""
     if settings.covariance is None:
         related = float(np.linalg.svd(weights, compute_uv=False).sum()) ** 2 / len(weights)
     else:
         related = float(np.sum(weights * np.linalg.lstsq(settings.covariance, weights, rcond=None)[0]))
     return {
-        "loss": problem.value(weights),
-        "ridge": 0.5 * settings.alpha * float(np.sum(weights**2)),
-        "relations": 0.5 * settings.beta * related,
+        "margin": problem.value(weights),
+        "kl_weights": 0.5 * settings.alpha * float(np.sum(weights**2)),
+        "kl_relations": 0.5 * settings.beta * related,
     }

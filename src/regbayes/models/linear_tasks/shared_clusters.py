@@ -45,7 +45,7 @@ class Clusters:
     @property
     def second_moments(self) -> Floats:
         """``E[w wᵀ]`` of every cluster, (K, d, d)."""
-        return np.asarray(self.covariances + self.means[:, :, None] * self.means[:, None, :])
+        return self.covariances + self.means[:, :, None] * self.means[:, None, :]
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def fit(
         bound, after = update(problem, state, settings)
         return StepResult(after, objective(bound, after, settings))
 
-    state = initial(problem, settings, rng)
+    state = start(problem, settings, rng)
     rule = RelativeChange(settings.tol, patience=2)
     return run(step, state, max_iter=settings.max_iter, stop=rule, callbacks=callbacks)
 
 
-def initial(problem: LinearTasks, settings: ClusterSettings, rng: np.random.Generator) -> Clusters:
+def start(problem: LinearTasks, settings: ClusterSettings, rng: np.random.Generator) -> Clusters:
     """Start with every output in a cluster of its own, as far as there are clusters."""
     M, d, K = problem.n_outputs, problem.X.shape[1], settings.n_clusters
     alone, order = np.zeros((M, K)), rng.permutation(M)
@@ -85,14 +85,14 @@ def initial(problem: LinearTasks, settings: ClusterSettings, rng: np.random.Gene
         sticks=dirichlet_process.update_sticks(alone.sum(axis=0), settings.alpha),
         centres=order[:K].astype(np.int64),
         variance=1.0,
-        xi=np.ones(len(problem.cells)),
+        xi=np.ones(len(problem.observations)),
     )
     return update_weights(quadratic_bound(problem, state.xi), state)
 
 
 def update(problem: LinearTasks, state: Clusters, settings: ClusterSettings) -> tuple[QuadraticBound, Clusters]:
     """One iteration over all blocks; also the bound on the labels, which is most of the work."""
-    state = update_sticks(ordered(state, settings), settings)
+    state = update_sticks(sort_clusters(state, settings), settings)
     state = update_centres(state, settings)
     state = update_xi(problem, state)
     bound = quadratic_bound(problem, state.xi)
@@ -101,7 +101,7 @@ def update(problem: LinearTasks, state: Clusters, settings: ClusterSettings) -> 
     return bound, update_variance(state)
 
 
-def ordered(state: Clusters, settings: ClusterSettings) -> Clusters:
+def sort_clusters(state: Clusters, settings: ClusterSettings) -> Clusters:
     """Put large clusters first, which the plain process prefers; with a kernel only where the bound does, too."""
     order = dirichlet_process.best_order(state.memberships.sum(axis=0))
     moved = replace(

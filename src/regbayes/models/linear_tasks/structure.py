@@ -2,7 +2,7 @@
 
     min  loss(W) + alpha/2 sum_m ||w_m - Θᵀ Θ w_m||² + beta/2 sum_m ||Θ w_m||²   subject to  Θ Θᵀ = I
 
-Weights inside the subspace, the span of the rows of Θ, are cheaper than what lies outside: beta < alpha. The paper has
+Weights inside the subspace, the span of the rows of Θ, cost less than what lies outside: beta < alpha. The paper has
 beta = 0, which lets weights grow without end where the classes can be separated inside the subspace. The intercept goes
 free. For given weights the best subspace is that of their largest singular vectors; for a given subspace the weights
 are one ridge problem per output. The problem is not convex, and the objective never rises.
@@ -18,7 +18,7 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import FitResult, Progress, RelativeChange, StepResult, run
-from regbayes.models.linear_tasks.problem import LinearTasks, Penalty, solve
+from regbayes.models.linear_tasks.problem import ColumnPrior, LinearTasks, find_weights
 
 Callback = Callable[[Progress[Any]], bool | None]
 
@@ -64,30 +64,30 @@ def fit(problem: LinearTasks, settings: StructureSettings, callbacks: Sequence[C
 
 
 def update_weights(problem: LinearTasks, state: Structure, settings: StructureSettings) -> Floats:
-    """Return the best weights for a subspace, in coordinates of which the first are cheap."""
+    """Return the best weights for a subspace, in coordinates of which the first span it."""
     h, d = state.subspace.shape
-    turned = np.eye(problem.X.shape[1])
+    turn = np.eye(problem.X.shape[1])
     # a full set of right singular vectors: first those that span the subspace, then the rest
-    turned[:d, :d] = np.linalg.svd(state.subspace)[2].T
-    prices = np.zeros(problem.X.shape[1])
-    prices[:h], prices[h:d] = settings.beta, settings.alpha
-    found = solve(replace(problem, X=problem.X @ turned), Penalty(prices), state.weights @ turned)
-    return np.asarray(found @ turned.T)
+    turn[:d, :d] = np.linalg.svd(state.subspace)[2].T
+    columns = np.zeros(problem.X.shape[1])
+    columns[:h], columns[h:d] = settings.beta, settings.alpha
+    found = find_weights(replace(problem, X=problem.X @ turn), ColumnPrior(columns), state.weights @ turn)
+    return found.weights @ turn.T
 
 
 def best_subspace(weights: Floats, settings: StructureSettings) -> Floats:
     """Return the largest singular vectors of weights."""
     vectors = np.linalg.svd(weights[:, : settings.n_inputs], full_matrices=False)[2]
-    return np.asarray(vectors[: settings.n_components])
+    return vectors[: settings.n_components]
 
 
 def objective(problem: LinearTasks, state: Structure, settings: StructureSettings) -> dict[str, float]:
-    """The terms."""
+    """Return the terms: the loss, and what weights outside and inside the subspace cost."""
     weights = state.weights[:, : settings.n_inputs]
     inside = weights @ state.subspace.T
     outside = weights - inside @ state.subspace
     return {
-        "loss": problem.value(state.weights),
-        "outside": 0.5 * settings.alpha * float(np.sum(outside**2)),
-        "inside": 0.5 * settings.beta * float(np.sum(inside**2)),
+        "margin": problem.value(state.weights),
+        "kl_outside": 0.5 * settings.alpha * float(np.sum(outside**2)),
+        "kl_inside": 0.5 * settings.beta * float(np.sum(inside**2)),
     }

@@ -28,7 +28,7 @@ from regbayes.engine.executor import Executor
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem, Search
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps, reverse_sweeps
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
 from regbayes.margins.head import LinearHead, MarginHead
 from regbayes.margins.targets import Classes, Signs, Targets
 from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
@@ -149,9 +149,8 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
 
     def infer(self, rows: TrainingDocuments, params: TopicLogits) -> Inferred[BoundSums]:
         """Make the sweeps, docs/math.md eq. (66); features are the shares of topics, gamma is what is kept."""
-        prior, columns = self._prior(params), even_gamma(rows.lengths, self.doc_prior)
-        meanfield_sweeps(rows.counts, prior, no_tilt(columns), self.n_sweeps, -1.0, columns)
-        logs = meanfield_statistics(rows.counts, prior, no_tilt(columns), columns, rows.weights)
+        prior, columns, logs = self._prior(params), even_gamma(rows.lengths, self.doc_prior), np.empty(len(rows))
+        meanfield_sweeps(rows.counts, prior, no_tilt(columns), self.n_sweeps, -1.0, columns, logs=logs)
         gamma = columns[:, : len(self.doc_prior)].astype(np.float64)
         tokens = gamma - self.doc_prior
         sums = BoundSums(

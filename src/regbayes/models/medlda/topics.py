@@ -14,7 +14,7 @@ from scipy.special import digamma, gammaln
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals, Singles
 from regbayes.engine.executor import Executor, row_blocks
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
+from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps
 from regbayes.kernels.types import padded
 
 UNTIL_SETTLED = 0  # sweeps
@@ -81,11 +81,11 @@ def no_tilt(gamma: Singles) -> Singles:
     return np.empty((0, gamma.shape[1]), np.float32)
 
 
-def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior) -> Singles:
+def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs: Floats | None = None) -> Singles:
     """Return the Dirichlet parameters that label-free inference finds for a block of documents, (N, columns)."""
     gamma = even_gamma(lengths_of(documents), fitted.doc_prior)
     limits = (MAX_SWEEPS, TOL) if fitted.n_sweeps == UNTIL_SETTLED else (fitted.n_sweeps, -1.0)
-    meanfield_sweeps(documents, prior, no_tilt(gamma), *limits, gamma, fitted.collapsed)
+    meanfield_sweeps(documents, prior, no_tilt(gamma), *limits, gamma, fitted.collapsed, logs)
     return gamma
 
 
@@ -113,13 +113,12 @@ def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> F
     found = np.empty(len(documents.starts) - 1)
 
     def bound(rows: slice) -> None:
-        block = documents.rows(rows.start, rows.stop)
-        columns = infer_gamma(block, fitted, prior)
+        block, logs = documents.rows(rows.start, rows.stop), found[rows]
+        columns = infer_gamma(block, fitted, prior, logs)
         if fitted.collapsed:
-            meanfield_sweeps(block, prior, no_tilt(columns), BOUND_SWEEPS, -1.0, columns)
-        lengths, gamma = lengths_of(block), columns[:, :K].astype(np.float64)
-        logs = meanfield_statistics(block, prior, no_tilt(columns), columns, np.ones(len(lengths)))
-        found[rows] = log_likelihoods(logs, gamma, lengths) - proportion_divergences(gamma, fitted.doc_prior)
+            meanfield_sweeps(block, prior, no_tilt(columns), BOUND_SWEEPS, -1.0, columns, logs=logs)
+        gamma = columns[:, :K].astype(np.float64)
+        found[rows] = log_likelihoods(logs, gamma, lengths_of(block)) - proportion_divergences(gamma, fitted.doc_prior)
 
     executor.map(bound, row_blocks(len(found)))
     return found

@@ -14,7 +14,7 @@ from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
-from regbayes.joint.descent import Evaluation, evaluate, gather, pull_back
+from regbayes.joint.descent import Evaluation, evaluate, pull_back
 from regbayes.joint.model import Inferred
 from regbayes.margins.head import TaskHead, TaskWeights
 from regbayes.margins.targets import Observations, Outputs
@@ -418,13 +418,12 @@ def _evaluate_if_no_higher(
     if room < 0:
         return None
     inferred = problem.executor.map(lambda rows: model.infer(rows, params), problem.blocks)
-    features = gather([part.features for part in inferred])
-    seen, warm_start = head.design(features), before.warm_start
+    seen, warm_start = head.design([part.features for part in inferred]), before.warm_start
     if head.bound(seen, warm_start.multipliers) > room:
         return None
     for factor in TIGHTER_GAPS:
         tighter = replace(tolerance, gap=factor * tolerance.gap)
-        fitted = head.solve_design(seen, features.shape[1], warm_start, tighter)
+        fitted = head.solve_design(seen, params.latent.logits.shape[1], warm_start, tighter)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), inferred
         if fitted.value - fitted.gap > room:

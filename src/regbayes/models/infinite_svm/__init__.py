@@ -1,1 +1,0 @@
-"""The infinite SVM: a Dirichlet-process mixture of Gaussian components, each with a large-margin classifier."""

@@ -1,0 +1,691 @@
+"""`PathSearchCV`: scikit-learn's own search is the oracle; what paths, records and interrupts add is done by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RepeatedKFold, StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import regbayes
+from ilsvm_estimator_tools import digits, ilsvm, ilsvm_cv, overlapping
+from medlda_tools import draw_documents
+from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
+from regbayes import GridEdgeWarning, MedLDAClassifierCV, MedLDARegressorCV, PathSearchCV
+from regbayes.estimators._folds import multitask_folds
+from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._tasks import read_targets
+from regbayes.search import SearchInterrupted, best_so_far, read_records, write_records
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, y = overlapping(90)
+GRID = {"C": [0.01, 0.1, 1.0], "fit_intercept": [True, False]}
+FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
+
+
+class Counting(ClassifierMixin, BaseEstimator):
+    """Predicts the most frequent class, whatever C is; a list knows of its fits, and one of them can be interrupted."""
+
+    made: list[tuple[float, float, int]] = []  # noqa: RUF012 - shared by all clones
+    interrupt_at = 10**9
+
+    def __init__(self, C=1.0, other=0.0, warm_start=False):
+        self.C = C
+        self.other = other
+        self.warm_start = warm_start
+
+    def fit(self, X, y):
+        if len(self.made) >= self.interrupt_at:
+            raise KeyboardInterrupt
+        self.before_ = getattr(self, "path_", ()) if self.warm_start else ()
+        self.path_ = (*self.before_, self.C)
+        self.made.append((self.C, self.other, len(X)))
+        self.classes_, counts = np.unique(y, return_counts=True)
+        self.answer_ = self.classes_[np.argmax(counts)]
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.answer_)
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    monkeypatch.setattr(Counting, "made", [])
+    monkeypatch.setattr(Counting, "interrupt_at", 10**9)
+    return Counting()
+
+
+def middle(model, X, y):
+    """A score that likes C = 1 and other = 0."""
+    return -abs(np.log10(model.C)) - model.other
+
+
+# --- the same as scikit-learn's search, where that has an answer
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(90) % 3])
+def test_results_are_those_of_scikit_learn(weights):
+    given = {} if weights is None else {"sample_weight": weights}
+    model = LogisticRegression()
+    with sklearn.config_context(enable_metadata_routing=True):
+        model.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        theirs = GridSearchCV(model, GRID, cv=FOLDS).fit(X, y, **given)
+        routed = PathSearchCV(model, GRID, cv=FOLDS).fit(X, y, **given)
+    ours = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(X, y, **given)
+    for found in (ours, routed):
+        assert theirs.cv_results_.keys() <= found.cv_results_.keys()
+        for name, values in theirs.cv_results_.items():
+            if not name.endswith("_time"):
+                assert_array_equal(found.cv_results_[name], values, strict=name.startswith(("rank", "mean", "split")))
+        assert (found.best_params_, found.best_score_) == (theirs.best_params_, theirs.best_score_)
+        assert (found.best_index_, found.n_splits_) == (theirs.best_index_, 3)
+        assert_array_equal(found.best_estimator_.coef_, theirs.best_estimator_.coef_)
+        assert found.refit_time_ > 0
+    assert np.all(ours.cv_results_["mean_fit_time"] > 0)
+
+
+def test_several_scores_are_those_of_scikit_learn():
+    scoring = {"right": "accuracy", "loss": "neg_log_loss"}
+    theirs = GridSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=scoring, refit="loss").fit(X, y)
+    ours = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=scoring, refit="loss").fit(X, y)
+    for name in ("mean_test_right", "std_test_right", "rank_test_right", "split1_test_loss", "mean_test_loss"):
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], rtol=1e-12)
+    assert ours.best_params_ == theirs.best_params_
+    named = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=["accuracy", "f1_macro"], refit="accuracy")
+    assert {"mean_test_accuracy", "mean_test_f1_macro"} <= named.fit(X, y).cv_results_.keys()
+    with pytest.raises(ValueError, match="refit must name the score that chooses, one of accuracy, f1_macro"):
+        named.set_params(refit=True).fit(X, y)
+    with pytest.raises(ValueError, match="refit='f2' is no score; there are accuracy, f1_macro"):
+        named.set_params(refit="f2").fit(X, y)
+
+
+def test_out_of_fold_answers_are_those_of_scikit_learn():
+    ours = PathSearchCV(LogisticRegression(), {"C": [0.1]}, cv=FOLDS).fit(X, y)
+    model = LogisticRegression(C=0.1)
+    assert_array_equal(ours.out_of_fold_.rows, np.arange(90))
+    assert_array_equal(ours.out_of_fold_.predictions, cross_val_predict(model, X, y, cv=FOLDS))
+    scores = cross_val_predict(model, X, y, cv=FOLDS, method="decision_function")
+    assert_array_equal(ours.out_of_fold_.decisions, scores)
+    repeated = PathSearchCV(Ridge(), {"alpha": [1.0]}, cv=RepeatedKFold(n_splits=3, n_repeats=2)).fit(X, y)
+    assert_array_equal(repeated.out_of_fold_.rows, np.repeat(np.arange(90), 2))
+    assert repeated.out_of_fold_.decisions is None
+
+
+def test_groups_are_for_the_folds():
+    names = np.repeat(np.arange(9), 10)
+    search = PathSearchCV(LogisticRegression(), {"C": [1.0]}, cv=GroupKFold(3)).fit(X, y, groups=names)
+    for record in search.records_:
+        assert not set(names[record.rows]) & set(np.delete(names, record.rows))
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = PathSearchCV(LogisticRegression(), {"C": [1.0]}, cv=GroupKFold(3)).fit(X, y, groups=names)
+    assert_array_equal(routed.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
+
+
+def test_frames_sparse_rows_pipelines_and_transformers():
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    plain = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(X, y)
+    named = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(frame, list(y))
+    sparse = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(csr_array(X), y)
+    assert list(named.feature_names_in_) == ["a", "b", "c"]
+    assert_array_equal(named.predict(frame), plain.predict(X))
+    np.testing.assert_allclose(sparse.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"])
+    steps = make_pipeline(StandardScaler(), ilsvm(4, max_iter=3))
+    grid = {"ilsvmclassifier__C": [0.1, 1.0], "standardscaler__with_mean": [True, False]}
+    search = PathSearchCV(steps, grid, along="ilsvmclassifier__C", descending=True, cv=2).fit(X, y)
+    np.testing.assert_allclose(search.cv_results_["mean_n_features"] % 0.5, 0)
+    assert search.predict(X).shape == (90,)
+    assert not search.best_estimator_[-1].warm_start
+    factors = PathSearchCV(PCA(), {"n_components": [1, 2]}, cv=2).fit(X)
+    assert factors.transform(X).shape == (90, factors.n_components_)
+    assert not hasattr(factors, "predict")
+    assert factors.out_of_fold_.predictions is None
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("refit_path", [False, True])
+def test_every_fit_of_a_path_goes_on_from_the_last(descending, refit_path):
+    model = SGDClassifier(max_iter=2, tol=None, random_state=0)
+    grid = {"alpha": [1e-2, 1e-4, 1e-3], "loss": ["hinge", "log_loss"]}
+    search = PathSearchCV(model, grid, along="alpha", descending=descending, refit_path=refit_path, cv=FOLDS).fit(X, y)
+    order = sorted(grid["alpha"], reverse=descending)
+
+    def along(rows, loss):
+        fits = clone(model).set_params(warm_start=True, loss=loss)
+        return {alpha: clone_fitted(fits.set_params(alpha=alpha).fit(X[rows], y[rows])) for alpha in order}
+
+    results = search.cv_results_
+    assert results["param_alpha"].tolist() == sorted(grid["alpha"]) * 2
+    for fold, (train, test) in enumerate(FOLDS.split(X, y)):
+        by_hand = {loss: along(train, loss) for loss in grid["loss"]}
+        expected = [by_hand[s["loss"]][s["alpha"]].score(X[test], y[test]) for s in results["params"]]
+        assert_array_equal(results[f"split{fold}_test_score"], expected)
+    best = search.best_params_
+    alone = clone(model).set_params(**best).fit(X, y)
+    last = along(np.arange(90), best["loss"])[best["alpha"]] if refit_path else alone
+    assert_array_equal(search.best_estimator_.coef_, last.coef_)
+    assert not search.best_estimator_.warm_start
+
+
+def clone_fitted(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def test_the_search_of_ilsvm_is_this_one():
+    rows, classes = digits()
+    theirs = ilsvm_cv(temperatures=(0.05, 0.2)).fit(rows, classes)
+    model = ilsvm(4, max_iter=4)
+    grid = {"temperature": (0.05, 0.2), "C": (0.1, 1.0)}
+    ours = PathSearchCV(model, grid, along="C", descending=True, cv=2, random_state=0).fit(rows, classes)
+    assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+    assert_array_equal(ours.decision_function(rows), theirs.decision_function(rows))
+    assert (ours.C_, ours.temperature_) == (theirs.C_, theirs.temperature_)
+    assert_array_equal(ours.components_, theirs.components_)
+    assert {"C_", "components_", "predict"} <= set(dir(ours))
+    kept = [record.n_features for record in ours.records_ if record.params == ours.best_params_]
+    assert ours.cv_results_["mean_n_features"][ours.best_index_] == np.mean(kept)
+
+
+def test_processes_change_nothing_and_the_last_fit_has_them_all():
+    search = PathSearchCV(ilsvm(4, max_iter=3), {"C": [0.1, 1.0]}, along="C", descending=True, cv=2)
+    heard = []
+    one = clone(search).fit(X, y)
+    two = clone(search).set_params(n_jobs=2).fit(X, y, on_result=heard.append)
+    assert {record.key for record in heard} == {record.key for record in one.records_}
+    assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])
+    assert_array_equal(one.components_, two.components_)
+    assert two.best_estimator_.n_jobs is None
+
+
+def test_a_seed_reaches_every_step():
+    steps = make_pipeline(PCA(2), SGDClassifier())
+    search = PathSearchCV(steps, {"sgdclassifier__alpha": [1e-3]}, cv=2, random_state=3).fit(X, y)
+    seeds = {search.best_estimator_[0].random_state, search.best_estimator_[1].random_state}
+    assert len(seeds) == 1
+    assert seeds != {None}
+
+
+# --- metadata
+
+
+def test_tasks_reach_predictions_and_scores():
+    rows, values, task = groups()
+    targets = read_targets(values, task, rows, numeric=True)
+    random = np.random.RandomState(0)
+    seed = random.randint(np.iinfo(np.int32).max)
+    folds = list(multitask_folds(2, rows, targets, targets.tasks, random))
+    theirs = regressor_cv(scoring="r2", include_inputs=(False,)).fit(rows, values, task=task)
+    model = regressor(max_iter=8, random_state=seed)
+    ours = PathSearchCV(model, {"C": (0.03, 0.3)}, along="C", refit_path=False, cv=folds, scoring="r2")
+    ours.fit(rows, values, task=task)
+    assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+    assert_array_equal(ours.out_of_fold_.predictions, theirs.out_of_fold_.predictions)
+    assert_array_equal(ours.predict(rows, task=task), theirs.predict(rows, task))
+    assert ours.score(rows, values, task=task) == theirs.score(rows, values, task)
+
+
+def test_weights_count_in_the_scores_that_take_them():
+    weights = np.where(y == 0, 0.0, 1.0)
+    weights[::7] = 2.0
+    search = PathSearchCV(
+        LogisticRegression(),
+        {"C": [1.0]},
+        cv=FOLDS,
+        scoring={"own": None, "named": "accuracy", "plain": lambda model, X, y: model.score(X, y)},
+        refit="own",
+    ).fit(X, y, sample_weight=weights)
+    for record in search.records_:
+        right = record.predictions == y[record.rows]
+        assert record.scores["own"] == pytest.approx(np.average(right, weights=weights[record.rows]))
+        assert record.scores["named"] == record.scores["own"]
+        assert record.scores["plain"] == np.mean(right) != record.scores["own"]
+
+
+@pytest.mark.parametrize("margins", ["consistent", "decoupled"])
+def test_weights_of_several_tasks_count_in_fits_and_scores(margins):
+    rows, values, task = groups()
+    weights = (np.arange(len(rows)) % 4).astype(float)
+    some = weights > 0
+    model = regressor_cv(margins=margins, include_inputs=(False,), cv=KFold(2)).fit(rows, values, task, weights)
+    assert not np.any(np.isin(model.out_of_fold_.rows, np.flatnonzero(~some)))
+    without = regressor_cv(margins=margins, include_inputs=(False,), cv=KFold(2))
+    without.fit(rows[some], values[some], task[some], weights[some])
+    np.testing.assert_allclose(model.cv_results_["mean_test_score"], without.cv_results_["mean_test_score"])
+    np.testing.assert_allclose(model.predict(rows, task), without.predict(rows, task))
+    once = regressor_cv(margins=margins, include_inputs=(False,), cv=KFold(2)).fit(rows[some], values[some], task[some])
+    assert np.all(once.cv_results_["mean_test_score"] != model.cv_results_["mean_test_score"])
+
+
+def test_rows_of_weight_zero_are_not_there():
+    weights = (np.arange(90) % 3 > 0).astype(float)
+    some = weights > 0
+    model = ilsvm_cv(cv=KFold(2), Cs=(1.0,)).fit(X, y, weights)
+    without = ilsvm_cv(cv=KFold(2), Cs=(1.0,)).fit(X[some], y[some])
+    assert_array_equal(model.out_of_fold_.rows, np.flatnonzero(some))
+    assert_array_equal(model.predict(X), without.predict(X))
+    assert model.best_score_ == without.best_score_
+
+
+def test_a_fold_is_inferred_once():
+    asked = Counter()
+
+    class Asked(LogisticRegression):
+        def decision_function(self, X):
+            asked[len(X)] += 1
+            return super().decision_function(X)
+
+    scoring = {"own": None, "accuracy": "accuracy", "f1": "f1_macro", "mine": lambda model, X, y: model.score(X, y)}
+    PathSearchCV(Asked(), {"C": [0.1, 1.0]}, cv=FOLDS, scoring=scoring, refit="own").fit(X, y)
+    assert asked == {30: 6}
+
+
+# --- records
+
+
+def search_of(counting, **parameters):
+    grid = {"other": [0.0, 0.5], "C": [10.0, 0.1, 1.0]}
+    return PathSearchCV(counting, grid, **{"along": "C", "cv": 2, "scoring": middle} | parameters)
+
+
+def test_records_arrive_after_each_fit(counting):
+    heard = []
+    search = search_of(counting).fit(X, y, on_result=lambda record: heard.append((record, len(Counting.made))))
+    assert [n for _, n in heard] == list(range(1, 13))
+    assert [record for record, _ in heard] == search.records_
+    assert [record.fold for record, _ in heard] == [0, 0, 0, 1, 1, 1] * 2  # all folds of a path, then the next path
+    assert [record.params["C"] for record, _ in heard[:3]] == [0.1, 1.0, 10.0]
+    for record, _ in heard:
+        assert record.score == record.scores["score"] == -abs(np.log10(record.params["C"])) - record.params["other"]
+        assert record.fit_seconds > 0
+        assert record.score_seconds > 0
+        assert record.n_features is None
+    assert np.all(np.isnan(search.cv_results_["mean_n_features"]))
+
+
+def test_records_are_written_and_read_again(tmp_path):
+    rows, classes = digits()
+    names = np.array(["zero", "one", "two", "three"])[classes]
+    path = tmp_path / "records.jsonl"
+    search = ilsvm_cv(include_inputs=(False, True)).fit(
+        rows, names, on_result=lambda record: write_records([record], path, append=True)
+    )
+    found = read_records(path)
+    assert len(found) == len(search.records_) == 8
+    for old, new in zip(search.records_, found, strict=True):
+        assert (old.params, old.fold, old.scores, old.n_features) == (new.params, new.fold, new.scores, new.n_features)
+        assert (old.fit_seconds, old.score_seconds, old.key) == (new.fit_seconds, new.score_seconds, new.key)
+        for name in ("rows", "predictions", "decisions"):
+            assert_array_equal(getattr(old, name), getattr(new, name), strict=True)
+    with path.open("a") as file:
+        file.write(path.read_text().split("\n")[0][:-5])  # the process ended while it wrote
+    assert len(read_records(path)) == 8
+    write_records(found[:3], path)
+    assert len(read_records(path)) == 3
+    mixed = np.array(["a", 1, None, True], dtype=object)
+    odd = replace(found[0], rows=np.arange(4), predictions=mixed, decisions=None, params={"C": np.float64(3)})
+    write_records([odd], path)
+    (back,) = read_records(path)
+    assert back.predictions.tolist() == mixed.tolist()
+    assert back.params == {"C": 3.0}
+    with pytest.raises(ValueError, match="cannot be written: JSON has no word for it"):
+        write_records([replace(odd, params={"estimator": object()})], path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": "AAAA"}, "line 2 of"),
+        ({"rows": [0, 1]}, "rows are no list of integers"),
+        ({"predictions": ["a"]}, "predictions are not of as many rows as there are"),
+        ({"scores": {"score": "high"}}, "line 2 of"),
+        ({"fold": None}, "line 2 of"),
+        (None, "line 2 of"),
+    ],
+    ids=str,
+)
+def test_a_line_that_is_no_record_is_named(change, message, tmp_path, counting):
+    path = tmp_path / "records.jsonl"
+    records = search_of(counting).fit(X, y).records_
+    write_records(records[:2], path)
+    first, second = path.read_text().splitlines()
+    changed = {"a": 1} if change is None else json.loads(second) | change
+    path.write_text(f"{first}\n{json.dumps(changed)}\n")
+    with pytest.raises(ValueError, match=message):
+        read_records(path)
+
+
+def test_objects_in_a_file_are_not_unpickled(tmp_path, counting):
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("the file ran code",))
+
+    import base64
+    import io
+
+    path = tmp_path / "records.jsonl"
+    write_records(search_of(counting).fit(X, y).records_[:1], path)
+    file = io.BytesIO()
+    np.save(file, np.array([Trap()], dtype=object), allow_pickle=True)
+    body = json.loads(path.read_text()) | {"rows": base64.b64encode(file.getvalue()).decode()}
+    path.write_text(json.dumps(body) + "\n")
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_records(path)
+
+
+def test_a_search_goes_on_from_records(counting):
+    whole = search_of(counting).fit(X, y)
+    records = whole.records_
+
+    def made_again(earlier):
+        Counting.made.clear()
+        heard = []
+        again = search_of(counting).fit(X, y, records=earlier, on_result=heard.append)
+        for name in ("mean_test_score", "rank_test_score", "split1_test_score"):
+            assert_array_equal(again.cv_results_[name], whole.cv_results_[name])
+        assert_array_equal(again.out_of_fold_.predictions, whole.out_of_fold_.predictions)
+        assert len(again.records_) == 12
+        return [C for C, _, n in Counting.made if n < 90], [record.params["C"] for record in heard]
+
+    assert made_again(records) == ([], [])
+    assert made_again(records[1:]) == ([0.1], [0.1])  # the first of a path
+    assert made_again(records[:2] + records[3:]) == ([0.1, 1.0, 10.0], [10.0])  # the last: others lead to it
+    assert made_again(records[:8]) == ([0.1, 1.0, 10.0] * 2, [10.0, 0.1, 1.0, 10.0])
+    assert made_again([replace(one, params={"other": 7.0, "C": 0.1}) for one in records]) == (
+        [0.1, 1.0, 10.0] * 4,
+        [0.1, 1.0, 10.0] * 4,
+    )
+    Counting.made.clear()
+    search_of(counting, along=None).fit(X, y, records=records[:2] + records[3:])
+    assert [C for C, _, n in Counting.made if n < 90] == [10.0]  # no path leads to it
+
+
+def test_records_of_something_else_are_refused(counting):
+    records = search_of(counting).fit(X, y).records_
+    with pytest.raises(ValueError, match=r"records are of other folds: those of fold 0 left other rows out"):
+        search_of(counting, cv=KFold(2, shuffle=True, random_state=1)).fit(X, y, records=records)
+    with pytest.raises(ValueError, match=r"records have no score 'loss', only \['score'\]"):
+        search_of(counting, scoring={"loss": middle}, refit="loss").fit(X, y, records=records)
+
+
+# --- Ctrl-C
+
+
+def test_an_interrupt_keeps_the_best_setting_that_was_tried_on_every_fold(counting, monkeypatch):
+    monkeypatch.setattr(Counting, "interrupt_at", 5)  # before the last setting of the first path, on its second fold
+    heard = []
+
+    def go_on(record):
+        heard.append(record)
+        if len(heard) == 5:
+            monkeypatch.setattr(Counting, "interrupt_at", 10**9)
+            raise KeyboardInterrupt
+
+    with pytest.warns(InterruptedWarning, match="after 5 of 12 fits; the best setting of the 2 that were tried"):
+        search = search_of(counting).fit(X, y, on_result=go_on)
+    assert search.best_params_ == {"other": 0.0, "C": 1.0}
+    assert search.best_estimator_.path_ == (0.1, 1.0)
+    assert search.predict(X).shape == (90,)
+    results = search.cv_results_
+    assert results["rank_test_score"].tolist() == [2, 1, 3, 3, 3, 3]
+    assert np.isnan(results["split1_test_score"]).tolist() == [False, False, True, True, True, True]
+    assert_array_equal(search.records_, heard)
+    whole = search_of(counting).fit(X, y)
+    Counting.made.clear()
+    again = search_of(counting).fit(X, y, records=search.records_)
+    assert_array_equal(again.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
+    assert len([made for made in Counting.made if made[2] < 90]) == 3 + 6
+
+
+def test_an_interrupt_before_that_carries_the_records(counting, monkeypatch):
+    monkeypatch.setattr(Counting, "interrupt_at", 2)
+    search = search_of(counting)
+    with pytest.raises(SearchInterrupted, match="interrupted after 2 fits") as stopped:
+        search.fit(X, y)
+    assert [record.params["C"] for record in stopped.value.records] == [0.1, 1.0]
+    assert search.records_ == stopped.value.records
+    assert best_so_far(stopped.value.records) == {"other": 0.0, "C": 1.0}
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        search.predict(X)
+    with pytest.raises(ValueError, match="no record"):
+        best_so_far([])
+
+
+def test_the_best_so_far_is_judged_by_most_folds(counting):
+    records = search_of(counting).fit(X, y).records_
+    some = [r for r in records if r.params["C"] == 10.0] + [r for r in records if r.params["C"] == 1.0 and r.fold == 0]
+    assert best_so_far(some) == {"other": 0.0, "C": 10.0}
+    two = [replace(r, scores={"a": r.score, "b": -r.score}) for r in records]
+    assert best_so_far(two) == {"other": 0.0, "C": 1.0}
+    assert best_so_far(two, "b") in ({"other": 0.5, "C": 0.1}, {"other": 0.5, "C": 10.0})
+
+
+SEARCH_FOR_EVER = """
+import signal, time
+import numpy as np
+from regbayes import ILSVMClassifier, PathSearchCV
+from regbayes.search import SearchInterrupted
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+rng = np.random.default_rng(0)
+X = rng.standard_normal((200, 10))
+y = (X[:, 0] > 0).astype(int)
+grid = {"C": np.geomspace(0.01, 1, 3), "alpha": np.linspace(1, 2, 4000)}
+search = PathSearchCV(ILSVMClassifier(8, max_iter=30), grid, along="C", cv=2, n_jobs=2, random_state=0)
+try:
+    search.fit(X, y, on_result=lambda record: print("record", flush=True))
+    print("fitted", len(search.records_), search.best_estimator_.n_components_)
+except SearchInterrupted as stopped:
+    print("stopped", len(stopped.records))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["this process", "all processes, as a terminal does"])
+def test_ctrl_c_ends_processes_too(send):
+    command = [sys.executable, "-W", "ignore", "-c", SEARCH_FOR_EVER]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        for _ in range(12):
+            assert process.stdout.readline().strip() == "record"
+        send(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "fitted" in out, err
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+
+
+# --- what a user is told
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({"C": 10.0}, ["C=10.0 is the largest value that was tried: add 100.0 to param_grid['C']"]),
+        ({"C": 0.1}, ["C=0.1 is the smallest value that was tried: add 0.01 to param_grid['C']"]),
+        ({"C": 1.0, "other": 0.5}, ["other=0.5 is the largest value that was tried: add 1.0 to param_grid['other']"]),
+        ({"C": 1.0, "other": 0.0}, []),  # nothing is below zero
+        ({"C": 1.0}, []),
+    ],
+    ids=str,
+)
+def test_a_best_value_at_the_end_of_its_list_is_warned_of(best, expected, counting):
+    def scoring(model, X, y):
+        return -sum(abs(getattr(model, name) - value) for name, value in best.items())
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", GridEdgeWarning)
+        search_of(counting, scoring=scoring).fit(X, y)
+    assert [str(one.message) for one in heard] == [f"PathSearchCV: the best {text}." for text in expected]
+
+
+def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
+    score = {"scoring": lambda model, X, y: model.C}
+    with pytest.warns(GridEdgeWarning, match="ILSVMClassifierCV: the best C=1.0 .* add 10.0 to Cs"):
+        ilsvm_cv(**score).fit(X, y)
+    documents, classes = draw_documents(30)[0], np.arange(30) % 2
+    topics = MedLDAClassifierCV((2, 4), Cs=(1.0,), cv=2, max_iter=2, random_state=0)
+    with pytest.warns(GridEdgeWarning, match=r"n_components=4 is the largest .* add 8 to n_components\.") as warned:
+        topics.set_params(scoring=lambda model, X, y: model.n_components).fit(documents, classes)
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GridEdgeWarning)
+        ilsvm_cv(Cs=(1.0,), **score).fit(X, y)
+        ilsvm_cv(scoring=lambda model, X, y: 0.0).fit(X, y)  # another value is as good
+        ilsvm_cv(Cs=(1.0,), include_inputs=(False, True), scoring=lambda model, X, y: model.include_inputs).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"along": "alpha"}, ValueError, "along='alpha' is not in param_grid; it has C, fit_intercept"),
+        ({"estimator": Ridge(), "param_grid": {"alpha": [1]}, "along": "alpha"}, ValueError, "parameter 'warm_start'"),
+        ({"param_grid": {}}, ValueError, "param_grid is empty"),
+        ({"param_grid": {"C": []}}, ValueError, r"param_grid\['C'\] is empty"),
+        ({"param_grid": {"C": 1.0}}, TypeError, r"param_grid\['C'\] must be a list of values, got 1.0"),
+        ({"param_grid": {"c": [1.0]}}, ValueError, "'c' in param_grid is no parameter of LogisticRegression"),
+        ({"param_grid": {"C": [1.0, -1.0]}}, ValueError, r"The \"param_grid\['C'\]\[1\]\" parameter of PathSearchCV"),
+        ({"param_grid": {"C": [1.0], "solver": ["lbfgs"]}, "along": "solver"}, ValueError, "a float in the range"),
+        ({"scoring": "nope"}, ValueError, "'scoring' parameter .* Got 'nope'"),
+        ({"scoring": lambda model, X, y: np.nan}, ValueError, "those of all settings are NaN"),
+        ({"cv": 1}, ValueError, "'cv' parameter"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mistakes_are_named_before_anything_is_fitted(parameters, error, message):
+    search = PathSearchCV(LogisticRegression(), GRID).set_params(**parameters)
+    with pytest.raises(error, match=message):
+        search.fit(X, y)
+
+
+def test_without_a_last_fit_there_are_results_alone():
+    search = PathSearchCV(LogisticRegression(), GRID, refit=False, cv=FOLDS).fit(X, y)
+    assert search.best_params_ == PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(X, y).best_params_
+    assert search.best_params_["C"] == search.C_
+    assert not hasattr(search, "predict")
+    assert not hasattr(search, "best_estimator_")
+    assert search.out_of_fold_.predictions.shape == (90,)
+
+
+def test_a_setting_without_a_score_is_never_chosen(counting):
+    search = search_of(counting, scoring=lambda model, X, y: np.nan if model.C == 1.0 else model.C).fit(X, y)
+    assert search.best_params_["C"] == 10.0
+    assert search.cv_results_["rank_test_score"].tolist() == [3, 5, 1, 3, 5, 1]
+
+
+# --- scikit-learn's manners
+
+
+def test_it_is_saved_pickled_and_cloned(tmp_path):
+    search = PathSearchCV(ilsvm(4, max_iter=3), {"C": [0.1, 1.0], "temperature": ["auto", 0.1]}, cv=2).fit(X, y)
+    search.save(tmp_path / "search.rb")
+    for found in (regbayes.load(tmp_path / "search.rb"), pickle.loads(pickle.dumps(search))):
+        assert_array_equal(found.predict(X), search.predict(X))
+        assert_array_equal(found.out_of_fold_.predictions, search.out_of_fold_.predictions)
+        assert found.best_params_ == search.best_params_
+        assert found.cv_results_["params"] == search.cv_results_["params"]
+        assert_array_equal(found.cv_results_["param_temperature"], search.cv_results_["param_temperature"])
+        assert_array_equal(found.components_, search.components_)
+    assert not hasattr(clone(search), "components_")
+
+
+BY_NAME = {"check_classifiers_one_label_sample_weights": "it looks for sample_weight among the parameters of fit"}
+FRACTIONS = dict.fromkeys(
+    ["check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"],
+    "its rows are no whole counts, whatever the tags say",
+) | {
+    "check_class_weight_classifiers": "its rows have negative values, whatever the tags say",
+    "check_classifiers_one_label_sample_weights": "its rows are no whole counts, whatever the tags say",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class")  # its classes are of any size
+@pytest.mark.parametrize(
+    ("estimator", "expected", "expected_failed"),
+    [
+        (PathSearchCV(ilsvm(3, max_iter=2), {"C": [1.0]}, along="C", cv=2, random_state=0), 60, BY_NAME),
+        (PathSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), 53, {}),
+        (MedLDAClassifierCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 72, FRACTIONS),
+        (MedLDARegressorCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 66, FRACTIONS),
+    ],
+    ids=["iLSVM", "ridge", "MedLDA", "MedLDA regressor"],
+)
+def test_all_of_scikit_learns_checks_pass(estimator, expected, expected_failed):
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=expected_failed)
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed
+    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
+    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+
+
+# --- MedLDA
+
+
+@pytest.mark.parametrize("make", [MedLDAClassifierCV, MedLDARegressorCV])
+@pytest.mark.parametrize("inference", ["gibbs", "variational"])
+def test_topics_are_searched_from_their_own_starts(make, inference):
+    documents, shares, _ = draw_documents(60)
+    targets = shares[:, 0] > 0.3 if make is MedLDAClassifierCV else shares[:, 0]
+    weights = 1.0 + np.arange(60) % 2
+    search = make((2, 3), Cs=(0.3, 1.0), inference=inference, max_iter=4, cv=2, random_state=0)
+    search.fit(documents, targets, weights)
+    results = search.cv_results_
+    assert results["params"] == [{"n_components": k, "C": C} for k in (2, 3) for C in (0.3, 1.0)]
+    model = clone(search.best_estimator_)
+    for record in search.records_:
+        train = np.setdiff1d(np.arange(60), record.rows)
+        fitted = clone(model).set_params(**record.params).fit(documents[train], targets[train], weights[train])
+        score = fitted.score(documents[record.rows], targets[record.rows], weights[record.rows])
+        assert record.score == pytest.approx(score, rel=1e-12)
+        assert record.n_features == record.params["n_components"]
+    assert_array_equal(search.transform(documents), model.fit(documents, targets, weights).transform(documents))
+    assert search.transform(documents).shape == (60, search.n_components_)
+    assert search.components_.shape[0] == search.n_components_
+
+
+def test_every_parameter_of_medlda_can_be_searched_or_set():
+    for search, model in (
+        (MedLDAClassifierCV, regbayes.MedLDAClassifier),
+        (MedLDARegressorCV, regbayes.MedLDARegressor),
+    ):
+        parameters = model().get_params()
+        own = search().get_params()
+        assert {"Cs" if name == "C" else name for name in parameters} - {"warm_start"} <= own.keys()
+        for name in parameters.keys() & own.keys() - {"n_components"}:
+            assert own[name] == parameters[name]
+
+
+def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
+    documents, shares, _ = draw_documents(40)
+    indicators = (shares > 0.3).astype(int)
+    search = MedLDAClassifierCV((4,), Cs=(1.0,), max_iter=3, cv=2, random_state=0).fit(documents, indicators)
+    assert search.out_of_fold_.predictions.shape == search.out_of_fold_.decisions.shape == (40, 4)
+    rows, several = labels()
+    found = PathSearchCV(classifier(max_iter=3), {"C": [0.1]}, cv=KFold(2)).fit(rows, holes(several))
+    assert found.out_of_fold_.predictions.shape == several.shape
