@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold, check_cv
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
@@ -75,10 +76,10 @@ class TopicSearch(ListSearch):
     def _read_targets(self, y: Any) -> NDArray[Any]:
         raise NotImplementedError
 
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> BaseCrossValidator:
+    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
         """Return what makes the folds: random ones, even over the classes, unless the user has others."""
-        if self.cv is not None and not isinstance(self.cv, int | np.integer):
-            return check_cv(self.cv)
+        if self.cv is not None and not isinstance(self.cv, Integral):
+            return self.cv
         kind = StratifiedKFold if self._model is MedLDAClassifier and y.ndim == 1 else KFold
         return kind(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
 
