@@ -46,7 +46,7 @@ max_iter : int, default=200
     Alternations at most.
 tol : float, default=1e-5
     Relative change of the objective at which to stop.""",
-    "components": """\
+    "attributes": """\
 components_ : array of shape (n_components, n_features)
     Orthonormal directions of the subspace, in standardised inputs.""",
     "reference": """\
@@ -112,24 +112,7 @@ class _StructuredTasks(LinearScores, TaskModel):
 class ASORegressor(_StructuredTasks, TaskRegressor):
     """Alternating structure optimisation (ASO) for numbers: tasks share a subspace in which weights are cheap.
 
-    $model
-
-    $of_numbers
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-
-    Attributes
-    ----------
-    $components
-    $fitted_to_numbers
-
-    References
-    ----------
-    $reference
+    $regressor
 
     Examples
     --------
@@ -150,25 +133,7 @@ class ASORegressor(_StructuredTasks, TaskRegressor):
 class ASOClassifier(_StructuredTasks, TaskClassifier):
     """Alternating structure optimisation (ASO) for labels: tasks share a subspace in which weights are cheap.
 
-    $model
-
-    $of_labels
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-    $label_parameters
-
-    Attributes
-    ----------
-    $components
-    $fitted_to_labels
-
-    References
-    ----------
-    $reference
+    $classifier
 
     Examples
     --------

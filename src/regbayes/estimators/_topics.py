@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_non_negative, validate_data
 
-from regbayes._registry import Saveable
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status
 from regbayes.engine.executor import Threads
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread, set_fitted
+from regbayes.estimators._bases import IterativeEstimator
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
@@ -55,7 +55,7 @@ SAMPLER_WORD_PRIOR = 0.1
 FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
 
 
-class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
     """Counts in, topics out: everything that does not depend on what the responses are.
 
     A subclass reads its responses, hands them to `_fit_topics` as `Targets`, and says in `_attributes` what a fit looks
@@ -217,7 +217,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             else:
                 result = self._run_mean_field(counts, targets, sample_weight, reporter)
                 attributes = self._attributes(result.state)
-            set_fitted(self, {**attributes, "trace_": result.trace, "n_iter_": result.n_iter})
+            self._set_fitted(attributes, result)
         if not (self._scheme == "gibbs" and result.status is Status.ITERATION_LIMIT):  # how a chain should end
             warn_of_status(self, result)
         return self
@@ -358,20 +358,20 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return tags
 
 
-def has_partial_fit(estimator: Any) -> bool:
+def has_partial_fit(model: TopicModel) -> bool:
     """Whether documents can come in portions: the sampler has a posterior to take along, mean field has not."""
-    if estimator.inference == "gibbs":
+    if model.inference == "gibbs":
         return True
-    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={estimator.inference!r}')
+    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={model.inference!r}')
 
 
-def choose_rows(estimator: Any, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
+def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
     """Return the rows to fit, and how often each counts; those of weight zero are left out.
 
     The sampler draws a topic for every word of a document: one that counts twice is taken twice. Mean field weighs it.
     """
     weights = _check_sample_weight(sample_weight, counts, dtype=np.float64, ensure_non_negative=True)
-    if estimator.inference == "gibbs":
+    if inference == "gibbs":
         if np.any(weights != np.rint(weights)):
             bad = float(weights[weights != np.rint(weights)][0])
             raise ValueError(
@@ -383,12 +383,7 @@ def choose_rows(estimator: Any, sample_weight: ArrayLike, counts: Counts) -> tup
     return rows, weights[rows]
 
 
-def describe_data(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """Return what callbacks may ask for."""
-    return {"X": X, "y": y} | ({} if sample_weight is None else {"metadata": {"sample_weight": sample_weight}})
-
-
-def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
+def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
     """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates."""
     _check_no_texts(X)
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
