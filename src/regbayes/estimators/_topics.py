@@ -37,7 +37,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left"), None],
     "tol": [NOT_NEGATIVE],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
-    "price_rise": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
+    "C_warmup": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
     "refit": ["boolean"],
     "warm_start": ["boolean"],
@@ -339,14 +339,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _warm_up(self, burn_in: int, many_topics: bool) -> int:
         """Return over how many sweeps C grows: a number, or a share of all."""
-        wanted = self.price_rise
+        wanted = self.C_warmup
         if wanted is None:
             return burn_in if many_topics else 0
         n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
         if n_sweeps > burn_in:
             raise ValueError(
-                "price_rise must not be more than burn_in, so that averages are taken at the full price; "
-                f"got price_rise={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
+                "C_warmup must not be more than burn_in, so that averages are taken at the full price; "
+                f"got C_warmup={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
             )
         return n_sweeps
 

@@ -41,7 +41,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     ``CountVectorizer``.
 
     Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
-    ``burn_in``, ``price_rise``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
+    ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
     ``tol`` those of mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
 
     Parameters
@@ -87,9 +87,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
         makes ``max_iter`` steps. The sampler does not look at it.
     burn_in : int or float, default=0.5
-        Of the sampler, as are ``price_rise``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
+        Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
         number, or their share of ``max_iter`` if it is a float below 1.
-    price_rise : int, float or None, default=None
+    C_warmup : int, float or None, default=None
         Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``,
         ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
         price that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
@@ -175,7 +175,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -198,7 +198,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start

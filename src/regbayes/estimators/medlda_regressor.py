@@ -64,7 +64,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
         each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
         model is supervised latent Dirichlet allocation with normal weights.
-    n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks, warm_start, random_state, n_jobs, verbose
+    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
@@ -123,7 +123,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -145,7 +145,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start
