@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -37,7 +37,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
     def _run(
         self,
-        fit: Callable[[Sequence[FitReporter]], FitResult[Any]],
+        fit: Callable[..., FitResult[Any]],
         attributes: Callable[[Any], dict[str, Any]],
         max_iter: int | Mapping[str, int | None],
         data: Mapping[str, Any],
@@ -48,14 +48,14 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         Parameters
         ----------
         fit : callable
-            From the engine's callbacks to the result.
+            Takes the engine's ``callbacks`` by that name, and returns the result.
         attributes : callable
             From the engine's state to fitted attributes.
         max_iter, data, verbose
             As in `FitReporter`.
         """
         with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
-            result = fit([reporter])
+            result = fit(callbacks=[reporter])
             self._set_fitted(attributes(result.state), result)
         warn_of_status(self, result)
         return result
