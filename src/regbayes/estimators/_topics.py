@@ -13,8 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_non_negative, validate_data
 
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import FitResult, Status
-from regbayes.engine.executor import Threads
+from regbayes.engine import FitResult, Status, make_executor
 from regbayes.estimators._bases import IterativeEstimator
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
@@ -93,7 +92,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         n_words = float(documents.numbers.sum(dtype=np.float64))
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
-        found = topics.bounds(documents, fitted, Threads(n_threads(self.n_jobs)))
+        found = topics.bounds(documents, fitted, make_executor(n_threads(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
@@ -145,7 +144,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         documents, fitted = self._documents(X)
-        return topics.proportions(documents, fitted, Threads(n_threads(self.n_jobs)))
+        return topics.proportions(documents, fitted, make_executor(n_threads(self.n_jobs)))
 
     @property
     def _scheme(self) -> str:
@@ -237,7 +236,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             counts.shape[1],
             targets,
             self._sampler_settings(0 if targets is None else targets.n_outputs),
-            executor=Threads(n_threads(self.n_jobs)),
+            executor=make_executor(n_threads(self.n_jobs)),
             earlier=earlier if streaming else None,
             resume=getattr(self, "_checkpoint", None) if goes_on else None,
             init_from=earlier if goes_on and fits else None,
@@ -251,7 +250,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, reporter: FitReporter
     ) -> FitResult[FittedTopics]:
         shared: dict[str, Any] = {
-            "executor": Threads(n_threads(self.n_jobs)),
+            "executor": make_executor(n_threads(self.n_jobs)),
             "sample_weight": sample_weight,
             "start": self._earlier_topics(counts.shape[1]),
             "callbacks": [reporter],
