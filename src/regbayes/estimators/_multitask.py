@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
+from regbayes.engine import make_executor
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
