@@ -601,7 +601,7 @@ GIBBS_CHANGES = {
     "labels ignored": change(C=0.0),
     "labels ignored, no refit": change(C=0.0, refit=False),
     "strong": change(C=5.0),
-    "C rises": change(price_rise=2),
+    "C rises": change(C_warmup=2),
     "burn-in": change(burn_in=1),
     "priors": change(doc_topic_prior=0.5, topic_word_prior=0.05, weight_variance=2.0),
     "blocks": change(n_blocks=3),

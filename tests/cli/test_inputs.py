@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from regbayes.cli.errors import BadDataError
@@ -21,6 +24,13 @@ def table(**columns) -> Table:
 
 def learn(given: Table, **options) -> TableInputs:
     return TableInputs(**options).fit(given.frame)
+
+
+def read_csv(text: str) -> Table:
+    columns = pd.read_csv(io.StringIO(text), dtype={"wet": str, "word": str}).astype({"wet": object, "word": object})
+    return Table(
+        make_frame((name, column.where(column.notna(), None).tolist()) for name, column in columns.items()), ""
+    )
 
 
 def names_of(inputs: TableInputs) -> list[str]:
@@ -142,3 +152,13 @@ def test_whole_numbers_that_rise_from_row_to_row_are_pointed_out():
     assert "id" in names_of(inputs)  # it may be a year
     assert not learn(table(id=[1, 2, 3, 4, 5])).hints_
     assert not learn(given, categorical=["id"]).hints_
+
+
+def test_data_frames_of_other_readers_are_taken_too():
+    text = "a,b,wet,word\n1,2.5,True,x\n,3,False,\n2,0.5,True,y\n5,1,True,z\n"
+    inputs = TableInputs().fit(read_csv(text).frame)
+    wanted = inputs.transform(read_csv(text).frame)
+    assert names_of(inputs) == ["a", "a is missing", "b", "wet=True", "word=x", "word=y", "word=z", "word is missing"]
+    frame = pd.read_csv(io.StringIO(text))
+    for other in (frame, frame.convert_dtypes(), frame.astype({"word": "category"}), frame.astype(object)):
+        np.testing.assert_array_equal(inputs.transform(other), wanted)

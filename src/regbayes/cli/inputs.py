@@ -79,7 +79,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         self.categories_: dict[str, list[str]] = {}
         self.left_out_: dict[str, list[str]] = {}
         for name in X:
-            column = X[name].to_numpy()
+            column = _values(X[name])
             text = column.dtype == object or name in self.categorical
             why = _why_no_category(column) if text else _why_no_number(column, self.standardize)
             if why is not None:
@@ -113,9 +113,9 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return ColumnTransformer([part for part in parts if part[2]])
 
     def _hints(self, X: pd.DataFrame) -> list[str]:
-        counters = [name for name in X if name not in self.categorical and _counts_rows(X[name].to_numpy())]
+        counters = [name for name in X if name not in self.categorical and _counts_rows(_values(X[name]))]
         left_out = [name for names in self.left_out_.values() for name in names]
-        documents = [name for name in left_out if _holds_documents(X[name].to_numpy())]
+        documents = [name for name in left_out if _holds_documents(_values(X[name]))]
         found = []
         if counters:
             found.append(
@@ -138,8 +138,8 @@ class TableInputs(TransformerMixin, BaseEstimator):
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose columns have the types of training; what is infinite is missing."""
-        columns = [(name, _as_numbers(X[name].to_numpy(), name)) for name in self.numbers_]
-        columns += [(name, self._as_categories(X[name].to_numpy(), name)) for name in self.categories_]
+        columns = [(name, _as_numbers(_values(X[name]), name)) for name in self.numbers_]
+        columns += [(name, self._as_categories(_values(X[name]), name)) for name in self.categories_]
         return make_frame(columns)
 
     def _as_categories(self, column: NDArray[Any], name: str) -> NDArray[Any]:
@@ -173,6 +173,12 @@ class TableInputs(TransformerMixin, BaseEstimator):
                 else:
                     found.append((column, column if part == "numbers" else f"{column} is missing"))
         return found
+
+
+def _values(column: pd.Series) -> NDArray[Any]:
+    """Return a column of a data frame as numbers, or as objects with None where they are missing."""
+    plain = isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf"
+    return column.to_numpy(dtype=np.float64) if plain else column.to_numpy(dtype=object, na_value=None)
 
 
 def _as_numbers(column: NDArray[Any], name: str) -> Floats:

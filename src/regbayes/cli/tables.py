@@ -107,7 +107,7 @@ def _kind_of(values: Any) -> type:
 def text_of(column: NDArray[Any]) -> list[str | None]:
     """Return a column as text: whole numbers without a decimal point, None where missing."""
     if column.dtype == object:
-        return column.tolist()
+        return [None if value is None else str(value) for value in column]
     return [None if not np.isfinite(value) else str(plain_number(value)) for value in column.tolist()]
 
 

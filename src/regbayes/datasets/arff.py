@@ -1,14 +1,16 @@
 """ARFF files, dense and sparse, as columns: the format of Weka, Mulan, MEKA and OpenML.
 
 `read_arff` keeps what the file says: numbers are floats with NaN where missing, everything else is text with None.
-`label_names` knows the three ways in which multi-label files say which attributes are labels.
+`label_names` knows the three ways in which multi-label files say which attributes are labels. SciPy's reader knows
+neither sparse rows nor text, and the package that does (liac-arff) is no longer maintained and reads no tab after
+``@attribute``; so there is one here.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +27,11 @@ Kind = Literal["numeric", "nominal", "text"]
 
 _NUMERIC = {"numeric", "real", "integer"}
 _TEXT = {"string", "date"}
-_TOKEN = re.compile(r"""[ ]*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(?!['"])([^,\t]*?))[ ]*([,\t]|$)""")
-_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
-_WORD = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s{]+))\s*(.*)$""", re.DOTALL)
+_QUOTED = r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\""""
+_VALUE = re.compile(rf"""[ ]*(?:{_QUOTED}|(?!['"])([^,\t]*?))[ ]*([,\t]|$)""")
+_ENTRY = re.compile(rf"""\s*(\d+)\s+(?:{_QUOTED}|(?!['"])([^,]*?))\s*(?:,|$)""")  # of a sparse row
+_NAME = re.compile(rf"""\s*(?:{_QUOTED}|([^\s{{]+))\s*(.*)$""", re.DOTALL)
+_FLAGS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 class ArffError(ValueError):
@@ -122,150 +126,133 @@ def _read_header(content: Iterator[tuple[int, str]]) -> tuple[str, tuple[Attribu
     relation = ""
     attributes: list[Attribute] = []
     for number, line in content:
-        keyword, _, rest = line.partition(" ")
-        if "\t" in keyword:
-            keyword, _, rest = line.partition("\t")
-        keyword = keyword.lower()
-        if keyword == "@relation":
-            relation = _split_word(rest, number)[0]
-        elif keyword == "@attribute":
-            attributes.append(_read_attribute(rest, number))
-        elif keyword == "@data":
+        keyword, *rest = line.split(maxsplit=1)
+        text = rest[0] if rest else ""
+        if keyword.lower() == "@relation":
+            relation = _split_name(text, number)[0]
+        elif keyword.lower() == "@attribute":
+            attributes.append(_read_attribute(text, number))
+        elif keyword.lower() == "@data":
             if not attributes:
                 raise ArffError(f"line {number}: @data comes before any @attribute")
             return relation, tuple(attributes)
         else:
-            raise ArffError(f"line {number}: expected @relation, @attribute or @data, found {_shown(line)}")
+            raise ArffError(f"line {number}: expected @relation, @attribute or @data, found {_shorten(line)}")
     raise ArffError("there is no @data line, so this is not an ARFF file or it was cut off")
 
 
 def _read_attribute(text: str, number: int) -> Attribute:
-    name, rest = _split_word(text, number)
-    rest = rest.strip()
+    name, rest = _split_name(text, number)
     if rest.startswith("{"):
         if not rest.endswith("}"):
             raise ArffError(f"line {number}: the categories of {name!r} are not closed by }}")
-        return Attribute(name, "nominal", tuple(value or "" for value in _tokens(rest[1:-1])))
+        return Attribute(name, "nominal", tuple(value or "" for value in _split_values(rest[1:-1])))
     kind = rest.split()[0].lower() if rest else ""
-    if kind in _NUMERIC:
-        return Attribute(name, "numeric")
-    if kind in _TEXT:
-        return Attribute(name, "text")
-    raise ArffError(f"line {number}: the attribute {name!r} is of type {kind!r}; numeric, nominal and string are read")
+    if kind not in _NUMERIC | _TEXT:
+        raise ArffError(
+            f"line {number}: the attribute {name!r} is of type {kind!r}; numeric, nominal and string are read"
+        )
+    return Attribute(name, "numeric" if kind in _NUMERIC else "text")
 
 
-def _split_word(text: str, number: int) -> tuple[str, str]:
-    found = _WORD.match(text)
+def _split_name(text: str, number: int) -> tuple[str, str]:
+    found = _NAME.match(text)
     if found is None:
         raise ArffError(f"line {number}: a name is missing")
-    single, double, plain, rest = found.groups()
-    return _unescaped(next(part for part in (single, double, plain) if part is not None)), rest
+    *name, rest = found.groups()
+    return _plain(*name) or "", rest.strip()
 
 
-def _tokens(text: str) -> list[str | None]:
+def _split_values(text: str) -> list[str | None]:
     """Split a row at commas; None is a missing value (a bare question mark)."""
     if "'" not in text and '"' not in text and "\t" not in text:
         return [None if part == "?" else part for part in map(str.strip, text.split(","))]
     found: list[str | None] = []
     place, separator = 0, ","
     while separator:
-        match = _TOKEN.match(text, place)
+        match = _VALUE.match(text, place)
         if match is None:
-            raise ArffError(f"cannot split {_shown(text[place:])}: a quote is not closed")
-        single, double, plain, separator = match.groups()
-        if plain is not None:
-            found.append(None if plain == "?" else plain)
-        else:
-            found.append(_unescaped(single if single is not None else double))
+            raise ArffError(f"cannot split {_shorten(text[place:])}: a quote is not closed")
+        *value, separator = match.groups()
+        found.append(_plain(*value))
         place = match.end()
     return found
 
 
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text) if "\\" in text else text
+def _split_entries(line: str, zero: list[str]) -> list[str | None]:
+    """Return the values of a sparse row; what it leaves out is zero, or the first category of a nominal attribute."""
+    if not line.endswith("}"):
+        raise ArffError("a sparse row is not closed by }")
+    row: list[str | None] = list(zero)
+    body, place = line[1:-1].strip(), 0
+    while place < len(body):
+        match = _ENTRY.match(body, place)
+        if match is None or int(match[1]) >= len(zero):
+            raise ArffError(f"{_shorten(body[place:])} is not 'index value' with an index below {len(zero)}")
+        row[int(match[1])] = _plain(*match.groups()[1:])
+        place = match.end()
+    return row
+
+
+def _plain(single: str | None, double: str | None, bare: str | None) -> str | None:
+    """Return the one of three that was found, without the marks of quoting."""
+    if bare is not None:
+        return None if bare == "?" else bare
+    return re.sub(r"\\(.)", r"\1", single if single is not None else double or "")
 
 
 def _read_rows(content: Iterator[tuple[int, str]], attributes: tuple[Attribute, ...]) -> tuple[NDArray[Any], ...]:
-    """Return the columns. What a sparse row leaves out is zero, or the first category of a nominal attribute."""
-    zero = [_zero(attribute) for attribute in attributes]
+    by_kind = {"numeric": "0", "text": ""}
+    zero = [by_kind.get(a.kind) or next(iter(a.categories), "") for a in attributes]
     rows: list[list[str | None]] = []
     numbers: list[int] = []
     for number, line in content:
         try:
-            row = _sparse_row(line, zero) if line.startswith("{") else _tokens(line)
+            row = _split_entries(line, zero) if line.startswith("{") else _split_values(line)
         except ArffError as error:
             raise ArffError(f"line {number}: {error}") from None
         if len(row) != len(attributes):
             raise ArffError(f"line {number} has {len(row)} values, but there are {len(attributes)} attributes")
         rows.append(row)
         numbers.append(number)
-    if not rows:
-        return tuple(np.empty(0, dtype=float if a.kind == "numeric" else object) for a in attributes)
-    columns = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True) if rows else [()] * len(attributes)
     return tuple(_column(values, a, numbers) for values, a in zip(columns, attributes, strict=True))
 
 
-def _zero(attribute: Attribute) -> str:
-    if attribute.kind == "nominal":
-        return attribute.categories[0] if attribute.categories else ""
-    return "0" if attribute.kind == "numeric" else ""
-
-
-def _sparse_row(line: str, zero: list[str]) -> list[str | None]:
-    if not line.endswith("}"):
-        raise ArffError("a sparse row is not closed by }")
-    row: list[str | None] = list(zero)
-    body = line[1:-1].strip()
-    for entry in _split_entries(body) if body else []:
-        index, _, value = entry.strip().partition(" ")
-        if not index.isdigit() or int(index) >= len(zero):
-            raise ArffError(f"{_shown(entry)} is not 'index value' with an index below {len(zero)}")
-        (row[int(index)],) = _tokens(value.strip())
-    return row
-
-
-def _split_entries(body: str) -> list[str]:
-    if "'" not in body and '"' not in body:
-        return body.split(",")
-    return re.findall(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,])+""", body)
-
-
-def _column(values: tuple[str | None, ...], attribute: Attribute, numbers: list[int]) -> NDArray[Any]:
+def _column(values: Sequence[str | None], attribute: Attribute, numbers: list[int]) -> NDArray[Any]:
     if attribute.kind == "numeric":
-        filled = ["nan" if value is None else value for value in values]
         try:
-            return np.array(filled, dtype=np.float64)
+            return np.array(["nan" if value is None else value for value in values], dtype=np.float64)
         except ValueError:
-            _blame_number(filled, attribute, numbers)
+            odd = next(i for i, value in enumerate(values) if value is not None and not _is_number(value))
+        what = f"is not a number, but {attribute.name!r} is numeric"
+        raise ArffError(f"line {numbers[odd]}: {values[odd]!r} {what}")
     if attribute.kind == "nominal" and (unknown := set(values) - {None} - set(attribute.categories)):
-        first = next(i for i, value in enumerate(values) if value in unknown)
-        raise ArffError(f"line {numbers[first]}: {values[first]!r} is not a category of {attribute.name!r}")
+        odd = next(i for i, value in enumerate(values) if value in unknown)
+        raise ArffError(f"line {numbers[odd]}: {values[odd]!r} is not a category of {attribute.name!r}")
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
 
 
-def _blame_number(values: list[str], attribute: Attribute, numbers: list[int]) -> None:
-    for value, number in zip(values, numbers, strict=True):
-        try:
-            float(value)
-        except ValueError:
-            raise ArffError(f"line {number}: {value!r} is not a number, but {attribute.name!r} is numeric") from None
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_numbers(column: NDArray[Any], name: str) -> Floats:
     if column.dtype != object:
         return np.asarray(column, dtype=np.float64)
     try:
-        return np.array([np.nan if value is None else _number(value) for value in column])
+        return np.array(
+            [np.nan if value is None else _FLAGS.get(value.lower(), value) for value in column], dtype=float
+        )
     except ValueError:
         raise ArffError(f"the column {name!r} holds text, not numbers") from None
 
 
-def _number(text: str) -> float:
-    word = text.lower()
-    return _WORDS[word] if word in _WORDS else float(text)
-
-
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

@@ -111,7 +111,7 @@ class MedLDAClassifierCV(TopicSearch):
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case.
     inference, margins, margin, loss, cost, class_weight, doc_topic_prior, topic_word_prior, weight_variance, \
-n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
+n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         As in `MedLDAClassifier`.
     random_state : int, RandomState instance or None, default=None
         For the chains and the folds.
@@ -172,7 +172,7 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         random_state: Any = None,
@@ -196,7 +196,7 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.random_state = random_state
@@ -233,7 +233,7 @@ class MedLDARegressorCV(TopicSearch):
     scoring : str, callable or None, default=None
         As in scikit-learn; R² by default, which is what `score` returns in any case.
     inference, margins, epsilon, loss, doc_topic_prior, topic_word_prior, weight_variance, response_variance, \
-n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
+n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         As in `MedLDARegressor`.
     random_state, n_jobs, verbose
         As in `MedLDAClassifierCV`.
@@ -276,7 +276,7 @@ n_splits_
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         random_state: Any = None,
@@ -299,7 +299,7 @@ n_splits_
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.random_state = random_state
