@@ -588,7 +588,6 @@ def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
         ({"scoring": lambda model, X, y: np.nan}, ValueError, "those of all settings are NaN"),
         ({"cv": 1}, ValueError, "'cv' parameter"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_mistakes_are_named_before_anything_is_fitted(parameters, error, message):
     search = PathSearchCV(LogisticRegression(), GRID).set_params(**parameters)
