@@ -27,13 +27,12 @@ from large_margin_tools import (
     tube_form,
 )
 from regbayes.engine import Status
-from regbayes.framework import coordinate_ascent
+from regbayes.framework import coordinate_ascent, solvers
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_box, solve_simplex
 from regbayes.framework.posteriors import Gaussian
 from regbayes.framework.regularize import regularize
 from regbayes.framework.regularizers import Hinge, Reflected, Ridge, Shifted
-from regbayes.margins import solvers
-from regbayes.margins.solvers import solve_tasks
+from regbayes.framework.solvers import solve_tasks
 from regbayes.margins.targets import zero_one_cost
 
 

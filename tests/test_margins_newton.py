@@ -11,7 +11,7 @@ from large_margin_tools import LIBLINEAR, binary_data, minimise, missed_margins,
 from regbayes.engine import Status
 from regbayes.engine.executor import Serial, Threads
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_simplex
-from regbayes.margins.newton import (
+from regbayes.framework.newton import (
     MAX_DENSE,
     SMOOTHING,
     BoxBlock,

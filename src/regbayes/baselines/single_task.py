@@ -21,7 +21,7 @@ from regbayes.estimators._reporting import FitReporter
 from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
 from regbayes.framework.coordinate_ascent import TaskLayout
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.margins.solvers import solve_tasks
+from regbayes.framework.solvers import solve_tasks
 from regbayes.margins.targets import hinge_loss
 
 TOL = 1e-12  # duality gap, relative to the objective

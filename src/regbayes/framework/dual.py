@@ -26,10 +26,11 @@ from regbayes.framework.composite import (
     minimize_composite,
     prox_conjugate,
 )
-from regbayes.framework.coordinate_ascent import solve_box
+from regbayes.framework.coordinate_ascent import TaskLayout
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition
 from regbayes.framework.regularizers.base import TINY_STEP
+from regbayes.framework.solvers import solve_tasks
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 50
@@ -225,8 +226,15 @@ def _by_coordinates(problem: _Dual, start: Floats, tol: float) -> Floats | None:
     if not isinstance(problem.partition, GaussianAffine) or not isinstance(form, BoxDual):
         return None
     tilted = replace(form, linear=form.linear - problem.partition.mean, ridge=form.ridge + problem.elastic)
-    solution = solve_box(
-        problem.partition.factor, tilted, warm_start=start, tol=COORDINATE_TOL * tol, max_epochs=COORDINATE_EPOCHS
+    n = len(tilted.linear)
+    one_task = TaskLayout(np.arange(n), np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    solution = solve_tasks(
+        problem.partition.factor,
+        tilted,
+        one_task,
+        warm_start=start,
+        tol=COORDINATE_TOL * tol,
+        max_epochs=COORDINATE_EPOCHS,
     )
     return solution.dual
 

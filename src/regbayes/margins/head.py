@@ -22,7 +22,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Status
 from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend, sum_by_group
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.margins.solvers import solve_tasks
+from regbayes.framework.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Loss, Observations, Outputs, Targets, layout_of
 from regbayes.margins.tolerance import Tolerance
 

@@ -1,7 +1,7 @@
 """Weight vectors of several outputs: the losses of observed targets, and the priors under which weights are found.
 
 An output is a number of a task, or the score of a class. The losses are quadratic, or quadratic up to a margin, so
-weights under a Gaussian prior are found by Newton's method (`regbayes.margins.newton`): one step, or a few.
+weights under a Gaussian prior are found by Newton's method (`regbayes.framework.newton`): one step, or a few.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Floats
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.margins.newton import BoxBlock, NewtonSolution, Prior, solve_boxes
+from regbayes.framework.newton import BoxBlock, NewtonSolution, Prior, solve_boxes
 from regbayes.margins.targets import Observations, hinge_loss, tube_loss
 
 Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds

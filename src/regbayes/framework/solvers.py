@@ -22,7 +22,7 @@ from regbayes.framework.coordinate_ascent import (
     ascend,
 )
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.margins.newton import BoxBlock, SharedPrior, solve_boxes
+from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
 
 # A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
 MIN_PATIENCE = 4.0
