@@ -30,6 +30,7 @@ from regbayes.regularizers import (
     Ridge,
     Scaled,
     Shifted,
+    Signed,
     Sum,
 )
 
@@ -68,6 +69,8 @@ def term(g: Regularizer, x: cp.Expression) -> Term:
             return term(g.regularizer, x - g.by)
         case Reflected():
             return term(g.regularizer, g.about - x)
+        case Signed():
+            return term(g.regularizer, cp.multiply(np.broadcast_to(g.signs, x.size), x))
         case Sum():
             return _total([term(part, x) for part in g.parts])
         case Blocks():
@@ -84,30 +87,38 @@ def _total(terms: list[Term]) -> Term:
 
 def _multi_class(g: MultiClassHinge | MultiClassSquaredHinge, x: cp.Expression) -> Term:
     cost = np.zeros((1, x.size)) if g.cost is None else np.atleast_2d(g.cost)
-    answers = cost.shape[1]
+    cost = cost if g.labels is None else cost[g.labels]
+    prices = np.broadcast_to(g.C, len(cost))
+    n_classes = cost.shape[1]
     costs: list[cp.Expression] = []
     constraints: list[cp.Constraint] = []
-    for row, own in enumerate(cost):
-        answer = x[row * answers : (row + 1) * answers] + own
-        if np.isinf(g.C):
-            constraints.append(answer <= 0)
+    for row, (own, price) in enumerate(zip(cost, prices, strict=True)):
+        shifted = x[row * n_classes : (row + 1) * n_classes] + own
+        if np.isinf(price):
+            constraints.append(shifted <= 0)
         elif isinstance(g, MultiClassHinge):
-            costs.append(g.C * cp.max(answer))
+            costs.append(price * cp.max(shifted))
         else:
-            costs.append(g.C * cp.square(cp.pos(cp.max(answer))))
+            costs.append(price * cp.square(cp.pos(cp.max(shifted))))
     return sum(costs), constraints
+
+
+def _priced(C: float | NDArray[np.float64], losses: cp.Expression, beyond: cp.Expression) -> Term:
+    """Losses times their prices, which may be infinite: then what is beyond zero is forbidden."""
+    prices = np.broadcast_to(C, losses.size)
+    soft, hard = np.isfinite(prices), np.flatnonzero(np.isinf(prices))
+    cost = cp.sum(cp.multiply(np.where(soft, prices, 0.0), losses))
+    return cost, [beyond[hard] <= 0] if hard.size else []
 
 
 def _elementary(g: Regularizer, x: cp.Expression) -> Term:
     match g:
-        case Hinge() if np.isinf(g.C):
-            return 0.0, [x <= 0]
         case Hinge():
-            return g.C * cp.sum(cp.power(cp.pos(x), g.power) if g.power != 1 else cp.pos(x)), []
-        case EpsilonInsensitive() if np.isinf(g.C):
-            return 0.0, [cp.abs(x - g.target) <= g.epsilon]
+            excess = cp.power(cp.pos(x), g.power) if g.power != 1 else cp.pos(x)
+            return _priced(g.C, excess, x)
         case EpsilonInsensitive():
-            return g.C * cp.sum(cp.pos(cp.abs(x - g.target) - g.epsilon)), []
+            beyond = cp.abs(x - g.target) - g.epsilon
+            return _priced(g.C, cp.square(cp.pos(beyond)) if g.power == 2 else cp.pos(beyond), beyond)
         case Ridge():
             return cp.sum_squares(x - g.target) / (2 * g.scale), []
         case Equal():
