@@ -31,10 +31,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
-from regbayes.engine.executor import Threads, row_blocks
+from regbayes.engine import Threads, make_executor, row_blocks
 from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.kernels.chunks import map_chunks
 from regbayes.kernels.sweeps import reverse_features, sweep_features
 from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
 from regbayes.margins.solvers import solve_tasks
@@ -81,19 +80,18 @@ def bench_sweeps(n: int, d: int, k: int, repetitions: int) -> None:
             def forward(threads: int = threads, n_sweeps: int = n_sweeps) -> None:
                 product()
 
-                def sweep(_: int, first: int, last: int) -> None:
-                    sweep_features(theta[first:last], coupling, start, n_sweeps, psi[first:last])
+                def sweep(rows: slice) -> None:
+                    sweep_features(theta[rows], coupling, start, n_sweeps, psi[rows])
 
-                map_chunks(sweep, n, threads)
+                make_executor(threads).map(sweep, row_blocks(n))
 
             def both(threads: int = threads, n_sweeps: int = n_sweeps) -> None:
                 forward(threads, n_sweeps)
 
-                def reverse(_: int, first: int, last: int) -> None:
-                    rows = slice(first, last)
+                def reverse(rows: slice) -> None:
                     reverse_features(grad[rows], psi[rows], theta[rows], coupling, start, n_sweeps, grad_theta[rows])
 
-                map_chunks(reverse, n, threads)
+                make_executor(threads).map(reverse, row_blocks(n))
 
             with threadpool_limits(threads):
                 base, swept, reversed_too = best_times([product, forward, both], repetitions)

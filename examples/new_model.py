@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,12 +24,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
 from regbayes._types import Floats, Reals
-from regbayes.engine import AbsoluteChange, FitResult, row_blocks, run
+from regbayes.engine import AbsoluteChange, FitResult, row_blocks
 from regbayes.estimators._classes import chosen_classes, coded_classes
 from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, generator
 from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import LinearHead, MarginHead
 from regbayes.margins.targets import Classes, zero_one_cost
@@ -136,10 +134,9 @@ def fit(
     head = None if targets is None else MarginHead(targets, squared=True)
     model = PredictivePCA(weight)
     problem = JointProblem(model, [X[rows] for rows in row_blocks(len(X))], head, DescentOptions())
-    result: FitResult[Any] = run(
-        partial(descent.step, problem),
-        descent.start(problem, start),
-        objective=lambda search: search.at.terms,
+    result: FitResult[Any] = fit_joint(
+        problem,
+        start,
         stop=AbsoluteChange(tol * len(X), patience=3),
         max_iter=max_iter,
         callbacks=callbacks,

@@ -439,6 +439,19 @@ ILSVM_CV_CHANGES = {
     "two classes": change(two_classes),
     "other scoring": change(scoring="balanced_accuracy"),
 }
+PATHS = {
+    "estimator": regbayes.ILSVMClassifier(4, max_iter=3, random_state=0),
+    "param_grid": {"temperature": ("auto", 0.1), "C": (0.1, 1.0)},
+    "cv": 2,
+}
+PATHS_CHANGES = {
+    "up": change(along="C"),
+    "down": change(along="C", descending=True),
+    "refitted alone": change(along="C", descending=True, refit_path=False),
+    "no refit": change(refit=False),
+    "seed": change(random_state=0),
+    "other scoring": change(scoring="balanced_accuracy"),
+}
 IBP = {"n_components": 5, "max_iter": 6, "random_state": 0}
 IBP_CHANGES = {
     **VARIANCES,
@@ -588,7 +601,7 @@ GIBBS_CHANGES = {
     "labels ignored": change(C=0.0),
     "labels ignored, no refit": change(C=0.0, refit=False),
     "strong": change(C=5.0),
-    "C rises": change(price_rise=2),
+    "C rises": change(C_warmup=2),
     "burn-in": change(burn_in=1),
     "priors": change(doc_topic_prior=0.5, topic_word_prior=0.05, weight_variance=2.0),
     "blocks": change(n_blocks=3),
@@ -680,6 +693,32 @@ MEAN_FIELD_REGRESSOR_CHANGES = {
     "gaussian two numbers": change(texts_two_numbers, **GAUSSIAN | {"response_variance": "auto"}),
     "gaussian prior estimated": change(doc_topic_prior="estimate", **GAUSSIAN),
     "gaussian fitted twice": again(warm_start=True, **GAUSSIAN | {"response_variance": "auto"}),
+}
+TOPIC_SEARCH = {"n_components": (2, 4), "cv": 2, "max_iter": 3, "random_state": 0}
+TOPIC_SEARCH_CHANGES = {
+    "mean field": change(inference="variational"),
+    "until it settles": change(inference="variational", tol=0.5, max_iter=None, Cs=(0.0,)),
+    "posterior": change(inference="variational", margins="posterior", Cs=(0.01,)),
+    "posterior prior estimated": change(
+        inference="variational", margins="posterior", Cs=(0.01,), doc_topic_prior="estimate"
+    ),
+    "no refit": change(refit=False),
+}
+TOPIC_CLASSIFIER_SEARCH_CHANGES = {
+    **TOPIC_SEARCH_CHANGES,
+    "hinge": change(loss="hinge"),
+    "squared hinge": change(inference="variational", loss="squared_hinge"),
+    "weights balanced": change(class_weight="balanced"),
+    "cost": change(cost=COST),
+    "labels": change(texts_labels, inference="variational"),
+}
+TOPIC_REGRESSOR_SEARCH_CHANGES = {
+    **TOPIC_SEARCH_CHANGES,
+    "absolute": change(loss="epsilon_insensitive"),
+    "mean field": change(inference="variational", Cs=(0.1,)),
+    "squared": change(inference="variational", loss="squared_epsilon_insensitive", Cs=(0.1,)),
+    "gaussian": change(inference="variational", margins="posterior", response_variance="auto", Cs=(0.1,)),
+    "two numbers": change(texts_two_numbers),
 }
 
 # Baselines.
@@ -787,6 +826,7 @@ PROCESS_CHANGES = {
 TABLES = [
     table("ilsvm", regbayes.ILSVMClassifier, classes, ILSVM, ILSVM_CHANGES),
     table("ilsvm cv", regbayes.ILSVMClassifierCV, classes, ILSVM_CV, ILSVM_CV_CHANGES),
+    table("path search", regbayes.PathSearchCV, classes, PATHS, PATHS_CHANGES),
     table("ibp", regbayes.IBPFactorAnalysis, classes, IBP, IBP_CHANGES),
     table("mt classifier", regbayes.MultiTaskILSVMClassifier, labels, MULTITASK, MULTITASK_CLASSIFIER_CHANGES),
     table("mt regressor", regbayes.MultiTaskILSVMRegressor, numbers, MULTITASK, MULTITASK_REGRESSOR_CHANGES),
@@ -812,6 +852,15 @@ TABLES = [
     ),
     table(
         "medlda regressor", regbayes.MedLDARegressor, texts_numbers, MEAN_FIELD, MEAN_FIELD_REGRESSOR_CHANGES, SINGLE
+    ),
+    table("medlda cv", regbayes.MedLDAClassifierCV, texts, TOPIC_SEARCH, TOPIC_CLASSIFIER_SEARCH_CHANGES, SINGLE),
+    table(
+        "medlda regressor cv",
+        regbayes.MedLDARegressorCV,
+        texts_numbers,
+        TOPIC_SEARCH,
+        TOPIC_REGRESSOR_SEARCH_CHANGES,
+        SINGLE,
     ),
     table("efh", baselines.ExponentialFamilyHarmonium, classes, EFH, HARMONIUM_CHANGES),
     table("mmh", baselines.MaxMarginHarmoniumClassifier, classes, MMH, MMH_CHANGES),

@@ -10,7 +10,6 @@ from scipy.special import expit
 
 from regbayes.kernels import box, simplex, sweeps
 from regbayes.kernels.box import BoxRows, BoxState
-from regbayes.kernels.chunks import CHUNK_ROWS, chunk_bounds, map_chunks
 from regbayes.kernels.simplex import SimplexRows, SimplexState
 from regbayes.kernels.sweeps import (
     reference_reverse_features,
@@ -36,14 +35,6 @@ def swept(sweep, theta, coupling, start, n_sweeps):
     out = np.empty(theta.shape)
     change = sweep(theta, coupling, start, n_sweeps, out)
     return out, change
-
-
-@pytest.mark.parametrize("n_rows", [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 5 * CHUNK_ROWS + 7])
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_chunks_partition_the_rows_in_order(n_rows, n_threads):
-    pieces = map_chunks(lambda chunk, first, last: (chunk, list(range(first, last))), n_rows, n_threads)
-    assert [chunk for chunk, _ in pieces] == list(range(len(chunk_bounds(n_rows))))
-    assert [row for _, rows in pieces for row in rows] == list(range(n_rows))
 
 
 @settings(max_examples=60, deadline=None)

@@ -132,7 +132,7 @@ def test_covariances_that_make_no_sense_are_refused(given, message):
 def test_structure_is_stationary(make):
     """At the end the weights solve their convex problem, by CVXPY, and no other subspace is nearer to them."""
     X, Y = numbers(n_rows=40) if make is ASORegressor else labels(n_rows=40)
-    fitted = make(1, alpha=3.0, shared_price=1 / 6, **STRICT).fit(X, Y)
+    fitted = make(1, alpha=3.0, shared_alpha=1 / 6, **STRICT).fit(X, Y)
     rows = StandardScaler().fit_transform(X)
     W, b = cp.Variable((3, X.shape[1])), cp.Variable((1, 3))
     scores = rows @ W.T + b
@@ -155,7 +155,7 @@ def test_a_planted_subspace_is_recovered_and_worth_it():
     X, test, basis = rng.standard_normal((60, 30)), rng.standard_normal((500, 30)), rng.standard_normal((2, 30))
     weights = rng.standard_normal((20, 2)) @ basis
     Y = X @ weights.T + 2.0 * rng.standard_normal((60, 20))
-    fitted = ASORegressor(2, alpha=300.0, shared_price=0.001).fit(X, Y)
+    fitted = ASORegressor(2, alpha=300.0, shared_alpha=0.001).fit(X, Y)
     planted = np.linalg.qr((basis * fitted.scale_).T)[0]
     cosines = np.linalg.svd(fitted.components_ @ planted, compute_uv=False)
     assert cosines.min() > 0.9

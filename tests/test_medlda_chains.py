@@ -166,9 +166,9 @@ def test_C_grows_to_what_it_should_be():
 
 
 def test_a_chain_that_goes_on_has_the_full_price():
-    one, two = (classifier(price_rise=1, max_iter=6, warm_start=True).fit(X, LABELS) for _ in range(2))
-    one.set_params(max_iter=12, price_rise=6).fit(X, LABELS)
-    two.set_params(max_iter=12, price_rise=0).fit(X, LABELS)
+    one, two = (classifier(C_warmup=1, max_iter=6, warm_start=True).fit(X, LABELS) for _ in range(2))
+    one.set_params(max_iter=12, C_warmup=6).fit(X, LABELS)
+    two.set_params(max_iter=12, C_warmup=0).fit(X, LABELS)
     np.testing.assert_array_equal(one.components_, two.components_)
 
 

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
     [
         (classifier(C=1.0, tol=0.0), 74),
         (regressor(C=1.0, max_iter=30, tol=0.0), 66),
-        (classifier_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=2), 67),
-        (regressor_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=3), 59),
+        (classifier_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=2, tol=0.0), 74),
+        (regressor_cv(3, Cs=(1.0,), include_inputs=(False,), temperatures=(0.0,), max_iter=3, tol=0.0), 66),
     ],
     ids=MAKERS.keys(),
 )

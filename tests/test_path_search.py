@@ -288,6 +288,19 @@ def test_rows_of_weight_zero_are_not_there():
     assert model.best_score_ == without.best_score_
 
 
+def test_listed_folds_are_rows_of_the_table():
+    folds = [(np.arange(0, 90, 2), np.arange(1, 90, 2)), (np.arange(1, 90, 2), np.arange(0, 90, 2))]
+    some = np.where(np.arange(90) % 3, y, -1)
+    search = ilsvm_cv(Cs=(1.0,), cv=folds, unlabeled=-1).fit(X, some)
+    assert_array_equal(search.out_of_fold_.rows, np.flatnonzero(some >= 0))
+    assert_array_equal(search.records_[0].rows, [row for row in range(1, 90, 2) if row % 3])
+    rows, values, task = groups()
+    missing = np.where(np.arange(120) % 3, values, np.nan)
+    folds = [(np.arange(0, 120, 2), np.arange(1, 120, 2))]
+    several = regressor_cv(Cs=(0.1,), include_inputs=(False,), cv=folds).fit(rows, missing, task=task)
+    assert_array_equal(several.out_of_fold_.rows, [row for row in range(1, 120, 2) if row % 3])
+
+
 def test_a_fold_is_inferred_once():
     asked = Counter()
 
@@ -575,7 +588,6 @@ def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
         ({"scoring": lambda model, X, y: np.nan}, ValueError, "those of all settings are NaN"),
         ({"cv": 1}, ValueError, "'cv' parameter"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_mistakes_are_named_before_anything_is_fitted(parameters, error, message):
     search = PathSearchCV(LogisticRegression(), GRID).set_params(**parameters)
@@ -624,7 +636,8 @@ FRACTIONS = dict.fromkeys(
 }
 
 
-@pytest.mark.filterwarnings("ignore:The least populated class")  # its classes are of any size
+@pytest.mark.filterwarnings("ignore:The least populated class")  # its classes are of any size,
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # and infinite, which scikit-learn looks at
 @pytest.mark.parametrize(
     ("estimator", "expected", "expected_failed"),
     [

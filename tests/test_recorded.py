@@ -47,10 +47,15 @@ def test_nothing_is_recorded_that_is_no_case():
     assert list(recorded()) == list(CASES)
 
 
+# Not there when the record was made; they have tests of their own.
+YOUNGER = ("PathSearchCV", "MedLDAClassifierCV", "MedLDARegressorCV")
+
+
 def estimators() -> dict[str, type]:
-    """Every public estimator."""
+    """Every public estimator that the record knows."""
     found = {name: getattr(home, name) for home in (regbayes, baselines) for name in home.__all__}
-    return {name: one for name, one in found.items() if inspect.isclass(one) and hasattr(one, "get_params")}
+    classes = {name: one for name, one in found.items() if inspect.isclass(one) and hasattr(one, "get_params")}
+    return {name: one for name, one in classes.items() if name not in YOUNGER}
 
 
 def enumerated(constraints: Any) -> Iterator[Any]:

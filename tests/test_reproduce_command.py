@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 
 import regbayes.experiments
 from experiments_tools import Toy
 from regbayes.cli.app import main
-from regbayes.experiments import data, run
+from regbayes.cli.reproduce import What
+from regbayes.experiments import EXPERIMENTS, data, run
 from regbayes.experiments.store import Cell
 
 
@@ -82,3 +84,7 @@ def test_bad_arguments_of_run(tmp_path):
         run("table1", output=tmp_path, seeds=0)
     with pytest.raises(ValueError, match=r"jobs must be .* got 0"):
         run("table1", output=tmp_path, jobs=0)
+
+
+def test_the_command_knows_every_experiment():
+    assert get_args(What) == tuple(EXPERIMENTS)

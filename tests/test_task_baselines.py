@@ -97,6 +97,17 @@ def test_all_of_scikit_learns_checks_pass(make):
     assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
 
 
+@every_baseline
+def test_help_names_every_parameter_and_fitted_attribute(make):
+    """Docstrings are put together of pieces that several classes share."""
+    X, Y = data_for(make)
+    text = make.func.__doc__
+    fitted = [name for name in vars(make().fit(X, Y)) if name.endswith("_") and not name.startswith("_")]
+    lines = {name for line in text.splitlines() for name in line.partition(" :")[0].split(", ") if line[:1] != " "}
+    assert set(make().get_params()) | {*fitted} <= lines
+    assert "$" not in text
+
+
 # --- rows that count more than once
 
 

@@ -75,30 +75,63 @@ n_iter_ : int""",
     "inputs": """\
 n_features_in_, feature_names_in_
     As in scikit-learn.""",
+    "fitted_to_numbers": "$tasks\n$weights_of_numbers\n$target_units\n$course\n$inputs",
+    "fitted_to_labels": "$tasks\n$classes\n$weights_of_labels\n$units\n$course\n$inputs",
+    "regressor": """\
+$model
+
+$of_numbers
+
+$first
+
+Parameters
+----------
+$parameters
+
+Attributes
+----------
+$attributes
+$fitted_to_numbers
+
+References
+----------
+$reference""",
+    "classifier": """\
+$model
+
+$of_labels
+
+$first
+
+Parameters
+----------
+$parameters
+$label_parameters
+
+Attributes
+----------
+$attributes
+$fitted_to_labels
+
+References
+----------
+$reference""",
 }
-"""Pieces of docstrings that several classes have, by what stands for them there."""
-for name, parts in {
-    "fitted_to_numbers": ("tasks", "weights_of_numbers", "target_units", "course", "inputs"),
-    "fitted_to_labels": ("tasks", "classes", "weights_of_labels", "units", "course", "inputs"),
-}.items():
-    WORDS[name] = "\n".join(WORDS[part] for part in parts)
+"""Pieces of docstrings that several classes have, by what stands for them there; one may have others in it."""
 
 
 def document(words: Mapping[str, str] | None = None, **more: str) -> Callable[[AnyClass], AnyClass]:
     """Return a decorator that puts pieces of text where ``$name`` stands for them in a class's docstring.
 
-    Parameters
-    ----------
-    words : mapping of str to str
-        Pieces beside `WORDS`, which all baselines have.
-    **more : str
-        What stands for ``$name`` within those, beside `WORDS`.
+    Pieces are `WORDS`, which all baselines have, and what is given.
     """
-    own = {name: Template(text).substitute(WORDS, **more) for name, text in (words or {}).items()}
+    pieces = {**WORDS, **(words or {}), **more}
 
     def fill(cls: AnyClass) -> AnyClass:
-        if cls.__doc__ is not None:  # as under python -OO
-            cls.__doc__ = Template(inspect.cleandoc(cls.__doc__)).substitute(WORDS, **own)
+        text = inspect.cleandoc(cls.__doc__ or "")
+        while "$" in text:
+            text = Template(text).substitute(pieces)
+        cls.__doc__ = text
         return cls
 
     return fill

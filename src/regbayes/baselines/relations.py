@@ -28,9 +28,9 @@ from regbayes.models.linear_tasks.relations import Relations, RelationSettings
 WORDS = {
     "model": """\
 The weight vectors of the tasks and a covariance between tasks are learned together from one convex problem
-(Zhang and Yeung 2010): half the $loss, plus ``alpha / 2`` times the squared weights, plus ``relation_alpha / 2``
-times their squared length in the metric of the covariance, whose trace is the number of weight vectors. Tasks may be
-related positively, negatively, or not at all.""",
+(Zhang and Yeung 2010): half the $loss, plus ``alpha / 2`` times the squared weights, plus
+``relation_alpha / 2`` times their squared length in the metric of the covariance, whose trace is the number of weight
+vectors. Tasks may be related positively, negatively, or not at all.""",
     "first": """\
 Parameters to turn first: ``relation_alpha`` and ``alpha``. Then ``balance_tasks``, for tasks of different sizes, and
 ``intercept_scaling``; the others seldom matter.""",
@@ -53,7 +53,7 @@ max_iter : int, default=200
     Alternations at most.
 tol : float, default=1e-5
     Relative change of the objective at which to stop.""",
-    "related": """\
+    "attributes": """\
 task_covariance_, task_correlation_ : array of shape (n_outputs, n_outputs)
     How the rows of ``coef_`` are related.""",
     "reference": """\
@@ -148,24 +148,7 @@ def _attributes(state: Relations, constant: float) -> dict[str, Any]:
 class MTRLRegressor(_RelatedTasks, TaskRegressor):
     """Multi-task relationship learning (MTRL) for numbers: linear models, and how the tasks are related.
 
-    $model
-
-    $of_numbers
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-
-    Attributes
-    ----------
-    $related
-    $fitted_to_numbers
-
-    References
-    ----------
-    $reference
+    $regressor
 
     Examples
     --------
@@ -188,25 +171,7 @@ class MTRLRegressor(_RelatedTasks, TaskRegressor):
 class MTRLClassifier(_RelatedTasks, TaskClassifier):
     """Multi-task relationship learning (MTRL) for labels: linear classifiers, and how the tasks are related.
 
-    $model
-
-    $of_labels
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-    $label_parameters
-
-    Attributes
-    ----------
-    $related
-    $fitted_to_labels
-
-    References
-    ----------
-    $reference
+    $classifier
 
     Examples
     --------

@@ -26,17 +26,17 @@ from regbayes.models.linear_tasks.structure import StructureSettings
 WORDS = {
     "model": """\
 Half the $loss, plus ``alpha / 2`` times the squared part of the weights outside a subspace of
-``n_components`` dimensions, plus ``shared_price`` times that for the part inside. Weights and subspace are found in
+``n_components`` dimensions, plus ``shared_alpha`` times that for the part inside. Weights and subspace are found in
 turn; the best subspace is that of the largest singular vectors of all tasks' weights. Intercepts are free.""",
     "first": """\
-Parameters to turn first: ``n_components`` and ``alpha``. Then ``shared_price``; the others seldom matter.""",
+Parameters to turn first: ``n_components`` and ``alpha``. Then ``shared_alpha``; the others seldom matter.""",
     "parameters": """\
 n_components : int, default=2
     Dimensions of the subspace. No more are used than there are inputs, or one less than weight vectors: in as many
     dimensions as there are weight vectors all of them would be cheap.
 alpha : float, default=1.0
     Price of squared weights outside the subspace.
-shared_price : float, default=0.01
+shared_alpha : float, default=0.01
     Price of squared weights inside the subspace, as a share of alpha, from 0 to 1. The paper has 0, with which
     weights may grow without end where labels can be separated.
 fit_intercept : bool, default=True
@@ -46,7 +46,7 @@ max_iter : int, default=200
     Alternations at most.
 tol : float, default=1e-5
     Relative change of the objective at which to stop.""",
-    "components": """\
+    "attributes": """\
 components_ : array of shape (n_components, n_features)
     Orthonormal directions of the subspace, in standardised inputs.""",
     "reference": """\
@@ -64,7 +64,7 @@ class _StructuredTasks(LinearScores, TaskModel):
         **ITERATION_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "alpha": [POSITIVE],
-        "shared_price": [Interval(Real, 0, 1, closed="both")],
+        "shared_alpha": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
     }
 
@@ -73,7 +73,7 @@ class _StructuredTasks(LinearScores, TaskModel):
         n_components: int = 2,
         *,
         alpha: float = 1.0,
-        shared_price: float = 0.01,
+        shared_alpha: float = 0.01,
         fit_intercept: bool = True,
         scale_inputs: bool = True,
         max_iter: int = 200,
@@ -81,7 +81,7 @@ class _StructuredTasks(LinearScores, TaskModel):
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
-        self.shared_price = shared_price
+        self.shared_alpha = shared_alpha
         self.fit_intercept = fit_intercept
         self.scale_inputs = scale_inputs
         self.max_iter = max_iter
@@ -93,7 +93,7 @@ class _StructuredTasks(LinearScores, TaskModel):
         settings = StructureSettings(
             n_components=min(int(self.n_components), problem.n_outputs - 1, n_inputs),
             alpha=float(self.alpha),
-            beta=float(self.shared_price * self.alpha),
+            beta=float(self.shared_alpha * self.alpha),
             n_inputs=n_inputs,
             max_iter=int(self.max_iter),
             tol=float(self.tol),
@@ -112,24 +112,7 @@ class _StructuredTasks(LinearScores, TaskModel):
 class ASORegressor(_StructuredTasks, TaskRegressor):
     """Alternating structure optimisation (ASO) for numbers: tasks share a subspace in which weights are cheap.
 
-    $model
-
-    $of_numbers
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-
-    Attributes
-    ----------
-    $components
-    $fitted_to_numbers
-
-    References
-    ----------
-    $reference
+    $regressor
 
     Examples
     --------
@@ -150,25 +133,7 @@ class ASORegressor(_StructuredTasks, TaskRegressor):
 class ASOClassifier(_StructuredTasks, TaskClassifier):
     """Alternating structure optimisation (ASO) for labels: tasks share a subspace in which weights are cheap.
 
-    $model
-
-    $of_labels
-
-    $first
-
-    Parameters
-    ----------
-    $parameters
-    $label_parameters
-
-    Attributes
-    ----------
-    $components
-    $fitted_to_labels
-
-    References
-    ----------
-    $reference
+    $classifier
 
     Examples
     --------
@@ -190,7 +155,7 @@ class ASOClassifier(_StructuredTasks, TaskClassifier):
         n_components: int = 2,
         *,
         alpha: float = 1.0,
-        shared_price: float = 0.01,
+        shared_alpha: float = 0.01,
         fit_intercept: bool = True,
         class_weight: Any = None,
         unlabeled: Any = None,
@@ -201,7 +166,7 @@ class ASOClassifier(_StructuredTasks, TaskClassifier):
         super().__init__(
             n_components,
             alpha=alpha,
-            shared_price=shared_price,
+            shared_alpha=shared_alpha,
             fit_intercept=fit_intercept,
             scale_inputs=scale_inputs,
             max_iter=max_iter,

@@ -28,7 +28,21 @@ Ctrl-C the same command goes on where it stopped. Records of another protocol, o
 used. Without `REGBAYES_DATA` the quick form uses data that scikit-learn carries, and says so."""
 
 
-What = Literal["table1", "table2", "school", "sensitivity", "training-size", "features", "mmh-k"]
+What = Literal[
+    "table1",
+    "table2",
+    "school",
+    "sensitivity",
+    "training-size",
+    "features",
+    "mmh-k",
+    "table2-k",
+    "school-k",
+    "inputs",
+    "temperature",
+    "feature-count",
+    "landmine",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

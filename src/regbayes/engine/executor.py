@@ -6,6 +6,9 @@ same bits for any number of workers.
 
 A block is whatever the function takes: today a slice of the rows in memory (`row_blocks`), elsewhere a handle of rows
 that lie on another machine. Executors look at no block, so others can be written against :class:`Executor` alone.
+
+Threads call NumPy and compiled kernels, which release the interpreter lock. Numba's own ``prange`` is not used: two of
+its three threading layers fail when the caller itself uses threads or forks, as joblib and web servers do.
 """
 
 from __future__ import annotations
@@ -19,8 +22,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Protocol, Self, TypeVar
 
-from regbayes.kernels.chunks import CHUNK_ROWS
-
+BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
 
 
@@ -114,7 +116,7 @@ def make_executor(n_threads: int) -> Executor:
 
 def row_blocks(n_rows: int) -> list[slice]:
     """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
-    return [slice(first, min(first + CHUNK_ROWS, n_rows)) for first in range(0, n_rows, CHUNK_ROWS)]
+    return [slice(first, min(first + BLOCK_ROWS, n_rows)) for first in range(0, n_rows, BLOCK_ROWS)]
 
 
 def _check_any(blocks: Sequence[Block]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,10 +24,12 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import drop_weightless, labeled_rows, one_blas_thread, row_weights, set_fitted
+from regbayes.estimators._common import drop_weightless, labeled_rows, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import UNLABELED
+
+OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
 
 
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
@@ -35,7 +37,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
     def _run(
         self,
-        fit: Callable[[Sequence[FitReporter]], FitResult[Any]],
+        fit: Callable[..., FitResult[Any]],
         attributes: Callable[[Any], dict[str, Any]],
         max_iter: int | Mapping[str, int | None],
         data: Mapping[str, Any],
@@ -46,17 +48,26 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         Parameters
         ----------
         fit : callable
-            From the engine's callbacks to the result.
+            Takes the engine's ``callbacks`` by that name, and returns the result.
         attributes : callable
             From the engine's state to fitted attributes.
         max_iter, data, verbose
             As in `FitReporter`.
         """
         with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
-            result = fit([reporter])
-            set_fitted(self, {**attributes(result.state), "trace_": result.trace, "n_iter_": result.n_iter})
+            result = fit(callbacks=[reporter])
+            self._set_fitted(attributes(result.state), result)
         warn_of_status(self, result)
         return result
+
+    def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
+        """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""
+        for name in OPTIONAL_ATTRIBUTES:
+            if name not in attributes and hasattr(self, name):
+                delattr(self, name)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.trace_, self.n_iter_ = result.trace, result.n_iter
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:

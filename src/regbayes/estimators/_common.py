@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from numbers import Integral, Real
@@ -22,8 +21,6 @@ from regbayes._types import Flags, Floats
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-
-OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -93,15 +90,6 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
     return labeled
-
-
-def set_fitted(estimator: Any, attributes: Mapping[str, Any]) -> None:
-    """Give an estimator its fitted attributes, and take away those that only an earlier fit had."""
-    for name in OPTIONAL_ATTRIBUTES:
-        if name not in attributes and hasattr(estimator, name):
-            delattr(estimator, name)
-    for name, value in attributes.items():
-        setattr(estimator, name, value)
 
 
 def in_use(psi: Floats) -> Flags:

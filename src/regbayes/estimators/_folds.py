@@ -17,11 +17,29 @@ from regbayes.estimators._tasks import Targets
 DEFAULT_FOLDS = 5
 
 
-def split_scored(splitter: Any, y: NDArray[Any], scored: Flags) -> Iterator[Fold]:
-    """Yield the folds of a splitter over the rows that can be scored; the others are in every training part."""
-    rows, rest = np.flatnonzero(scored), np.flatnonzero(~scored)
-    for train, test in splitter.split(np.zeros(len(rows)), y[rows]):
-        yield np.sort(np.concatenate([rows[train], rest])), rows[test]
+def split_rows(cv: Any, rows: Integers, y: NDArray[Any], *, classifier: bool = False) -> Iterator[Fold]:
+    """Yield folds of some rows of a table: a splitter divides them, and of listed folds they are what is left.
+
+    Parameters
+    ----------
+    cv : int, splitter, iterable or None
+        As scikit-learn's ``check_cv`` takes it; listed folds are rows of the whole table.
+    y : (N,) or (N, outputs)
+        Of the whole table.
+    """
+    if cv is None or isinstance(cv, Integral) or hasattr(cv, "split"):
+        for train, test in check_cv(cv, y[rows], classifier=classifier).split(np.zeros(len(rows)), y[rows]):
+            yield rows[train], rows[test]
+        return
+    for train, test in cv:
+        yield rows[np.isin(rows, train)], rows[np.isin(rows, test)]
+
+
+def split_scored(cv: Any, y: NDArray[Any], scored: Flags, *, classifier: bool = False) -> Iterator[Fold]:
+    """Yield folds over the rows that can be scored; the others are in every training part."""
+    rest = np.flatnonzero(~scored)
+    for train, test in split_rows(cv, np.flatnonzero(scored), y, classifier=classifier):
+        yield np.sort(np.concatenate([train, rest])), test
 
 
 def multitask_folds(
@@ -36,31 +54,34 @@ def multitask_folds(
     """
     rows, first = np.unique(targets.rows, return_index=True)
     rest = np.setdiff1d(np.arange(len(X)), rows)
-    strata = kinds[first] if len(rows) == len(targets.rows) else np.zeros(len(rows), dtype=np.int64)
-    for train, test in _split(cv, X[rows], strata, random):
+    strata = np.zeros(len(X), dtype=np.int64)
+    if len(rows) == len(targets.rows):
+        strata[rows] = kinds[first]
+    own_folds = cv is None or isinstance(cv, Integral)
+    found = _random_folds(cv, rows, strata[rows], random) if own_folds else split_rows(cv, rows, strata)
+    for train, test in found:
         in_test = np.zeros(len(X), dtype=bool)
-        in_test[rows[test]] = True
-        cell_in_test = in_test[targets.rows]
-        seen = np.isin(kinds, kinds[~cell_in_test & np.isin(targets.rows, rows[train])])
-        in_test[targets.rows[cell_in_test & ~seen]] = False
-        kept = rows[test][in_test[rows[test]]]
+        in_test[test] = True
+        target_in_test = in_test[targets.rows]
+        seen = np.isin(kinds, kinds[~target_in_test & np.isin(targets.rows, train)])
+        in_test[targets.rows[target_in_test & ~seen]] = False
+        kept = test[in_test[test]]
         if len(kept) == 0:
             raise ValueError("cv leaves no row to score: every row of a fold is needed to see its task at all")
-        needed = np.setdiff1d(rows[test], kept)
-        yield np.sort(np.concatenate([rows[train], needed, rest])), kept
+        needed = np.setdiff1d(test, kept)
+        yield np.sort(np.concatenate([train, needed, rest])), kept
 
 
-def _split(cv: Any, X: Floats, strata: Integers, random: np.random.RandomState) -> Iterator[Fold]:
-    """Yield folds of positions: random and even over the strata, or those of a splitter."""
-    if cv is not None and not isinstance(cv, Integral):
-        yield from check_cv(cv).split(X, strata)
-        return
-    n_folds = DEFAULT_FOLDS if cv is None else int(cv)
-    if not 2 <= n_folds <= len(X):
-        raise ValueError(f"cv={n_folds} folds need that many rows with targets, and at least 2; there are {len(X)}")
-    shuffled = random.permutation(len(X))
+def _random_folds(
+    n_folds: int | None, rows: Integers, strata: Integers, random: np.random.RandomState
+) -> Iterator[Fold]:
+    """Yield folds of rows, random and even over the strata."""
+    n, n_folds = len(rows), DEFAULT_FOLDS if n_folds is None else int(n_folds)
+    if not 2 <= n_folds <= n:
+        raise ValueError(f"cv={n_folds} folds need that many rows with targets, and at least 2; there are {n}")
+    shuffled = random.permutation(n)
     in_order = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    fold = np.empty(len(X), dtype=np.int64)
-    fold[in_order] = np.arange(len(X)) % n_folds
+    fold = np.empty(n, dtype=np.int64)
+    fold[in_order] = np.arange(n) % n_folds
     for i in range(n_folds):
-        yield np.flatnonzero(fold != i), np.flatnonzero(fold == i)
+        yield rows[fold != i], rows[fold == i]

@@ -79,9 +79,7 @@ class BinaryFeatures(LatentModel):
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         result = self._run(
-            lambda callbacks: run(
-                data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks
-            ),
+            partial(run, data, settings, start, margins=margins, early_rows=early_rows, seed=seed),
             attributes,
             fit.list_stages(margins, guesses, settings.max_iter),
             shown,

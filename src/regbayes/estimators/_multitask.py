@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
-from regbayes.engine.executor import Threads
+from regbayes.engine import make_executor
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -93,10 +93,10 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             settings,
             start,
             sample_weight=problem.row_weights,
-            executor=Threads(n_threads(self.n_jobs)),
+            executor=make_executor(n_threads(self.n_jobs)),
         )
         result = self._run(
-            lambda callbacks: model(callbacks=callbacks),
+            model,
             self._attributes,
             stages_of(settings),
             problem.data,

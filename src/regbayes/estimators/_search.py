@@ -352,8 +352,6 @@ class AtRows(BaseEstimator):
         return self.estimator.decision_function(X, **self.metadata)
 
     def __getattr__(self, name: str) -> Any:
-        if name in vars(self).get("metadata", ()):
-            return self.metadata[name]
         if name.endswith("_") and not name.startswith("_"):  # what the fit has learned
             return getattr(self.estimator, name)
         raise AttributeError(name)
@@ -458,22 +456,3 @@ def _next_value(end: float, neighbour: float) -> float:
     """Return the next value of a list beyond its end: as far as the last step, by factor if all are positive."""
     step = end * end / neighbour if min(end, neighbour) > 0 else 2 * end - neighbour
     return float(f"{step:.2g}")
-
-
-# --- what regbayes.cli.topics still calls, until it takes PathSearchCV
-
-
-def candidate_paths(grid: Mapping[str, tuple[str, Sequence[Any]]]) -> list[list[Setting]]:
-    """Return all combinations of the listed values as paths: the last parameter goes up along each."""
-    along = list(grid)[-1]
-    settings = list_settings({name: values for name, (_, values) in grid.items()}, along)
-    n = len(grid[along][1])
-    return [settings[i : i + n] for i in range(0, len(settings), n)]
-
-
-def score_paths(owner: Any, base: Any, samples: Samples, folds: Any, paths: Any, score: Any) -> Floats:
-    """Return the score of every setting on every fold, (folds, settings)."""
-    settings = [setting for path in paths for setting in path]
-    plan = Plan(base, settings, 1, False, None, folds, {"score": score})
-    found = {record.key: record for record in iter_records(plan, samples, n_jobs=owner.n_jobs)}
-    return np.array([[found[setting_key(s), i].score for s in settings] for i in range(len(folds))])

@@ -12,11 +12,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_non_negative, validate_data
 
-from regbayes._registry import Saveable
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import FitResult, Status
-from regbayes.engine.executor import Threads
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread, set_fitted
+from regbayes.engine import FitResult, Status, make_executor
+from regbayes.estimators._bases import IterativeEstimator
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
@@ -37,7 +36,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left"), None],
     "tol": [NOT_NEGATIVE],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
-    "price_rise": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
+    "C_warmup": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
     "refit": ["boolean"],
     "warm_start": ["boolean"],
@@ -55,7 +54,7 @@ SAMPLER_WORD_PRIOR = 0.1
 FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
 
 
-class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
     """Counts in, topics out: everything that does not depend on what the responses are.
 
     A subclass reads its responses, hands them to `_fit_topics` as `Targets`, and says in `_attributes` what a fit looks
@@ -93,7 +92,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         n_words = float(documents.numbers.sum(dtype=np.float64))
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
-        found = topics.bounds(documents, fitted, Threads(n_threads(self.n_jobs)))
+        found = topics.bounds(documents, fitted, make_executor(n_threads(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
@@ -145,7 +144,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         documents, fitted = self._documents(X)
-        return topics.proportions(documents, fitted, Threads(n_threads(self.n_jobs)))
+        return topics.proportions(documents, fitted, make_executor(n_threads(self.n_jobs)))
 
     @property
     def _scheme(self) -> str:
@@ -217,7 +216,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             else:
                 result = self._run_mean_field(counts, targets, sample_weight, reporter)
                 attributes = self._attributes(result.state)
-            set_fitted(self, {**attributes, "trace_": result.trace, "n_iter_": result.n_iter})
+            self._set_fitted(attributes, result)
         if not (self._scheme == "gibbs" and result.status is Status.ITERATION_LIMIT):  # how a chain should end
             warn_of_status(self, result)
         return self
@@ -237,7 +236,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             counts.shape[1],
             targets,
             self._sampler_settings(0 if targets is None else targets.n_outputs),
-            executor=Threads(n_threads(self.n_jobs)),
+            executor=make_executor(n_threads(self.n_jobs)),
             earlier=earlier if streaming else None,
             resume=getattr(self, "_checkpoint", None) if goes_on else None,
             init_from=earlier if goes_on and fits else None,
@@ -251,7 +250,7 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, reporter: FitReporter
     ) -> FitResult[FittedTopics]:
         shared: dict[str, Any] = {
-            "executor": Threads(n_threads(self.n_jobs)),
+            "executor": make_executor(n_threads(self.n_jobs)),
             "sample_weight": sample_weight,
             "start": self._earlier_topics(counts.shape[1]),
             "callbacks": [reporter],
@@ -339,14 +338,14 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _warm_up(self, burn_in: int, many_topics: bool) -> int:
         """Return over how many sweeps C grows: a number, or a share of all."""
-        wanted = self.price_rise
+        wanted = self.C_warmup
         if wanted is None:
             return burn_in if many_topics else 0
         n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
         if n_sweeps > burn_in:
             raise ValueError(
-                "price_rise must not be more than burn_in, so that averages are taken at the full price; "
-                f"got price_rise={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
+                "C_warmup must not be more than burn_in, so that averages are taken at the full price; "
+                f"got C_warmup={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
             )
         return n_sweeps
 
@@ -358,20 +357,20 @@ class TopicModel(Saveable, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return tags
 
 
-def has_partial_fit(estimator: Any) -> bool:
+def has_partial_fit(model: TopicModel) -> bool:
     """Whether documents can come in portions: the sampler has a posterior to take along, mean field has not."""
-    if estimator.inference == "gibbs":
+    if model.inference == "gibbs":
         return True
-    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={estimator.inference!r}')
+    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={model.inference!r}')
 
 
-def choose_rows(estimator: Any, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
+def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
     """Return the rows to fit, and how often each counts; those of weight zero are left out.
 
     The sampler draws a topic for every word of a document: one that counts twice is taken twice. Mean field weighs it.
     """
     weights = _check_sample_weight(sample_weight, counts, dtype=np.float64, ensure_non_negative=True)
-    if estimator.inference == "gibbs":
+    if inference == "gibbs":
         if np.any(weights != np.rint(weights)):
             bad = float(weights[weights != np.rint(weights)][0])
             raise ValueError(
@@ -383,12 +382,7 @@ def choose_rows(estimator: Any, sample_weight: ArrayLike, counts: Counts) -> tup
     return rows, weights[rows]
 
 
-def describe_data(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """Return what callbacks may ask for."""
-    return {"X": X, "y": y} | ({} if sample_weight is None else {"metadata": {"sample_weight": sample_weight}})
-
-
-def read_counts(estimator: Any, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
+def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
     """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates."""
     _check_no_texts(X)
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)

@@ -223,4 +223,5 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         return self._infer(X)[1]
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        return self._state.scores(*self._infer(X))
+        rows, psi = self._infer(X)
+        return self._state.scores(rows, psi)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
@@ -54,8 +53,8 @@ class ILSVMClassifierCV(ListSearch):
     include_inputs : sequence of bool, default=(False,)
         ``(False, True)`` lets cross-validation decide whether the classifier sees the inputs.
     cv : int, splitter or iterable, default=None
-        As in scikit-learn; 5 stratified folds by default. Rows without a label are in every training part, and none
-        of weight zero is scored.
+        As in scikit-learn; 5 stratified folds by default. A splitter divides the rows that have a label and a weight;
+        the others are in every training part, and never scored.
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
@@ -172,7 +171,7 @@ class ILSVMClassifierCV(ListSearch):
         check_classification_targets(labels)
         weights = row_weights(sample_weight, rows)
         scored = labeled_rows(labels, self.unlabeled) & counted_rows(weights, len(labels))
-        folds = split_scored(check_cv(self.cv, labels[scored], classifier=True), labels, scored)
+        folds = split_scored(self.cv, labels, scored, classifier=True)
         model = self._make_model(check_random_state(self.random_state))
         metadata = {"sample_weight": weights}
         return self._search_lists(

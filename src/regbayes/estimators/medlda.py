@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
+from regbayes.estimators._bases import fit_data
 from regbayes.estimators._classes import check_several, chosen_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import POSITIVE
 from regbayes.estimators._topics import (
@@ -22,7 +23,6 @@ from regbayes.estimators._topics import (
     Counts,
     TopicModel,
     choose_rows,
-    describe_data,
     has_partial_fit,
     mean_length,
     read_counts,
@@ -32,7 +32,7 @@ from regbayes.models.medlda.topics import FittedTopics
 
 
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
-class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
+class MedLDAClassifier(ClassifierMixin, TopicModel):
     """Max-margin supervised topic model: topics of documents that tell their classes apart.
 
     Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
@@ -41,7 +41,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
     ``CountVectorizer``.
 
     Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
-    ``burn_in``, ``price_rise``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
+    ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
     ``tol`` those of mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
 
     Parameters
@@ -87,9 +87,9 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
         makes ``max_iter`` steps. The sampler does not look at it.
     burn_in : int or float, default=0.5
-        Of the sampler, as are ``price_rise``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
+        Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
         number, or their share of ``max_iter`` if it is a float below 1.
-    price_rise : int, float or None, default=None
+    C_warmup : int, float or None, default=None
         Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``,
         ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
         price that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
@@ -175,7 +175,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -198,7 +198,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start
@@ -225,7 +225,9 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(*self._read(X, y, sample_weight, None, first=True), describe_data(X, y, sample_weight))
+        return self._fit_topics(
+            *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
+        )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -259,7 +261,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         self
         """
         read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
-        return self._fit_topics(*read, describe_data(X, y, sample_weight), streaming=True)
+        return self._fit_topics(*read, fit_data(X, y, sample_weight=sample_weight), streaming=True)
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, classes: Any, *, first: bool
@@ -268,7 +270,7 @@ class MedLDAClassifier(CallbackSupportMixin, ClassifierMixin, TopicModel):
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
         labels = self._read_labels(y, counts, first)
         if sample_weight is not None:
-            rows, sample_weight = choose_rows(self, sample_weight, counts)
+            rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, labels = counts[rows], labels[rows]
         codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
         if first:

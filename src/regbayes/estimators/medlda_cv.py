@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold, check_cv
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
@@ -75,10 +76,10 @@ class TopicSearch(ListSearch):
     def _read_targets(self, y: Any) -> NDArray[Any]:
         raise NotImplementedError
 
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> BaseCrossValidator:
+    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
         """Return what makes the folds: random ones, even over the classes, unless the user has others."""
-        if self.cv is not None and not isinstance(self.cv, int | np.integer):
-            return check_cv(self.cv)
+        if self.cv is not None and not isinstance(self.cv, Integral):
+            return self.cv
         kind = StratifiedKFold if self._model is MedLDAClassifier and y.ndim == 1 else KFold
         return kind(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
 
@@ -110,7 +111,7 @@ class MedLDAClassifierCV(TopicSearch):
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case.
     inference, margins, margin, loss, cost, class_weight, doc_topic_prior, topic_word_prior, weight_variance, \
-n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
+n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         As in `MedLDAClassifier`.
     random_state : int, RandomState instance or None, default=None
         For the chains and the folds.
@@ -171,7 +172,7 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         random_state: Any = None,
@@ -195,7 +196,7 @@ n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.random_state = random_state
@@ -232,7 +233,7 @@ class MedLDARegressorCV(TopicSearch):
     scoring : str, callable or None, default=None
         As in scikit-learn; R² by default, which is what `score` returns in any case.
     inference, margins, epsilon, loss, doc_topic_prior, topic_word_prior, weight_variance, response_variance, \
-n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks
+n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         As in `MedLDARegressor`.
     random_state, n_jobs, verbose
         As in `MedLDAClassifierCV`.
@@ -275,7 +276,7 @@ n_splits_
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         random_state: Any = None,
@@ -298,7 +299,7 @@ n_splits_
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.random_state = random_state

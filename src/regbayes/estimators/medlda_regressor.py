@@ -7,20 +7,20 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
+from regbayes.estimators._bases import fit_data
 from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
     TopicModel,
     choose_rows,
-    describe_data,
     has_partial_fit,
     mean_length,
     read_counts,
@@ -30,7 +30,7 @@ from regbayes.models.medlda.topics import FittedTopics
 
 
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
-class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
+class MedLDARegressor(RegressorMixin, TopicModel):
     """Max-margin supervised topic model for numbers: topics of documents that predict a rating, a price, a year.
 
     `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
@@ -64,7 +64,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
         as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
         each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
         model is supervised latent Dirichlet allocation with normal weights.
-    n_sweeps, max_iter, tol, burn_in, price_rise, refit, n_blocks, warm_start, random_state, n_jobs, verbose
+    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, warm_start, random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
@@ -123,7 +123,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
         max_iter: int | None = None,
         tol: float = 0.02,
         burn_in: float = 0.5,
-        price_rise: float | None = None,
+        C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
@@ -145,7 +145,7 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
         self.max_iter = max_iter
         self.tol = tol
         self.burn_in = burn_in
-        self.price_rise = price_rise
+        self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
         self.warm_start = warm_start
@@ -170,7 +170,9 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(*self._read(X, y, sample_weight, first=True), describe_data(X, y, sample_weight))
+        return self._fit_topics(
+            *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
+        )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -194,14 +196,14 @@ class MedLDARegressor(CallbackSupportMixin, RegressorMixin, TopicModel):
         self
         """
         read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
-        return self._fit_topics(*read, describe_data(X, y, sample_weight), streaming=True)
+        return self._fit_topics(*read, fit_data(X, y, sample_weight=sample_weight), streaming=True)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
         """Return counts, numbers and weights; the first documents say what the units are and how long they are."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
         values = self._read_values(y, counts)
         if sample_weight is not None:
-            rows, sample_weight = choose_rows(self, sample_weight, counts)
+            rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, values = counts[rows], values[rows]
         if first:
             self._mean = np.average(values, axis=0, weights=sample_weight)

@@ -11,15 +11,16 @@ longer, so no state holds them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.engine import Status, StepResult
+from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
@@ -172,6 +173,40 @@ def start(problem: JointProblem[Block, Params, Stats], params: Params, warm_star
     """Evaluate the start, from the warm start of an earlier fit on the same rows if there is one."""
     at, inferred = evaluate(problem, params, warm_start, problem.options.tolerance.first)
     return Search(at, gradient(problem, at, inferred), problem.options.tolerance.first)
+
+
+def fit_joint(
+    problem: JointProblem[Block, Params, Stats],
+    start_at: Params,
+    *,
+    max_iter: int,
+    stop: Callable[[Sequence[float]], Status | None] | None,
+    warm_start: Any = None,
+    callbacks: Sequence[Callable[[Progress[Any]], bool | None]] = (),
+    view: Callable[[Search[Params, Stats]], Any] | None = None,
+    stage: str = "",
+) -> FitResult[Search[Params, Stats]]:
+    """Learn features under a head: descend from given parameters until J settles. J never rises.
+
+    Parameters
+    ----------
+    problem : JointProblem
+    start_at : Params
+    max_iter, stop, callbacks, view, stage
+        As in `regbayes.engine.run`.
+    warm_start : optional
+        What the head's first solve may start from.
+    """
+    return run(
+        partial(step, problem),
+        start(problem, start_at, warm_start),
+        max_iter=max_iter,
+        objective=attrgetter("at.terms"),
+        stop=stop,
+        callbacks=callbacks,
+        view=view,
+        stage=stage,
+    )
 
 
 def step(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Integers, Reals, Singles
-from regbayes.engine import DiminishingReturns, FitResult, Progress, run
+from regbayes.engine import DiminishingReturns, FitResult, Progress
 from regbayes.engine.executor import Executor
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem, Search
@@ -261,11 +261,10 @@ def fit(
     assert asked is not None
     problem = label_free_problem(kept, n_words, asked, settings, executor)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
-    result: FitResult[Any] = run(
-        partial(descent.step, problem),
-        descent.start(problem, make_topics(logits)),
+    result: FitResult[Any] = descent.fit_joint(
+        problem,
+        make_topics(logits),
         max_iter=settings.max_iter,
-        objective=lambda search: search.at.terms,
         stop=DiminishingReturns(settings.tol),
         callbacks=callbacks,
         view=partial(finish, problem),
