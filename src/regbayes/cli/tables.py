@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regbayes.cli import Format
 from regbayes.cli.errors import BadDataError, listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Format", "Table", "check_size", "check_table", "format_of", "make_frame", "read_table", "text_of"]
-
-Format = Literal["csv", "parquet", "npz", "arff", "libsvm"]
+__all__ = ["Table", "check_size", "check_table", "format_of", "make_frame", "read_table", "text_of"]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",

@@ -14,12 +14,15 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Record = TypeVar("Record")
+Arguments = ParamSpec("Arguments")
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 _INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
@@ -28,6 +31,27 @@ _INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
 def compiled(function: Function) -> Function:
     """Compile a kernel whose sums may be reordered (and so vectorised) by the compiler."""
     return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)(function))
+
+
+def compiled_to(
+    record: Callable[..., Record],
+) -> Callable[[Callable[Arguments, tuple[Any, ...]]], Callable[Arguments, Record]]:
+    """Compile a kernel that returns the fields of a record; Python makes the record of them.
+
+    Numba would run Python code to make it, and a Ctrl-C that came during the kernel interrupts that code. Numba does
+    not look whether it succeeded, and the process dies.
+    """
+
+    def decorate(function: Callable[Arguments, tuple[Any, ...]]) -> Callable[Arguments, Record]:
+        kernel = compiled(function)
+
+        @functools.wraps(function)
+        def call(*given: Arguments.args, **named: Arguments.kwargs) -> Record:
+            return record(*kernel(*given, **named))
+
+        return call
+
+    return decorate
 
 
 def compiled_inline(function: Function) -> Function:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regbayes._types import Flags, Floats, Indices, Reals
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, compiled_to
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
 
@@ -195,8 +195,8 @@ def _loss_and_gap(
     return loss, loss + linear * u + absolute * abs(u) + 0.5 * ridge * u * u
 
 
-@compiled
-def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+@compiled_to(Progress)
+def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
     """Visit rows once, minimising the box dual exactly over each multiplier.
 
     What is minimised over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
@@ -253,11 +253,11 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
         if sharing != 0.0:
             for k in range(features.shape[1]):
                 common[group[t], k] += change * features[f, k]
-    return Progress(violation, gap, loss)
+    return violation, gap, loss
 
 
-@compiled
-def box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
+@compiled_to(MarginCheck)
+def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
     """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
 
     The primal objective is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus the loss.
@@ -271,7 +271,7 @@ def box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
         row_loss, row_gap = _loss_and_gap(linear, absolutes[i], ridges[i], lowers[i], uppers[i], penalty, dual[i])
         loss += row_loss
         gap += row_gap
-    return MarginCheck(loss, gap)
+    return loss, gap
 
 
 @compiled

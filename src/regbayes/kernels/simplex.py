@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Reals
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, compiled_to
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
 
@@ -409,8 +409,8 @@ def _move_row(
             weights[label, k] += moved * features[i, k]
 
 
-@compiled
-def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+@compiled_to(Progress)
+def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> tuple[float, float, float]:
     """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
 
     The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
@@ -468,11 +468,11 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
             _move_row(features, label, is_fixed, i, omega, weights, classes, m, values)
         else:
             violation = np.inf
-    return Progress(violation, gap, loss)
+    return violation, gap, loss
 
 
-@compiled
-def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+@compiled_to(MarginCheck)
+def simplex_check(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
     """Return the loss and the duality gap at the state's multipliers and weights.
 
     The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
@@ -491,7 +491,7 @@ def simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
             row_loss, row_gap = _row_loss(totals[i], ridges[i], penalty, top, mass, true_score)
             loss += row_loss
             gap += row_gap + _complementarity(i, omega, classes, m, gradient, top)
-    return MarginCheck(loss, gap)
+    return loss, gap
 
 
 @compiled
