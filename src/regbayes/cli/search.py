@@ -164,7 +164,7 @@ def _fit_alone(
     with _hearing(request, output) as heard:
         estimator.fit(X, y, **tasks)
     estimator.set_params(verbose=0, n_jobs=None)
-    settings = {"C": _price(estimator)}
+    settings = {"C": _resolve_C(estimator)}
     return estimator, {
         "settings": settings,
         "cross_validation": None,
@@ -172,13 +172,13 @@ def _fit_alone(
     }
 
 
-def _price(estimator: Any) -> float:
-    """Return the price of margin violations; where the estimator chose it, what it chose."""
+def _resolve_C(estimator: Any) -> float:
+    """Return C; where the estimator chose it, what it chose."""
     if estimator.C != "auto":
         return float(estimator.C)
-    from regbayes.estimators._latent import supervision_of
+    from regbayes.estimators._latent import make_supervision
 
-    return supervision_of(estimator, len(estimator.classes_), 1.0).C
+    return make_supervision(estimator.get_params(deep=False), len(estimator.classes_), 1.0).C
 
 
 def _fit_searching(

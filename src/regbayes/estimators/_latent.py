@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 
 from regbayes._types import Floats
 from regbayes.engine import make_executor
@@ -126,11 +125,6 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
         n_margins = n_classes if one_vs_rest else 1
         weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
-
-
-def supervision_of(estimator: BaseEstimator, n_classes: int, labeled_share: float) -> Supervision:
-    """Return the same for an estimator."""
-    return make_supervision(estimator.get_params(deep=False), n_classes, labeled_share)
 
 
 def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
