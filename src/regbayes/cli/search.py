@@ -164,7 +164,7 @@ def _fit_alone(
     with _hearing(request, output) as heard:
         estimator.fit(X, y, **tasks)
     estimator.set_params(verbose=0, n_jobs=None)
-    settings = {"C": _resolve_C(estimator)}
+    settings = {"C": _margin_penalty(estimator)}
     return estimator, {
         "settings": settings,
         "cross_validation": None,
@@ -172,7 +172,7 @@ def _fit_alone(
     }
 
 
-def _resolve_C(estimator: Any) -> float:
+def _margin_penalty(estimator: Any) -> float:
     """Return C; where the estimator chose it, what it chose."""
     if estimator.C != "auto":
         return float(estimator.C)
