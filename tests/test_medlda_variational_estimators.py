@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, vstack
@@ -62,7 +60,9 @@ def test_all_of_scikit_learns_checks_pass(estimator, expected):
     assert not failed
     # The first runs where SCIPY_ARRAY_API is set; scores are no probabilities.
     assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
-    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
+    # What may fail may pass as well, on other processors.
+    passed = [r for r in results if r["status"] == "passed" and r["check_name"] not in expected_failed]
+    assert len(passed) == expected - len(skipped)
 
 
 @QUIET

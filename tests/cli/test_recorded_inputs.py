@@ -30,6 +30,9 @@ ONE = ("--n-components", 3, "--max-iter", 3, "--no-cv", "--C", 1, "--temperature
 TEXT = ("--n-components", 3, "--max-iter", 5, "--no-cv", "--C", 1, "--inference", "variational")
 SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C", 1)
 TOLERANCE = 1e-6  # of the largest number of a column; last bits differ between processors
+# Cases whose answers last bits decide: classes that tie after a few iterations, shares of topics in single precision.
+# What was decided and said of them is compared on every processor, their numbers are not.
+LAST_BITS = ("npz with inputs and a target", "documents with a class", "documents of two columns with a number")
 
 Make = Callable[[Path, np.random.Generator], tuple[str, str, tuple[Any, ...], tuple[Any, ...]]]
 CASES: dict[str, Make] = {}
@@ -604,6 +607,8 @@ def _numbers(values: list[Any]) -> list[float]:
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_as_recorded(name, tmp_path):
     old, new = json.loads(RECORDED.read_text())[name], json.loads(json.dumps(observe(name, tmp_path)))
+    if name in LAST_BITS:
+        old, new = ({part: seen[part] for part in ("decided", "said")} for seen in (old, new))
     assert same(old, new) == []
 
 
