@@ -65,7 +65,7 @@ def step(
     params, stats = model.update_params(at.params, summary)
     terms, head = dict(model.terms(params, stats)), None
     if problem.head is not None:
-        head = problem.head.solve(gather(features), at.multipliers, tolerance)
+        head = problem.head.solve(gather(features), at.warm_start, tolerance)
         terms |= head.terms
     moved = Evaluation(params, stats, head, terms)
     return StepResult(Round(moved, features), terms, {"gap": moved.gap})

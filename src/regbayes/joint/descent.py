@@ -217,6 +217,7 @@ def step(
     Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
     """
     options, model = problem.options, problem.model
+    found = None
     while float(np.linalg.norm(search.gradient)) > options.flat:
         found = _line_search(problem, search)
         if found is not None:
@@ -227,8 +228,8 @@ def step(
         elif tighter is not None:
             search = _tighten(problem, search, tighter)
         else:
-            return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
-    else:
+            break
+    if found is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
     at, inferred, length = found
     slope = gradient(problem, at, inferred)

@@ -49,15 +49,15 @@ def direction(
     first_length: float | None = None,
     precondition: Callable[[Reals], Reals] | None = None,
 ) -> Reals:
-    """Return minus the gradient times the inverse curvature that history suggest (Nocedal and Wright, algorithm 7.4).
+    """Return minus the gradient times the inverse curvature that the history suggests (Nocedal and Wright, 7.4).
 
     Parameters
     ----------
     gradient : array
     history : sequence of (move, change of the gradient)
-        The oldest first, from `remember`.
+        The oldest first, from `update_history`.
     first_length : float, default=None
-        Length of the direction where there are no history. By default it is that of the preconditioned gradient.
+        Length of the direction where there is no history. By default it is that of the preconditioned gradient.
     precondition : callable, default=None
         First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
         and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
@@ -150,10 +150,10 @@ def descend(
     def evaluate(position: Reals) -> Search:
         return Search(position, *function(position))
 
-    way = direction(search.gradient, search.history, first_length)
-    way *= min(1.0, longest / max(float(np.linalg.norm(way)), np.finfo(np.float64).tiny))
-    slope = dot(search.gradient, way)
-    found = backtrack(lambda length: evaluate(search.position + length * way), search.objective, slope, max_trials)
+    step = direction(search.gradient, search.history, first_length)
+    step *= min(1.0, longest / max(float(np.linalg.norm(step)), np.finfo(np.float64).tiny))
+    slope = dot(search.gradient, step)
+    found = backtrack(lambda length: evaluate(search.position + length * step), search.objective, slope, max_trials)
     if found is not None:
         after = found[0]
         change = after.gradient - search.gradient
