@@ -141,6 +141,9 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
     elif outcomes is not None and outcomes.layout == "matrix":
         names = outcomes.task_names if len(outcomes.task_names) > 1 else [target_name]
         title = "label" if outcomes.kind == "classes" else "target"
+    elif hasattr(latent.model, "classes_") and not tasks:
+        labels = [label_text(label) for label in latent.model.classes_]
+        title, names = "class", labels[-1:] if len(weights) == 1 else labels
     else:
         title, names = "target", [target_name]
     if len(names) != len(weights):

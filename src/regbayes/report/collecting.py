@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_classifier
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats, Integers
@@ -168,7 +169,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     if fitted_to and not own_predictions:
         sample = "cross-validated"
     outputs = latent_features.outputs_of(latent, outcomes, called)
-    effects = _effects(estimator, latent, rows, outputs, outcomes, task, called)
+    effects = _effects(estimator, latent, rows, outputs, task, called)
     pool = ExamplePool()
     values = np.asarray(latent.model.transform(latent.X), dtype=np.float64)
     features = _features(latent, rows, values, outcomes, outputs, pool)
@@ -195,6 +196,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         effects=effects,
         comparison=comparison,
         reliability=reliability,
+        image_shape=rows.image_shape or (),
         **judged,
     )
 
@@ -204,13 +206,10 @@ def _effects(
     latent: LatentModel,
     rows: _Rows,
     outputs: Outputs,
-    outcomes: Outcomes | None,
     task: Any,
     called: str,
 ) -> Effects | None:
-    if outcomes is None:
-        return None
-    answer = called if outcomes.kind == "numbers" else "score"
+    answer = "score" if is_classifier(estimator) else called
     columns = None if rows.kind == "text" else rows.columns
     return effects_of(estimator, latent, columns, outputs, rows.input_names, task, rows.image_shape, answer)
 

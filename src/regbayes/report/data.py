@@ -260,3 +260,4 @@ class ReportData(Saveable):
     effects: Effects | None = None
     comparison: Comparison | None = None
     reliability: Reliability | None = None
+    image_shape: tuple[int, ...] = ()  # of the rows, where they are images
