@@ -29,13 +29,14 @@ STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off 
 STRAIGHT = 1e-8  # of the largest difference, below which differences are the same
 MAX_ASKED = 100_000  # rows that are asked for averages
 MAX_CELLS = 100_000_000  # of these rows
-CHUNK_CELLS = 4_000_000
+CHUNK_CELLS = 16_000_000
 FEWEST_ROWS = 20  # over which averages are taken, if there are so many
 N_CHECKED = 5  # rows by which a model is found to be linear,
 MAX_CHECKED = 100  # and inputs
 N_CURVES = 40  # inputs with a curve
 N_GRID = 13
 N_CURVE_ROWS = 100
+CURVE_CELLS = 20_000_000  # of the rows that are asked for all curves
 MAX_LISTED = 400_000  # inputs times outputs
 N_WORDS = 60
 N_DOCUMENTS = 40
@@ -154,7 +155,10 @@ def _column_effects(
     parts, n_outputs = 1 if asking.direct is None else 2, answers.shape[1]
     slopes = np.full((n_all, parts, n_outputs), np.nan)
     slopes[numbers] = _slopes(asking, base, rows, numbers, steps * (1.0 if linear else STEP))
-    changes = [_changes(asking, base, rows, place, values) for place, (_, values) in compared.items()]
+    changes = [np.zeros((0, parts, n_outputs))] * n_all
+    for place, (_, values) in compared.items():
+        if values:
+            changes[place] = _changes(asking, base, rows, place, values)
     sizes = slopes[:, 0] * steps[:, None] * (deviations > 0)[:, None]
     for place in range(n_all):
         if place not in numbers and len(changes[place]):
@@ -257,6 +261,8 @@ def _is_linear(
         up, down = asked[:, 0] - asked[:, 1], asked[:, 1] - asked[:, 2]
         groups += [np.concatenate([up[i][seen[i]], down[i][seen[i]]]) for i in range(len(some))]
     for place, (_, given) in compared.items():
+        if not given:
+            continue
         asked = _ask_each_value(asking, columns, rows, place, given)[:, :, 0]
         groups += list(asked[1:] - asked[:1])
     groups = [group for group in groups if len(group)]
@@ -285,8 +291,6 @@ def _slopes(asking: Asking, columns: Columns, rows: Integers, places: Integers, 
 def _ask_each_value(asking: Asking, columns: Columns, rows: Integers, place: int, values: list[Any]) -> Floats:
     """Return answers for rows that all have one value in a column, then the next: (values, rows, parts, outputs)."""
     n = len(rows)
-    if not values:
-        return asking(columns.take(rows[:1]))[None, :0]
     edits: list[Edit] = [(place, slice(i * n, (i + 1) * n), value) for i, value in enumerate(values)]
     asked = asking(columns.take(np.tile(rows, len(values)), edits))
     return asked.reshape(len(values), n, *asked.shape[1:])
@@ -295,8 +299,6 @@ def _ask_each_value(asking: Asking, columns: Columns, rows: Integers, place: int
 def _changes(asking: Asking, columns: Columns, rows: Integers, place: int, values: list[Any]) -> Floats:
     """Return what each value makes of the answers in place of the first, averaged: (values - 1, parts, outputs)."""
     asked = _ask_each_value(asking, columns, rows, place, values)
-    if not values:
-        return np.zeros((0, *asked.shape[2:]))
     return np.asarray((asked[1:] - asked[:1]).mean(axis=1))
 
 
@@ -304,7 +306,8 @@ def _curve(asking: Asking, columns: Columns, place: int) -> tuple[Floats, Floats
     """Return values of a column, and what the answers are on average where it has them, less their mean."""
     column = columns.column(place)
     grid = np.unique(np.quantile(column[np.isfinite(column)], np.linspace(0.01, 0.99, N_GRID)))
-    rows = _spread(len(columns), N_CURVE_ROWS)
+    affordable = CURVE_CELLS // (N_CURVES * N_GRID * len(columns.names))
+    rows = _spread(len(columns), min(N_CURVE_ROWS, max(FEWEST_ROWS, affordable)))
     asked = _ask_each_value(asking, columns, rows, place, grid.tolist())[:, :, 0].mean(axis=1)
     return grid, asked - asked.mean(axis=0)
 

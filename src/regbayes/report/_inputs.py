@@ -49,7 +49,7 @@ class Columns:
                 return None
             table = table.astype(object) if table.dtype.kind in "US" else table
             raw, own = list(table.T), [f"{unnamed}{place}" for place in range(table.shape[1])]
-            make = _object_rows if table.dtype == object else np.column_stack
+            make = _object_rows if table.dtype == object else _number_rows
         if names is None or len(names) != len(raw):
             names = shorten_names([str(name) for name in own])
         return Columns(raw, [str(name) for name in names], make)
@@ -116,10 +116,16 @@ def _frame_maker(frame: Any) -> Callable[[list[NDArray[Any]]], Any]:
     names = frame.columns
 
     def make(columns: list[NDArray[Any]]) -> Any:
+        if all(column.dtype == np.float64 for column in columns) and not kept:
+            return pd.DataFrame(_number_rows(columns), columns=names)  # at once: there may be thousands
         made = {i: pd.Series(values, dtype=kept.get(i, values.dtype)) for i, values in enumerate(columns)}
         return pd.DataFrame(made).set_axis(names, axis=1)  # now: two columns may have one name
 
     return make
+
+
+def _number_rows(columns: list[NDArray[Any]]) -> NDArray[Any]:
+    return np.array(columns).T
 
 
 def _object_rows(columns: list[NDArray[Any]]) -> NDArray[Any]:
