@@ -27,7 +27,8 @@ class EffectsView {
 
   lead() {
     const { linear, answer, n_rows: n, n_inputs: all, names } = this.effects;
-    const whole = 'Everything counts, features and direct weights; all other inputs stay as they are.';
+    const by = this.effects.direct.length ? 'through features and by direct weights' : 'through all features';
+    const whole = `It is the net effect, ${by}; all other inputs stay as they are.`;
     const score =
       answer !== 'score'
         ? ''
@@ -38,8 +39,8 @@ class EffectsView {
     if (this.words)
       return `What one more occurrence of a word does to ${answer === 'score' ? 'the score' : answer}, on average over ${plural(n, 'document')}.${score}${some}`;
     if (linear)
-      return `This model is linear in its inputs: a step of an input changes ${answer === 'score' ? 'the score' : answer} by the same amount in every row, and these are the exact amounts. ${whole}${score}${some}`;
-    return `How ${answer === 'score' ? 'the score' : answer} changes with each input, on average over ${plural(n, 'row')}; the model is not linear, so single rows differ, and curves show where. ${whole}${score}${some}`;
+      return `This model is linear in its inputs: a step of an input changes ${answer === 'score' ? 'the score' : answer} by the same amount in every row, and here is how much. ${whole}${score}${some}`;
+    return `How ${answer === 'score' ? 'the score' : answer} changes with each input, on average over ${plural(n, 'row')}; the model is not linear, so single rows differ${this.effects.pictures ? '' : ', and curves show where'}. ${whole}${score}${some}`;
   }
 
   // Lines of the list: a number is one, a category one for each value that is compared.

@@ -555,7 +555,7 @@ class FeatureExplorer {
         known &&
           h(
             'td',
-            { class: data.regression ? 'num' : '' },
+            { class: data.regression ? 'num' : data.confusion ? '' : 'answer' },
             data.regression ? data.examples.truths[example] : answer(data, example),
           ),
         data.regression && h('td', { class: 'num' }, data.examples.predictions[example]),
