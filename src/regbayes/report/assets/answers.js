@@ -156,8 +156,9 @@ function worstView(data, bytes) {
   const [short, meaning] = sizeName ? sizeName.split(': ') : ['', ''];
   const format = sizes ? withSign(uniform(sizes)) : String;
   const size = (i) => (sizes ? ` · ${short} ${format(sizes[i])}` : '');
-  const lead = data.worst.title + (sizeName ? `. ${sentence(short)}: ${meaning}.` : '.') + ' Click on one to see it whole.';
-  const shown = inputNames.slice(0, 6);
+  const lead =
+    data.worst.title + (sizeName ? `. ${sentence(short)}: ${meaning}.` : '.') + ' Click on one to see it whole.';
+  const shown = inputNames.slice(0, 5);
   let content;
   if (data.examples.pictures) {
     content = h(
@@ -187,7 +188,9 @@ function worstView(data, bytes) {
     );
   } else {
     const numbers = shown.map((_, j) => examples.every((example) => typeof inputs[example][j] !== 'string'));
-    const formats = shown.map((_, j) => (numbers[j] ? uniform(examples.map((example) => inputs[example][j])) : cellText));
+    const formats = shown.map((_, j) =>
+      numbers[j] ? uniform(examples.map((example) => inputs[example][j])) : cellText,
+    );
     content = h(
       'div',
       { class: 'scroll' },
@@ -204,7 +207,9 @@ function worstView(data, bytes) {
             h('th', { scope: 'col' }, 'row'),
             h('th', { scope: 'col' }, 'what happened'),
             sizes && h('th', { scope: 'col', class: 'num' }, short),
-            shown.map((name, j) => h('th', { scope: 'col', class: 'input' + (numbers[j] ? ' num' : ''), title: name }, breakable(name))),
+            shown.map((name, j) =>
+              h('th', { scope: 'col', class: 'input' + (numbers[j] ? ' num' : ''), title: name }, breakable(name)),
+            ),
           ),
         ),
         h(
@@ -215,7 +220,7 @@ function worstView(data, bytes) {
               'tr',
               null,
               h('td', { class: 'name' }, rowLink(data, example, notes[i])),
-              h('td', null, notes[i]),
+              h('td', { class: 'answer' }, notes[i]),
               sizes && h('td', { class: 'num' }, format(sizes[i])),
               shown.map((_, j) => h('td', { class: numbers[j] ? 'num' : 'name' }, formats[j](inputs[example][j]))),
             ),
@@ -255,7 +260,13 @@ function reliabilityView({ probability, share, counts, note }) {
             counts[i] > 0 &&
             s(
               'circle',
-              { cx: x(value), cy: y(share[i]), r: 3 + 7 * Math.sqrt(counts[i] / most), fill: 'var(--accent)', opacity: 0.6 },
+              {
+                cx: x(value),
+                cy: y(share[i]),
+                r: 3 + 7 * Math.sqrt(counts[i] / most),
+                fill: 'var(--accent)',
+                opacity: 0.6,
+              },
               s('title', null, `${percent(value)} probable: ${percent(share[i])} right, of ${counts[i]}`),
             ),
         ),

@@ -102,8 +102,8 @@ function courseSection(data) {
   const rises = course.note
     ? course.note
     : course.n_rises
-    ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
-    : 'It never rose.';
+      ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
+      : 'It never rose.';
   return foldedSection(
     'course',
     'Convergence',

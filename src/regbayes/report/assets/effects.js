@@ -35,7 +35,8 @@ class EffectsView {
         : this.several
           ? ' A score speaks for its class or label: the higher, the likelier it is the answer.'
           : ` The answer is ${this.effects.outputs[0]} where the score is above 0.`;
-    const some = names.length < all ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.` : '';
+    const some =
+      names.length < all ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.` : '';
     if (this.words)
       return `What one more occurrence of a word does to ${answer === 'score' ? 'the score' : answer}, on average over ${plural(n, 'document')}.${score}${some}`;
     if (linear)
@@ -64,15 +65,15 @@ class EffectsView {
 
   view() {
     this.list = h('div', { class: 'effect-list' });
-    this.detail = h('div', { class: 'panel effect-detail', role: 'region', 'aria-label': 'The chosen input', 'aria-live': 'polite' });
+    this.detail = h('div', {
+      class: 'panel effect-detail',
+      role: 'region',
+      'aria-label': 'The chosen input',
+      'aria-live': 'polite',
+    });
     if (this.effects.pictures) return this.pictures();
     this.fill();
-    const panelNode = panel(
-      this.words ? 'One word more' : 'One step of each input',
-      '',
-      this.chooser(),
-      this.list,
-    );
+    const panelNode = panel(this.words ? 'One word more' : 'One step of each input', '', this.chooser(), this.list);
     this.caption = panelNode.querySelector('p');
     this.tell();
     withCsv(panelNode, 'net effects', ...this.csv());
@@ -139,7 +140,9 @@ class EffectsView {
           click: this.words ? null : () => this.choose(line.i),
         },
         h('span', { class: 'effect-name', title: line.label }, breakable(line.label)),
-        h('span', { class: 'track', 'aria-hidden': true },
+        h(
+          'span',
+          { class: 'track', 'aria-hidden': true },
           h('u', { style: { left: '50%' } }),
           h('i', {
             class: line.value < 0 ? 'minus' : 'plus',
@@ -183,7 +186,18 @@ class EffectsView {
   }
 
   about(i) {
-    const { names, kinds, slopes, deviations, direct, sizes, grids, categories, changes, direct_changes: directChanges } = this.effects;
+    const {
+      names,
+      kinds,
+      slopes,
+      deviations,
+      direct,
+      sizes,
+      grids,
+      categories,
+      changes,
+      direct_changes: directChanges,
+    } = this.effects;
     const o = this.output;
     if (!names.length) return [];
     const parts = [h('h3', null, breakable(names[i]))];
@@ -199,7 +213,11 @@ class EffectsView {
     }
     parts.push(
       h('p', { class: 'soft small' }, `Change of ${this.what}`),
-      h('dl', { class: 'settings one' }, facts.map(([name, value]) => h('div', null, h('dt', null, name), h('dd', null, value)))),
+      h(
+        'dl',
+        { class: 'settings one' },
+        facts.map(([name, value]) => h('div', null, h('dt', null, name), h('dd', null, value))),
+      ),
     );
     if (categories[i].length) {
       const split = directChanges.length > 0;
@@ -210,15 +228,32 @@ class EffectsView {
           h(
             'table',
             { class: 'grid-table' },
-            h('thead', null, h('tr', null,
-              h('th', null, `instead of ${categories[i][0]}`),
-              h('th', { class: 'num' }, 'change'),
-              split && h('th', { class: 'num' }, 'of it direct'))),
-            h('tbody', null, categories[i].slice(1).map((name, c) =>
-              h('tr', null,
-                h('td', { class: 'name', title: name }, name),
-                h('td', { class: 'num' }, sign(changes[i][c][o])),
-                split && h('td', { class: 'num' }, sign(directChanges[i][c][o]))))),
+            h(
+              'thead',
+              null,
+              h(
+                'tr',
+                null,
+                h('th', null, `instead of ${categories[i][0]}`),
+                h('th', { class: 'num' }, 'change'),
+                split && h('th', { class: 'num' }, 'of it direct'),
+              ),
+            ),
+            h(
+              'tbody',
+              null,
+              categories[i]
+                .slice(1)
+                .map((name, c) =>
+                  h(
+                    'tr',
+                    null,
+                    h('td', { class: 'name', title: name }, name),
+                    h('td', { class: 'num' }, sign(changes[i][c][o])),
+                    split && h('td', { class: 'num' }, sign(directChanges[i][c][o])),
+                  ),
+                ),
+            ),
           ),
         ),
       );
@@ -241,20 +276,40 @@ class EffectsView {
         null,
         chart(`Change of ${this.what} with ${names[i]}`, (width) => {
           const height = 220;
-          const { x, y, box, lines } = axes(width, height, [grid[0], grid.at(-1)], limits, { xLabel: names[i].length > 40 ? names[i].slice(0, 39) + '…' : names[i], yLabel: null });
+          const { x, y, box, lines } = axes(width, height, [grid[0], grid.at(-1)], limits, {
+            xLabel: names[i].length > 40 ? names[i].slice(0, 39) + '…' : names[i],
+            yLabel: null,
+          });
           return [
             height,
             [
               lines,
               s('line', { class: 'zero', x1: box.left, x2: box.right, y1: y(0), y2: y(0) }),
-              s('polyline', { class: 'effect-curve', fill: 'none', stroke: 'var(--accent)', 'stroke-width': 2.2, points: grid.map((value, j) => `${x(value)},${y(values[j])}`).join(' ') }),
-              grid.map((value, j) => s('circle', { cx: x(value), cy: y(values[j]), r: 3, fill: 'var(--accent)' }, s('title', null, `${text(value, 4)}: ${withSign(text)(values[j])}`))),
+              s('polyline', {
+                class: 'effect-curve',
+                fill: 'none',
+                stroke: 'var(--accent)',
+                'stroke-width': 2.2,
+                points: grid.map((value, j) => `${x(value)},${y(values[j])}`).join(' '),
+              }),
+              grid.map((value, j) =>
+                s(
+                  'circle',
+                  { cx: x(value), cy: y(values[j]), r: 3, fill: 'var(--accent)' },
+                  s('title', null, `${text(value, 4)}: ${withSign(text)(values[j])}`),
+                ),
+              ),
             ],
           ];
         }),
       ),
     );
-    node.querySelector('p').append(' ', csvButton('curve of ' + names[i], [names[i], 'change of ' + this.what], () => grid.map((value, j) => [value, values[j]])));
+    node.querySelector('p').append(
+      ' ',
+      csvButton('curve of ' + names[i], [names[i], 'change of ' + this.what], () =>
+        grid.map((value, j) => [value, values[j]]),
+      ),
+    );
     return node;
   }
 
@@ -269,12 +324,18 @@ class EffectsView {
     return panel(
       'All at a glance',
       `Rows are ${this.words ? 'words' : 'inputs'}, columns are ${title === 'class' ? 'classe' : title}s. Blue raises, orange lowers` +
-        (this.words ? '' : '; of categories the one that does most') + (shown.length < names.length ? `. The ${shown.length} with the largest effects.` : '.'),
+        (this.words ? '' : '; of categories the one that does most') +
+        (shown.length < names.length ? `. The ${shown.length} with the largest effects.` : '.'),
       numberMap(
         shown.map((_, i) => sizes[i]),
         shown,
         outputs,
-        { limit: largest(sizes.flat()), label: 'Net effects of all inputs', rowNoun: this.words ? 'word' : 'input', columnNoun: title },
+        {
+          limit: largest(sizes.flat()),
+          label: 'Net effects of all inputs',
+          rowNoun: this.words ? 'word' : 'input',
+          columnNoun: title,
+        },
       ),
     );
   }
@@ -290,7 +351,12 @@ class EffectsView {
           'ol',
           { class: 'thumbs wide-thumbs' },
           outputs.map((name, o) =>
-            h('li', null, loadingPicture(pictures, bytes, o, `Net effects of the pixels for ${name}`), h('div', { class: 'cap' }, name)),
+            h(
+              'li',
+              null,
+              loadingPicture(pictures, bytes, o, `Net effects of the pixels for ${name}`),
+              h('div', { class: 'cap' }, name),
+            ),
           ),
         ),
       ),
@@ -300,17 +366,62 @@ class EffectsView {
   }
 
   csv() {
-    const { outputs, output_title: title, names, kinds, slopes, sizes, deviations, direct, categories, changes, direct_changes: directChanges, answer } = this.effects;
-    const heads = ['input', 'value', 'instead of', title || 'output', 'change of', 'per unit', 'standard deviation', 'change', 'direct part per unit or of the change'];
+    const {
+      outputs,
+      output_title: title,
+      names,
+      kinds,
+      slopes,
+      sizes,
+      deviations,
+      direct,
+      categories,
+      changes,
+      direct_changes: directChanges,
+      answer,
+    } = this.effects;
+    const heads = [
+      'input',
+      'value',
+      'instead of',
+      title || 'output',
+      'change of',
+      'per unit',
+      'standard deviation',
+      'change',
+      'direct part per unit or of the change',
+    ];
     const rows = () =>
       names.flatMap((name, i) =>
         outputs.flatMap((output, o) => {
           const found = [];
           if (kinds[i] !== 'category')
-            found.push([name, '', '', output, answer, slopes[i][o], deviations[i], sizes[i][o], direct.length ? direct[i][o] : null]);
-          categories[i].slice(1).forEach((value, c) =>
-            found.push([name, value, categories[i][0], output, answer, null, null, changes[i][c][o], directChanges.length ? directChanges[i][c][o] : null]),
-          );
+            found.push([
+              name,
+              '',
+              '',
+              output,
+              answer,
+              slopes[i][o],
+              deviations[i],
+              sizes[i][o],
+              direct.length ? direct[i][o] : null,
+            ]);
+          categories[i]
+            .slice(1)
+            .forEach((value, c) =>
+              found.push([
+                name,
+                value,
+                categories[i][0],
+                output,
+                answer,
+                null,
+                null,
+                changes[i][c][o],
+                directChanges.length ? directChanges[i][c][o] : null,
+              ]),
+            );
           return found;
         }),
       );
@@ -327,12 +438,23 @@ function effectsSection(data) {
 function directWeights(data) {
   const { effects, features } = data;
   if (!effects || !effects.direct.length || effects.pictures) return null;
-  const { names, kinds, outputs, slopes, direct, deviations, categories, changes, direct_changes: directChanges } = effects;
+  const {
+    names,
+    kinds,
+    outputs,
+    slopes,
+    direct,
+    deviations,
+    categories,
+    changes,
+    direct_changes: directChanges,
+  } = effects;
   const lines = (o) =>
     names.flatMap((name, i) => {
       const found = [];
       const step = deviations[i];
-      if (kinds[i] === 'number') found.push([name, (slopes[i][o] - direct[i][o]) * step, direct[i][o] * step, slopes[i][o] * step]);
+      if (kinds[i] === 'number')
+        found.push([name, (slopes[i][o] - direct[i][o]) * step, direct[i][o] * step, slopes[i][o] * step]);
       categories[i].slice(1).forEach((value, c) => {
         const [whole, part] = [changes[i][c][o], directChanges[i][c][o]];
         found.push([`${name}: ${value}`, whole - part, part, whole]);
@@ -345,8 +467,20 @@ function directWeights(data) {
   show(0);
   const chooser =
     outputs.length > 1 &&
-    h('p', null, h('label', null, effects.output_title + ' ',
-      h('select', { class: 'choice', change: (event) => show(Number(event.target.value)) }, outputs.map((name, i) => h('option', { value: i }, name)))));
+    h(
+      'p',
+      null,
+      h(
+        'label',
+        null,
+        effects.output_title + ' ',
+        h(
+          'select',
+          { class: 'choice', change: (event) => show(Number(event.target.value)) },
+          outputs.map((name, i) => h('option', { value: i }, name)),
+        ),
+      ),
+    );
   return withCsv(
     panel(
       `Beside the ${features.noun}s: direct weights of the inputs`,

@@ -310,7 +310,8 @@ class FeatureExplorer {
           h('div', null, h('dt', null, name), h('dd', null, value), note && h('span', { class: 'soft small' }, note)),
         ),
       ),
-      twin >= 0 && h('p', { class: 'small' }, `It has the same values as ${this.noun} ${twin}: two names for one thing.`),
+      twin >= 0 &&
+        h('p', { class: 'small' }, `It has the same values as ${this.noun} ${twin}: two names for one thing.`),
       this.isIdle(place) && h('p', { class: 'small' }, `No answer rests on it: it hardly moves any.`),
     );
   }
@@ -364,8 +365,7 @@ class FeatureExplorer {
       ),
       this.fileName('loading', place),
       ['input', 'loading', ...(units ? ["in the input's units"] : [])],
-      () =>
-        items.map(({ label, value }, i) => [label, value, ...(units ? [units[i]] : [])]),
+      () => items.map(({ label, value }, i) => [label, value, ...(units ? [units[i]] : [])]),
     );
   }
 
@@ -468,66 +468,76 @@ class FeatureExplorer {
     const title = `The ${rows.length} top-ranked examples`;
     const file = (node) => {
       const names = features.example_input_names[place] ?? [];
-      return withCsv(node, this.fileName('examples', place), [this.rowNoun, 'value', targetName(data), 'predicted', ...names], () =>
-        rows.map((example, i) => [
-          data.examples.names[example],
-          features.example_values[place][i],
-          data.examples.truths[example],
-          data.examples.predictions[example],
-          ...(names.length ? features.example_inputs[place][i] : []),
-        ]),
+      return withCsv(
+        node,
+        this.fileName('examples', place),
+        [this.rowNoun, 'value', targetName(data), 'predicted', ...names],
+        () =>
+          rows.map((example, i) => [
+            data.examples.names[example],
+            features.example_values[place][i],
+            data.examples.truths[example],
+            data.examples.predictions[example],
+            ...(names.length ? features.example_inputs[place][i] : []),
+          ]),
       );
     };
     if (data.examples.pictures) {
-      return file(panel(
-        title,
-        `The ${this.rowNoun}s with the highest values`,
-        h(
-          'ol',
-          { class: 'thumbs' },
-          rows.map((example, i) =>
-            h(
-              'li',
-              null,
-              rowLink(data, example, '', exampleThumb(data, this.exampleBytes, example)),
-              h('div', { class: 'cap' }, answer(data, example)),
-              h('div', { class: 'soft number' }, format(features.example_values[place][i])),
+      return file(
+        panel(
+          title,
+          `The ${this.rowNoun}s with the highest values`,
+          h(
+            'ol',
+            { class: 'thumbs' },
+            rows.map((example, i) =>
+              h(
+                'li',
+                null,
+                rowLink(data, example, '', exampleThumb(data, this.exampleBytes, example)),
+                h('div', { class: 'cap' }, answer(data, example)),
+                h('div', { class: 'soft number' }, format(features.example_values[place][i])),
+              ),
             ),
           ),
         ),
-      ));
+      );
     }
     if (data.kind === 'text' && data.examples.texts.some(Boolean)) {
-      return file(panel(
-        title,
-        'The documents with the highest values',
-        h(
-          'ol',
-          { class: 'texts' },
-          rows.map((example, i) =>
-            h(
-              'li',
-              null,
+      return file(
+        panel(
+          title,
+          'The documents with the highest values',
+          h(
+            'ol',
+            { class: 'texts' },
+            rows.map((example, i) =>
               h(
-                'div',
-                { class: 'meta' },
-                rowLink(data, example),
-                ' · ',
-                format(features.example_values[place][i]),
-                ' · ',
-                answer(data, example),
+                'li',
+                null,
+                h(
+                  'div',
+                  { class: 'meta' },
+                  rowLink(data, example),
+                  ' · ',
+                  format(features.example_values[place][i]),
+                  ' · ',
+                  answer(data, example),
+                ),
+                data.examples.texts[example],
               ),
-              data.examples.texts[example],
             ),
           ),
         ),
-      ));
+      );
     }
-    return file(panel(
-      title,
-      'The rows with the highest values, and the inputs that the feature is most about',
-      this.exampleTable(place, rows, format),
-    ));
+    return file(
+      panel(
+        title,
+        'The rows with the highest values, and the inputs that the feature is most about',
+        this.exampleTable(place, rows, format),
+      ),
+    );
   }
 
   exampleTable(place, rows, format) {
@@ -544,7 +554,9 @@ class FeatureExplorer {
       h('th', { scope: 'col', class: 'num' }, 'value'),
       known && h('th', { scope: 'col', class: 'input' + (data.regression ? ' num' : '') }, breakable(targetName(data))),
       data.regression && h('th', { scope: 'col', class: 'num' }, 'predicted'),
-      names.map((name, j) => h('th', { scope: 'col', class: 'input' + (numbers[j] ? ' num' : ''), title: name }, breakable(name))),
+      names.map((name, j) =>
+        h('th', { scope: 'col', class: 'input' + (numbers[j] ? ' num' : ''), title: name }, breakable(name)),
+      ),
     );
     const line = (example, i) =>
       h(

@@ -132,9 +132,15 @@ function answersSection(data) {
   if (data.worst) parts.push(worstView(data, bytes));
   if (!parts.length) return null;
   const title = data.regression ? 'Predictions' : 'Where it errs';
+  const doubt = {
+    training: ' It was fitted to them, so they look better than those of new ones.',
+    new: ' It was not fitted to them.',
+    'cross-validated': '',
+    '': ' On rows that it was fitted to they are better than on new ones.',
+  }[data.model.sample];
   const lead =
     data.prediction_note ||
-    `Predictions of the fitted model for the ${text(data.model.n_rows)} ${data.model.data_name}. On rows that it was fitted to they are better than on new ones.`;
+    `Predictions of the fitted model for the ${text(data.model.n_rows)} ${data.model.data_name}.${doubt}`;
   return section('errors', title, lead, h('div', { class: 'stack answers' }, parts));
 }
 
@@ -260,14 +266,26 @@ function comparisonSection({ comparison }) {
 function guideSection(data) {
   const { noun } = data.features;
   const entries = [
-    ['net effect', 'What a change of one input does to the answer when all other inputs stay as they are. It says what the model does, not what would happen in the world: inputs that move together share what they say.'],
-    ['score', 'Of the possible classes the one with the highest score is the answer; of two classes the second where its score is above 0. Scores are no probabilities.'],
+    [
+      'net effect',
+      'What a change of one input does to the answer when all other inputs stay as they are. It says what the model does, not what would happen in the world: inputs that move together share what they say.',
+    ],
+    [
+      'score',
+      'Of the possible classes the one with the highest score is the answer; of two classes the second where its score is above 0. Scores are no probabilities.',
+    ],
     [noun, `A number that the model makes of the inputs of a ${rowNoun(data)}, and that its answers rest on.`],
     ['use', `How much there is of a ${noun}: ${data.features.use_name}.`],
-    data.features.separation_name && ['separation', `How well a ${noun} tells targets apart: ${data.features.separation_name}.`],
+    data.features.separation_name && [
+      'separation',
+      `How well a ${noun} tells targets apart: ${data.features.separation_name}.`,
+    ],
     ['weight', `What a ${noun} adds to an answer, per unit of it.`],
     ['margin', 'By how much the right answer beats the best other one; below 0 the answer is wrong.'],
-    ['cross-validated', 'Measured on rows that the fit had not seen: each part of the rows was left out once. ± is the standard deviation over the parts.'],
+    [
+      'cross-validated',
+      'Measured on rows that the fit had not seen: each part of the rows was left out once. ± is the standard deviation over the parts.',
+    ],
     ['on the rows it was fitted to', 'Better than it will be on new rows; how much better nobody knows.'],
   ];
   return foldedSection(
@@ -277,9 +295,21 @@ function guideSection(data) {
     h(
       'div',
       { class: 'panel' },
-      h('dl', { class: 'guide' }, entries.filter(Boolean).map(([name, meaning]) => [h('dt', null, name), h('dd', null, meaning)])),
+      h(
+        'dl',
+        { class: 'guide' },
+        entries.filter(Boolean).map(([name, meaning]) => [h('dt', null, name), h('dd', null, meaning)]),
+      ),
       data.documentation &&
-        h('p', null, h('a', { href: data.documentation, rel: 'noopener noreferrer', target: '_blank' }, 'The documentation of regbayes')),
+        h(
+          'p',
+          null,
+          h(
+            'a',
+            { href: data.documentation, rel: 'noopener noreferrer', target: '_blank' },
+            'The documentation of regbayes',
+          ),
+        ),
     ),
   );
 }
@@ -304,9 +334,14 @@ function build() {
     settingsSection(data),
     guideSection(data),
   ].filter(Boolean);
+  const short = { worth: 'Worth it?', count: 'How many', guide: 'Guide' };
   document
     .getElementById('nav')
-    .append(...sections.map((node) => h('a', { href: '#' + node.id }, node.querySelector('h2').textContent)));
+    .append(
+      ...sections.map((node) =>
+        h('a', { href: '#' + node.id }, short[node.id] ?? node.querySelector('h2').textContent),
+      ),
+    );
   document
     .getElementById('main')
     .append(

@@ -49,13 +49,17 @@ function topicsAtAGlance(data, explorer) {
       ),
     ),
   );
-  return withCsv(glance, 'topics', ['topic', 'share', ...features.output_names.map((name) => 'weight: ' + name), 'words'], () =>
-    order.map((place) => [
-      features.number[place],
-      features.mean[place],
-      ...features.weights[place],
-      features.telling[place].join(' '),
-    ]),
+  return withCsv(
+    glance,
+    'topics',
+    ['topic', 'share', ...features.output_names.map((name) => 'weight: ' + name), 'words'],
+    () =>
+      order.map((place) => [
+        features.number[place],
+        features.mean[place],
+        ...features.weights[place],
+        features.telling[place].join(' '),
+      ]),
   );
 }
 
