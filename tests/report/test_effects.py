@@ -69,7 +69,8 @@ def check_frame(effects, ask, frame):
             assert effects.deviations[i] == pytest.approx(deviation)
             expected = slope(ask, frame, name, step) * deviation
             np.testing.assert_allclose(effects.slopes[i] * deviation, expected, rtol=1e-6, atol=1e-7)
-            np.testing.assert_allclose(effects.sizes[i], effects.slopes[i] * deviation)
+            whole_step = slope(ask, frame, name, deviation / 2) * deviation
+            np.testing.assert_allclose(effects.sizes[i], whole_step, rtol=1e-9, atol=1e-11)
         else:
             usual, *others = effects.categories[i]
             assert usual == frame[name].mode()[0]
@@ -168,7 +169,7 @@ def test_of_pixels_are_pictures():
     assert effects.pictures.shape == (4, 8, 8)
     place = [int(name.removeprefix("input ")) for name in effects.names]
     flat = np.zeros((4, 64))
-    flat[:, place] = effects.slopes.T
+    flat[:, place] = effects.sizes.T
     shown = effects.pictures.reshape(4, 64) * effects.picture_limit / 127
     np.testing.assert_allclose(shown, flat, atol=effects.picture_limit / 254 * 1.001)
 
@@ -195,7 +196,7 @@ def test_columns_that_steps_mix_have_effects_all_the_same():
     for i, name in enumerate(data.effects.names):
         deviation = frame[name].std(ddof=0)
         expected = slope(model.decision_function, frame, name, 1e-5 * deviation) * deviation
-        np.testing.assert_allclose(data.effects.sizes[i], expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(data.effects.slopes[i] * deviation, expected, rtol=1e-5, atol=1e-7)
     assert data.features.loading_units is None  # a unit of a mixture is nobody's
     assert data.features.loading_names[0][0].startswith("pca")
 

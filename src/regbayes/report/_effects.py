@@ -1,9 +1,10 @@
 """Net effects: what one input does to the answers of the whole model, however they come about.
 
 The model is asked, and nothing is assumed of what is inside it: rows are changed in one column, in the units and with
-the categories that the user knows, and go through the scalers and encoders of the pipeline. Slopes are central
-differences, averaged over rows; where steps of a standard deviation find the same slope everywhere the model is linear,
-and one row is enough.
+the categories that the user knows, and go through the scalers and encoders of the pipeline. A slope is a central
+difference of a tiny step and a size that of a whole standard deviation, half of it to either side, both averaged over
+rows: of features that are on or off the slope says little, because few rows are where they change. Where steps find the
+same slope everywhere the model is linear, and one row is enough.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from regbayes.report.data import EffectKind, Effects
 
 STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off are both near 1e-7
 STRAIGHT = 1e-8  # of the largest difference, below which differences are the same
-MAX_ASKED = 100_000  # rows that are asked for averages
-MAX_CELLS = 100_000_000  # of these rows
+MAX_ASKED = 200_000  # rows that are asked for averages
+MAX_CELLS = 200_000_000  # of these rows
 CHUNK_CELLS = 16_000_000
-FEWEST_ROWS = 20  # over which averages are taken, if there are so many
+FEWEST_ROWS = 12  # over which averages are taken, if there are so many
 N_CHECKED = 5  # rows by which a model is found to be linear,
 MAX_CHECKED = 100  # and inputs
 N_CURVES = 40  # inputs with a curve
@@ -146,7 +147,7 @@ def _column_effects(
     compared = {place: _compared(columns, place) for place in range(len(columns.names))}
     linear = _is_linear(asking, columns, numbers, steps, compared)
     n_all = len(columns.names)
-    n_rows = min(MAX_ASKED // (2 * n_all), MAX_CELLS // (2 * n_all**2))
+    n_rows = min(MAX_ASKED // (4 * n_all), MAX_CELLS // (4 * n_all**2))
     rows = _spread(len(columns), max(FEWEST_ROWS, n_rows))
     base = columns
     if linear:
@@ -154,12 +155,13 @@ def _column_effects(
     answers = asking(columns.take(_spread(len(columns), MAX_ASKED // n_all)))[:, 0]
     parts, n_outputs = 1 if asking.direct is None else 2, answers.shape[1]
     slopes = np.full((n_all, parts, n_outputs), np.nan)
-    slopes[numbers] = _slopes(asking, base, rows, numbers, steps * (1.0 if linear else STEP))
+    slopes[numbers], whole_steps = _slopes(asking, base, rows, numbers, steps * (0.5 if linear else STEP), steps / 2)
     changes = [np.zeros((0, parts, n_outputs))] * n_all
     for place, (_, values) in compared.items():
         if values:
             changes[place] = _changes(asking, base, rows, place, values)
-    sizes = slopes[:, 0] * steps[:, None] * (deviations > 0)[:, None]
+    sizes = np.full((n_all, n_outputs), np.nan)
+    sizes[numbers] = whole_steps * (deviations > 0)[numbers, None]
     for place in range(n_all):
         if place not in numbers and len(changes[place]):
             whole = changes[place][:, 0]
@@ -176,7 +178,7 @@ def _column_effects(
                 grids[i], curves[i] = _curve(asking, columns, place)
     pictures, limit = None, 0.0
     if image_shape is not None:
-        pictures, limit = loading_pictures(np.nan_to_num(slopes[:, 0]).T, image_shape)
+        pictures, limit = loading_pictures(np.nan_to_num(sizes).T, image_shape)
     split = asking.direct is not None
     kinds: list[EffectKind] = ["number" if place in numbers else "category" for place in order.tolist()]
     return Effects(
@@ -270,22 +272,28 @@ def _is_linear(
     return all(float(np.ptp(group, axis=0).max(initial=0.0)) <= STRAIGHT * largest for group in groups)
 
 
-def _slopes(asking: Asking, columns: Columns, rows: Integers, places: Integers, steps: Floats) -> Floats:
-    """Return central differences per unit, averaged over the rows that have a value: (places, parts, outputs)."""
+def _slopes(
+    asking: Asking, columns: Columns, rows: Integers, places: Integers, tiny: Floats, halves: Floats
+) -> tuple[Floats, Floats]:
+    """Return slopes, (places, parts, outputs), and differences that whole steps make, (places, outputs).
+
+    Both are central, and averages over the rows that have a value. Steps are those of each column.
+    """
 
     def values(place: int) -> Floats:
         own = columns.column(place)[rows]
-        return np.stack([own + steps[place], own - steps[place]])
+        return np.stack([own + tiny[place], own - tiny[place], own + halves[place], own - halves[place]])
 
     asked = _ask_of_each(asking, columns, rows, places, values)
-    found = np.zeros((len(places), *asked.shape[3:]))
+    slopes, sizes = np.zeros((len(places), *asked.shape[3:])), np.zeros((len(places), asked.shape[4]))
     for i, place in enumerate(places.tolist()):
-        up, down = values(place)
+        up, down, _, _ = values(place)
         seen = np.isfinite(up) & (up != down)
         if seen.any():  # the step that was made, which is not quite the one that was asked for
             made = (up - down)[seen, None, None]
-            found[i] = ((asked[i, 0] - asked[i, 1])[seen] / made).mean(axis=0)
-    return found
+            slopes[i] = ((asked[i, 0] - asked[i, 1])[seen] / made).mean(axis=0)
+            sizes[i] = (asked[i, 2] - asked[i, 3])[seen, 0].mean(axis=0)
+    return slopes, sizes
 
 
 def _ask_each_value(asking: Asking, columns: Columns, rows: Integers, place: int, values: list[Any]) -> Floats:

@@ -48,8 +48,9 @@ class Effects:
     """What one input does to the answers of the whole model, everything else left as it is.
 
     The I inputs are those that the user gave, before steps that scale or encode them, the strongest first. A number has
-    a slope, per unit of its own; a category has the change that it makes in place of the most frequent one; a word that
-    of one more occurrence. Where the model is linear these hold for every row, otherwise they are averages over rows.
+    a slope, per unit of its own, and the change of a step of one standard deviation, half of it to either side; a
+    category has the change that it makes in place of the most frequent one; a word that of one more occurrence. Where
+    the model is linear these hold for every row, otherwise they are averages over rows.
     """
 
     linear: bool
@@ -58,7 +59,7 @@ class Effects:
     outputs: tuple[str, ...]  # (O,)
     names: tuple[str, ...]  # (I,)
     kinds: tuple[EffectKind, ...]  # (I,)
-    sizes: Floats  # (I, O): the effect of one standard deviation, or the largest change of a category, with its sign
+    sizes: Floats  # (I, O): the change of one standard deviation, or the largest of a category, with its sign
     deviations: Floats  # (I,): of the numbers, in their units; NaN otherwise
     slopes: Floats  # (I, O): of numbers and words; NaN of categories
     direct: Floats  # (I, O) the part of the slopes that does not go through features; (0, O) where there is none
@@ -70,7 +71,7 @@ class Effects:
     n_rows: int  # over which averages are taken
     n_inputs: int  # of which the I are some
     left_out: tuple[str, ...]  # inputs without an effect here, such as columns of free text
-    pictures: NDArray[np.int8] | None  # (O, height, width): slopes of the pixels of images, 127 is `picture_limit`
+    pictures: NDArray[np.int8] | None  # (O, height, width): sizes of the pixels of images, 127 is `picture_limit`
     picture_limit: float
 
 

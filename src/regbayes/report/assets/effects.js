@@ -187,6 +187,7 @@ class EffectsView {
 
   about(i) {
     const {
+      linear,
       names,
       kinds,
       slopes,
@@ -204,11 +205,12 @@ class EffectsView {
     const facts = [];
     const sign = withSign((value) => text(value, 4));
     if (kinds[i] === 'number') {
-      facts.push(['one unit more', sign(slopes[i][o])]);
-      facts.push([`one standard deviation (${text(deviations[i])}) more`, sign(sizes[i][o])]);
+      facts.push([linear ? 'one unit more' : 'slope per unit, on average', sign(slopes[i][o])]);
+      facts.push([`a step of one standard deviation (${text(deviations[i])})`, sign(sizes[i][o])]);
       if (direct.length) {
-        facts.push(['of a unit, through features', sign(slopes[i][o] - direct[i][o])]);
-        facts.push(['of a unit, by its direct weight', sign(direct[i][o])]);
+        const part = direct[i][o] * deviations[i];
+        facts.push(['of it through features', sign(sizes[i][o] - part)]);
+        facts.push(['of it by its direct weight', sign(part)]);
       }
     }
     parts.push(
@@ -346,7 +348,7 @@ class EffectsView {
     return withCsv(
       panel(
         'One step of each pixel',
-        `The change of the score when a pixel is brighter by one unit: blue raises it, orange lowers it; full colour is ${text(limit)}`,
+        `The change of the score when a pixel is brighter by one standard deviation of its own: blue raises it, orange lowers it; full colour is ${text(limit)}`,
         h(
           'ol',
           { class: 'thumbs wide-thumbs' },
@@ -442,7 +444,7 @@ function directWeights(data) {
     names,
     kinds,
     outputs,
-    slopes,
+    sizes,
     direct,
     deviations,
     categories,
@@ -452,9 +454,10 @@ function directWeights(data) {
   const lines = (o) =>
     names.flatMap((name, i) => {
       const found = [];
-      const step = deviations[i];
-      if (kinds[i] === 'number')
-        found.push([name, (slopes[i][o] - direct[i][o]) * step, direct[i][o] * step, slopes[i][o] * step]);
+      if (kinds[i] === 'number') {
+        const part = direct[i][o] * deviations[i];
+        found.push([name, sizes[i][o] - part, part, sizes[i][o]]);
+      }
       categories[i].slice(1).forEach((value, c) => {
         const [whole, part] = [changes[i][c][o], directChanges[i][c][o]];
         found.push([`${name}: ${value}`, whole - part, part, whole]);
