@@ -519,3 +519,15 @@ def test_the_target_has_its_own_name():
     assert data.features.output_names == ("price",)
     assert data.model.target_name == data.effects.answer == "price"
     assert collect(regressor().fit(X, y), X, y, target_name="weight").features.output_names == ("weight",)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
+    X, y = overlapping(120)
+    old = y < n_classes
+    model = ilsvm(4).fit(X[old], np.array(["a", "c", "e"])[y[old]])
+    rows = np.array(["b", "a", "c"])[y]
+    data = collect(model, X, rows)
+    known = tuple(model.classes_) if n_classes == 3 else ("c",)
+    assert data.features.output_names == data.effects.outputs == known
+    assert set(data.confusion.classes) == {*model.classes_, *rows}

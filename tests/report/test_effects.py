@@ -284,3 +284,17 @@ def test_columns_keep_the_types_of_a_frame():
     assert changed["a"].tolist() == [1.0, 2.5]
     assert changed["b"].tolist() == ["y", "y"]
     assert changed["b"].dtype == frame["b"].dtype
+
+
+def test_columns_of_pandas_own_types_are_numbers_and_categories_too():
+    frame = flowers()
+    plain = make_pipeline(encoder(), ilsvm(4)).fit(frame, y := truth(frame) > 1)
+    typed = frame.astype({"mass_g": "Float64", "wild": "string", "place": "category"})
+    found, expected = collect(plain, typed, y).effects, collect(plain, frame, y).effects
+    assert found.names == expected.names
+    np.testing.assert_allclose(found.sizes, expected.sizes)
+    whole = pd.DataFrame({"a": pd.array([1, None, 3], dtype="Int64"), "b": pd.array([True, None, False])})
+    columns = Columns.read(whole, None)
+    assert np.isnan(columns.column(0)[1])
+    assert columns.cells(np.arange(3), [0, 1]) == ((1.0, "True"), ("(missing)", "(missing)"), (3.0, "False"))
+    assert columns.take(np.arange(3), [(0, 0, 1.5)])["a"].tolist()[0] == 1.5

@@ -137,6 +137,9 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
         title, names = "task", _task_outputs(tasks, outcomes, len(weights))
     elif outcomes is not None and outcomes.pooled_classes:
         labels = outcomes.class_names[0]
+        known = getattr(latent.model, "classes_", outcomes.classes[0])
+        if len(known) < len(labels):  # rows have classes that were not there when the model was fitted
+            labels = [label_text(label) for label in known]
         title, names = "class", labels[-1:] if len(weights) == 1 else labels
     elif outcomes is not None and outcomes.layout == "matrix":
         names = outcomes.task_names if len(outcomes.task_names) > 1 else [target_name]

@@ -41,7 +41,7 @@ class Columns:
         if scipy.sparse.issparse(X) or isinstance(X, str):
             return None
         if hasattr(X, "iloc") and hasattr(X, "columns"):
-            raw = [np.asarray(X.iloc[:, place]) for place in range(X.shape[1])]
+            raw = [_raw_column(X.iloc[:, place]) for place in range(X.shape[1])]
             own, make = X.columns, _frame_maker(X)
         else:
             table = np.asarray(X)
@@ -108,11 +108,24 @@ class Columns:
         return found
 
 
+def _raw_column(series: Any) -> NDArray[Any]:
+    """Return a column as it is; of pandas' own types numbers as floats, and others with None where they are missing."""
+    if isinstance(series.dtype, np.dtype):
+        return np.asarray(series)
+    if series.dtype.kind in "iuf":
+        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.asarray(series.to_numpy(dtype=object, na_value=None))
+
+
 def _frame_maker(frame: Any) -> Callable[[list[NDArray[Any]]], Any]:
     """Return a function that puts columns together again, with the names and the types of a frame."""
     import pandas as pd
 
-    kept = {place: dtype for place, dtype in enumerate(frame.dtypes) if not isinstance(dtype, np.dtype)}
+    kept = {
+        place: dtype
+        for place, dtype in enumerate(frame.dtypes)
+        if not isinstance(dtype, np.dtype) and dtype.kind not in "iuf"  # a step of a whole number may be a fraction
+    }
     names = frame.columns
 
     def make(columns: list[NDArray[Any]]) -> Any:
