@@ -26,7 +26,7 @@ from regbayes.report._inputs import MISSING, Columns, Edit
 from regbayes.report._models import LatentModel, respond, weights_of
 from regbayes.report.data import EffectKind, Effects
 
-STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off are both near 1e-7
+STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off are both far below 1e-6
 STRAIGHT = 1e-8  # of the largest difference, below which differences are the same
 MAX_ASKED = 200_000  # rows that are asked for averages
 MAX_CELLS = 200_000_000  # of these rows
