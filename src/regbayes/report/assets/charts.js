@@ -274,7 +274,8 @@ function scatter(observed, predicted, label) {
 }
 
 // A map of numbers from -limit to limit, with names beside it where they fit and a line below that says what is where.
-function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, columnNoun }) {
+// Columns may have limits of their own.
+function numberMap(values, rowNames, columnNames, { limit, limits, label, rowNoun, columnNoun }) {
   const canvas = h('canvas', { role: 'img', 'aria-label': label });
   const readout = h('p', { class: 'readout', 'aria-hidden': true }, 'point at a cell to read it');
   const named = rowNames.length <= MANY_ROWS;
@@ -285,7 +286,7 @@ function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, colum
   const draw = () => {
     const palette = diverging();
     paint(canvas, values.length, columns, (i) =>
-      palette((values[Math.floor(i / columns)][i % columns] ?? 0) / (limit || 1)),
+      palette((values[Math.floor(i / columns)][i % columns] ?? 0) / ((limits ? limits[i % columns] : limit) || 1)),
     );
   };
   draw();

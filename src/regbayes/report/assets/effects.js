@@ -18,10 +18,21 @@ class EffectsView {
     return this.effects.outputs.length > 1;
   }
 
+  // Whether outputs are different targets, rather than one target of several tasks.
+  get ownUnits() {
+    return Boolean(this.data.regression?.task_names.length);
+  }
+
+  get called() {
+    const { answer } = this.effects;
+    return answer === 'score' ? 'the score' : answer === 'target' ? 'the target' : answer;
+  }
+
   // What an effect is an effect on.
   get what() {
     const { answer, outputs, output_title: title } = this.effects;
-    if (answer !== 'score') return this.several ? outputs[this.output] : answer;
+    if (answer !== 'score' && !this.several) return this.called;
+    if (answer !== 'score') return this.ownUnits ? outputs[this.output] : `${this.called} in ${outputs[this.output]}`;
     return 'the score of ' + (title === 'class' ? 'class ' : '') + outputs[this.output];
   }
 
@@ -38,10 +49,10 @@ class EffectsView {
     const some =
       names.length < all ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.` : '';
     if (this.words)
-      return `What one more occurrence of a word does to ${answer === 'score' ? 'the score' : answer}, on average over ${plural(n, 'document')}.${score}${some}`;
+      return `What one more occurrence of a word does to ${this.called}, on average over ${plural(n, 'document')}.${score}${some}`;
     if (linear)
-      return `This model is linear in its inputs: a step of an input changes ${answer === 'score' ? 'the score' : answer} by the same amount in every row, and here is how much. ${whole}${score}${some}`;
-    return `How ${answer === 'score' ? 'the score' : answer} changes with each input, on average over ${plural(n, 'row')}; the model is not linear, so single rows differ${this.effects.pictures ? '' : ', and curves show where'}. ${whole}${score}${some}`;
+      return `This model is linear in its inputs: a step of an input changes ${this.called} by the same amount in every row, and here is how much. ${whole}${score}${some}`;
+    return `How ${this.called} changes with each input, on average over ${plural(n, 'row')}; the model is not linear, so single rows differ${this.effects.pictures ? '' : ', and curves show where'}. ${whole}${score}${some}`;
   }
 
   // Lines of the list: a number is one, a category one for each value that is compared.
@@ -334,6 +345,7 @@ class EffectsView {
         outputs,
         {
           limit: largest(sizes.flat()),
+          limits: this.ownUnits && outputs.map((_, o) => largest(sizes.map((line) => line[o]))),
           label: 'Net effects of all inputs',
           rowNoun: this.words ? 'word' : 'input',
           columnNoun: title,
