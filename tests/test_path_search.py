@@ -311,7 +311,7 @@ def test_a_fold_is_inferred_once():
 
     scoring = {"own": None, "accuracy": "accuracy", "f1": "f1_macro", "mine": lambda model, X, y: model.score(X, y)}
     PathSearchCV(Asked(), {"C": [0.1, 1.0]}, cv=FOLDS, scoring=scoring, refit="own").fit(X, y)
-    assert asked == {30: 6}
+    assert asked == {30: 6, 90: 1}  # and the refitted one once, for its training rows
 
 
 # --- records

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MultiTaskILSVMRegressor,
         MultiTaskILSVMRegressorCV,
         PathSearchCV,
+        PoorFitWarning,
         TruncationWarning,
     )
     from regbayes.framework.constraints import E
@@ -62,6 +63,7 @@ _HOMES = {
         "MultiTaskILSVMRegressor",
         "MultiTaskILSVMRegressorCV",
         "PathSearchCV",
+        "PoorFitWarning",
         "TruncationWarning",
     ),
     "regbayes.framework.constraints": ("E",),
@@ -125,6 +127,7 @@ __all__ = [
     "MultiTaskILSVMRegressorCV",
     "NotConvergedWarning",
     "PathSearchCV",
+    "PoorFitWarning",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,14 +23,29 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult
+from regbayes.engine import FitResult, Status
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
 from regbayes.estimators._common import drop_weightless, labeled_rows, one_blas_thread, row_weights
-from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._reporting import FitReporter, PoorFitWarning, warn_of_status
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import UNLABELED
 
 OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
+CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where else a fit can start, and when that is wanted."""
+
+    n_init: int  # fits to choose from, the first among them
+    draw: Callable[[], Callable[..., FitResult[Any]]]  # return the fit from another start
+    find_fault: Callable[[Any], str] = lambda _: ""  # from a state: what a user should hear of it, if anything
+
+
+def objective_of(result: FitResult[Any]) -> float:
+    """Return what fits are compared by, lower is better: the objective of the state that was kept."""
+    return float(result.trace.objective[np.searchsorted(result.trace.iterations, result.kept_iteration, "right") - 1])
 
 
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
@@ -42,8 +58,12 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         max_iter: int | Mapping[str, int | None],
         data: Mapping[str, Any],
         verbose: int = 0,
+        starts: Starts | None = None,
     ) -> FitResult[Any]:
         """Run a fit with the callbacks it is given; set the fitted attributes and warn of what the user should know.
+
+        Of several starts the one with the lowest objective is kept. Where that one has a fault there is one start more,
+        and a warning if none was without.
 
         Parameters
         ----------
@@ -53,12 +73,42 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
             From the engine's state to fitted attributes.
         max_iter, data, verbose
             As in `FitReporter`.
+        starts : Starts, default=None
+            Other starts; None: there is one.
         """
+        fault = ""
         with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
             result = fit(callbacks=[reporter])
+            if starts is not None:
+                result, fault = self._try_starts(result, starts, reporter)
+                self.objective_ = self._judge(result)
             self._set_fitted(attributes(result.state), result)
         warn_of_status(self, result)
+        if fault:
+            advice = "Raise n_init for more starts; look at C, n_components and the inputs' scale."
+            warnings.warn(f"{type(self).__name__} {fault}, from another start too. {advice}", PoorFitWarning, 3)
         return result
+
+    def _try_starts(self, best: FitResult[Any], starts: Starts, reporter: FitReporter) -> tuple[FitResult[Any], str]:
+        """Return the best of several fits and its fault, if it has one; a stop or an interrupt ends the attempts."""
+        if best.status in CUT_SHORT:
+            return best, ""
+        fault, objective, tried = starts.find_fault(best.state), self._judge(best), 1
+        while tried < starts.n_init or (tried == starts.n_init and fault):
+            other = None if reporter.begin_again() else starts.draw()(callbacks=[reporter])
+            if other is None or other.status in CUT_SHORT:
+                return replace(best, status=Status.STOPPED if other is None else other.status), ""
+            found, value, tried = starts.find_fault(other.state), self._judge(other), tried + 1
+            if (bool(found), value) < (bool(fault), objective):
+                best, fault, objective = other, found, value
+        return best, fault
+
+    def _judge(self, result: FitResult[Any]) -> float:
+        """Return the objective that starts are compared by, lower is better.
+
+        A model whose objectives cannot be compared between numbers of features normalises it here.
+        """
+        return objective_of(result)
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
         """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""

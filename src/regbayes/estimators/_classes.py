@@ -53,3 +53,28 @@ def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
     return np.asarray(classes[best])
+
+
+NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
+
+
+def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
+    """Return what is wrong with the answers for training rows; nothing where they are of some use.
+
+    They are at fault where they cost more than one answer for all rows would, or where classes that hold much of the
+    weight are never answered. Costs and weights are those of the fit: with balanced classes, balanced ones.
+    """
+    by_class = np.bincount(codes, weights, minlength=len(classes))
+    constant = float(np.min(by_class @ cost))
+    found = float(weights @ cost[codes, answers])
+    if found > constant * (1.0 + 1e-9):
+        return (
+            f"does worse on its training rows than one answer for all of them: wrong answers weigh {found:.4g}, those "
+            f"of {classes[np.argmin(by_class @ cost)]!r} for every row {constant:.4g}"
+        )
+    silent = np.bincount(answers, minlength=len(classes)) == 0
+    share = by_class[silent].sum() / by_class.sum()
+    if share >= max(NEGLECTED, 1.0 / len(classes)) - 1e-9:
+        named = ", ".join(repr(one) for one in classes[silent][:3].tolist()) + ", ..." * bool(np.sum(silent) > 3)
+        return f"never answers {named} on its training rows, though {share:.0%} of their weight is there"
+    return ""

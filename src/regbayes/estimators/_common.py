@@ -29,6 +29,7 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "noise_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
     "prior_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
     "n_sweeps": [Interval(Integral, 1, None, closed="left")],
+    "n_init": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 0, None, closed="left")],
     "tol": [NOT_NEGATIVE],
     "warm_start": ["boolean"],

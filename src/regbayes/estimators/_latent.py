@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats
-from regbayes.engine import make_executor
-from regbayes.estimators._bases import LatentModel, binary_difference
+from regbayes.engine import FitResult, make_executor
+from regbayes.estimators._bases import LatentModel, Starts, binary_difference
+from regbayes.estimators._classes import find_fault
 from regbayes.estimators._common import (
     generator,
     in_use,
@@ -59,15 +60,19 @@ class BinaryFeatures(LatentModel):
         """
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        start: State | Params
-        early_rows, seed = None, 0
-        if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
-            start = previous
-        else:
-            rng = generator(self.random_state)
+        guesses = transductive and bool(np.any(data.labels == UNLABELED))
+        run = partial(fit.fit_transductive if transductive else fit.fit, data, settings, margins=margins)
+        random = cache(lambda: generator(self.random_state))  # a fit that goes on from another draws nothing
+
+        def draw() -> Callable[..., FitResult[State]]:
+            rng = random()
             with one_blas_thread():
                 start = self._start(data.X, settings, rng)
             early_rows, seed = warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+            return partial(run, start=start, early_rows=early_rows, seed=seed)
+
+        goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        first = partial(run, start=previous) if goes_on else draw()
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state)
@@ -75,19 +80,28 @@ class BinaryFeatures(LatentModel):
                 found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
             return found
 
-        guesses = transductive and bool(np.any(data.labels == UNLABELED))
-        run = fit.fit_transductive if transductive else fit.fit
         result = self._run(
-            partial(run, data, settings, start, margins=margins, early_rows=early_rows, seed=seed),
+            first,
             attributes,
             fit.list_stages(margins, guesses, settings.max_iter),
             shown,
             self.verbose,
+            Starts(1 if goes_on else self.n_init, draw, partial(self._find_fault, data)),
         )
         if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
+
+    def _find_fault(self, data: Data, state: State) -> str:
+        """Return what is wrong with the answers for the training rows; nothing where there are none."""
+        if state.head is None:
+            return ""
+        rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
+        if len(data.labeled) < len(rows):
+            seen = data.labeled
+            rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
+        return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
 
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import make_executor
+from regbayes.engine import FitResult, make_executor
+from regbayes.estimators._bases import Starts
 from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -82,25 +83,28 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             raise ValueError("every column of X is constant, so there is nothing that features could be about")
         settings = make_settings(self.get_params(deep=False), self._sharing(self._layout))
         previous = getattr(self, "_state", None) if self.warm_start else None
-        start: State | Floats | None = resume(previous, settings, X.shape[1])
-        if start is None:
-            start = generator(self.random_state).standard_normal((X.shape[1], settings.n_components))
+        earlier = resume(previous, settings, X.shape[1])
+        random = cache(lambda: generator(self.random_state))  # a fit that goes on from another draws nothing
         model = partial(
             fit,
             X,
             problem.observations,
             problem.outputs,
             settings,
-            start,
             sample_weight=problem.row_weights,
             executor=make_executor(n_threads(self.n_jobs)),
         )
+
+        def draw() -> Callable[..., FitResult[State]]:
+            return partial(model, start=random().standard_normal((X.shape[1], settings.n_components)))
+
         result = self._run(
-            model,
+            draw() if earlier is None else partial(model, start=earlier),
             self._attributes,
             stages_of(settings),
             problem.data,
             self.verbose,
+            Starts(self.n_init if earlier is None else 1, draw, lambda state: self._find_fault(problem, state)),
         )
         if result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
@@ -117,6 +121,13 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes, in the model's units."""
         return latent_attributes(state)
+
+    def _find_fault(self, problem: TaskProblem, state: State) -> str:
+        """Return what is wrong with the answers for the training rows, if the base knows when something is."""
+        seen = problem.observations
+        if len(seen) > len(problem.X):
+            return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
+        return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
 
     def _scores(self, X: Floats) -> Floats:
         return decision(X, self._state)

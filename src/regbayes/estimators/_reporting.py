@@ -17,6 +17,10 @@ class InterruptedWarning(ConvergenceWarning):
     """The user interrupted a fit; it gave back what it had."""
 
 
+class PoorFitWarning(ConvergenceWarning):
+    """A fit does worse on its own training rows than it should, and another start did not help."""
+
+
 class FitReporter:
     """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to progress bars.
 
@@ -24,8 +28,8 @@ class FitReporter:
     context is left, so that the last hook sees a fitted estimator.
 
     Iterations are tasks of the fit. Where a fit has stages, these are its tasks and iterations are tasks of their
-    stage, and every stage has a bar of its own. A callback that asks to stop, after an iteration or a stage, ends the
-    whole fit.
+    stage, and every stage has a bar of its own. Further starts have the same stages again. A callback that asks to
+    stop, after an iteration or a stage, ends the whole fit.
 
     Parameters
     ----------
@@ -82,6 +86,13 @@ class FitReporter:
             task.call_on_fit_task_begin(estimator=self.estimator, **self.data)
             self.reconstruct = lambda: self.attributes(progress.state)
             stop |= self._end(task)
+        return stop
+
+    def begin_again(self) -> bool:
+        """Make room for the stages of a further start; return whether a callback wants to stop instead."""
+        stop, self.stage = self._end_stage(), ""
+        if self.context.max_subtasks is not None and not isinstance(self.max_iter, int):
+            self.context.max_subtasks += len(self.max_iter)
         return stop
 
     @property

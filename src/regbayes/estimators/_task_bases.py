@@ -93,6 +93,10 @@ class TaskModel(IterativeEstimator):
         """Return the scores of standardised rows for some outputs of each, (n, c); -1 - g is what group g shares."""
         return np.take_along_axis(self._scores(X), outputs, axis=1)
 
+    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
+        """Return what is wrong with the scores of the observations, (n,); solved weights explain numbers at least."""
+        return ""
+
     def _check_tasks(self, targets: Targets) -> None:
         """Check that there is something that serves every task."""
         if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
@@ -219,6 +223,19 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
         return observe_labels(targets, labels, self.class_weight, self.cost, weights)
+
+    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
+        """Wrong signs should weigh no more than those of one sign for each output."""
+        seen, n = problem.counted, problem.n_outputs
+        found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
+        by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
+        constant = float(np.minimum(*by_sign).sum())
+        if found <= constant * (1.0 + 1e-9):
+            return ""
+        return (
+            f"does worse on its training rows than one answer for each task: wrong answers weigh {found:.4g}, those of "
+            f"the most frequent ones {constant:.4g}"
+        )
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.

@@ -73,6 +73,10 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
         Variances of the noise and of a row's weights for the features. "auto" estimates them once, before the margins
         act; "estimate" to the end.
+    n_init : int, default=1
+        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
+        that does worse on its training rows than the most frequent answer of each task has one start more in any case,
+        and a `PoorFitWarning` if that does not help.
     max_iter : int, default=60
         Steps at most.
     tol : float, default=1e-4
@@ -111,6 +115,8 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     noise_variance_, prior_variance_ : float
     temperature_, generative_weight_ : float
         What was used, also where "auto" chose it.
+    objective_ : float
+        Objective of the fit, by which starts are compared: lower is better.
     trace_ : Trace
         History of the objective and its named terms.
     n_iter_ : int
@@ -163,6 +169,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         scale_inputs: bool = True,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         warm_start: bool = False,
@@ -187,6 +194,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         self.scale_inputs = scale_inputs
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

@@ -133,7 +133,7 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
         As in scikit-learn; the accuracy over observed labels by default. A name needs every label observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
     alpha, loss, cost, class_weight, fit_intercept, unseen_tasks, margins, unlabeled, scale_inputs, noise_variance, \
-prior_variance, max_iter, tol
+prior_variance, n_init, max_iter, tol
         As in `MultiTaskILSVMClassifier`.
     random_state : int, RandomState instance or None, default=None
         For the starts and the folds.
@@ -185,6 +185,7 @@ prior_variance, max_iter, tol
         scale_inputs: bool = True,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -210,6 +211,7 @@ prior_variance, max_iter, tol
         self.scale_inputs = scale_inputs
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -252,7 +254,7 @@ class MultiTaskILSVMRegressorCV(TaskSearch):
         As in scikit-learn; pooled R² over observed targets by default. A name needs every target observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
     alpha, loss, epsilon, fit_intercept, unseen_tasks, margins, scale_inputs, scale_targets, noise_variance, \
-prior_variance, max_iter, tol
+prior_variance, n_init, max_iter, tol
         As in `MultiTaskILSVMRegressor`.
     random_state : int, RandomState instance or None, default=None
         For the starts and the folds.
@@ -297,6 +299,7 @@ prior_variance, max_iter, tol
         scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -321,6 +324,7 @@ prior_variance, max_iter, tol
         self.scale_targets = scale_targets
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state

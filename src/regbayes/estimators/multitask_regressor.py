@@ -43,7 +43,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     scale_targets : {"auto", "task", "pooled"} or bool, default="auto"
         Whether targets are centred and scaled to unit variance inside, each task by itself or all of them together.
         "auto", or True, is "pooled" with ``task=``, where targets have one unit, and "task" otherwise.
-    noise_variance, prior_variance, max_iter, tol, warm_start, random_state, n_jobs, verbose
+    noise_variance, prior_variance, n_init, max_iter, tol, warm_start, random_state, n_jobs, verbose
         As in `MultiTaskILSVMClassifier`.
 
     Attributes
@@ -64,7 +64,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         What targets are centred and divided by.
     stick_weights_, mean_, scale_, noise_variance_, prior_variance_, temperature_, generative_weight_
         As in `MultiTaskILSVMClassifier`.
-    trace_, n_iter_, n_features_in_, feature_names_in_
+    objective_, trace_, n_iter_, n_features_in_, feature_names_in_
         As in `MultiTaskILSVMClassifier`.
 
     See Also
@@ -113,6 +113,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         warm_start: bool = False,
@@ -136,6 +137,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         self.scale_targets = scale_targets
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
