@@ -16,6 +16,7 @@ from regbayes._registry import declare_provider
 if TYPE_CHECKING:
     from regbayes import baselines, datasets, metrics, plots, regularizers, report, search
     from regbayes.estimators import (
+        FeatureStability,
         GridEdgeWarning,
         IBPFactorAnalysis,
         ILSVMClassifier,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         PathSearchCV,
         PoorFitWarning,
         TruncationWarning,
+        feature_stability,
     )
     from regbayes.framework.constraints import E
     from regbayes.framework.empirical_bayes import empirical_bayes
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "regbayes.estimators": (
+        "FeatureStability",
         "GridEdgeWarning",
         "IBPFactorAnalysis",
         "ILSVMClassifier",
@@ -65,6 +68,7 @@ _HOMES = {
         "PathSearchCV",
         "PoorFitWarning",
         "TruncationWarning",
+        "feature_stability",
     ),
     "regbayes.framework.constraints": ("E",),
     "regbayes.framework.empirical_bayes": ("empirical_bayes",),
@@ -109,6 +113,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "E",
+    "FeatureStability",
     "Finite",
     "Gaussian",
     "GridEdgeWarning",
@@ -136,6 +141,7 @@ __all__ = [
     "baselines",
     "datasets",
     "empirical_bayes",
+    "feature_stability",
     "load",
     "metrics",
     "plots",

@@ -15,9 +15,11 @@ from regbayes.estimators.multitask import MultiTaskILSVMClassifier
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
 from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
 from regbayes.estimators.path_search import PathSearchCV
+from regbayes.estimators.stability import FeatureStability, feature_stability
 from regbayes.estimators.thresholds import MultiLabelThresholdCV
 
 __all__ = [
+    "FeatureStability",
     "GridEdgeWarning",
     "IBPFactorAnalysis",
     "ILSVMClassifier",
@@ -34,4 +36,5 @@ __all__ = [
     "PathSearchCV",
     "PoorFitWarning",
     "TruncationWarning",
+    "feature_stability",
 ]
