@@ -139,7 +139,7 @@ def test_pipelines_and_searches_are_seen_through():
     )
     assert np.all(found.likeness > 0.9)  # components of these variances are the same in every part
     assert len(feature_stability(pipeline, X, Y, n_resamples=1).numbers) == 2  # not fitted yet
-    search = PathSearchCV(ILSVMClassifier(3, max_iter=5), {"tol": [1e-2]}, cv=2, random_state=0)
+    search = PathSearchCV(ILSVMClassifier(12, max_iter=50), {"tol": [1e-2]}, cv=2, random_state=0)
     search.fit(X[:60], Y[:60])
     assert feature_stability(search, X[:60], Y[:60], n_resamples=2).likeness.shape[0] == 2
 
