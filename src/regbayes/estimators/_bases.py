@@ -91,7 +91,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
     def _try_starts(self, best: FitResult[Any], starts: Starts, reporter: FitReporter) -> tuple[FitResult[Any], str]:
         """Return the best of several fits and its fault, if it has one; a stop or an interrupt ends the attempts."""
-        if best.status in CUT_SHORT:
+        if best.status in CUT_SHORT or self.max_iter == 0:  # what is no fit is not judged
             return best, ""
         fault, objective, tried = starts.find_fault(best.state), self._judge(best), 1
         while tried < starts.n_init or (tried == starts.n_init and fault):

@@ -70,7 +70,7 @@ def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats
     if found > constant * (1.0 + 1e-9):
         return (
             f"does worse on its training rows than one answer for all of them: wrong answers weigh {found:.4g}, those "
-            f"of {classes[np.argmin(by_class @ cost)]!r} for every row {constant:.4g}"
+            f"of {classes.tolist()[np.argmin(by_class @ cost)]!r} for every row {constant:.4g}"
         )
     silent = np.bincount(answers, minlength=len(classes)) == 0
     share = by_class[silent].sum() / by_class.sum()
