@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from regbayes._types import Floats
 from regbayes.engine import make_executor
-from regbayes.estimators._bases import LatentModel, binary_difference
-from regbayes.estimators._common import (
+from regbayes.estimators._bases import (
+    LatentModel,
+    binary_difference,
     generator,
     in_use,
     n_threads,
@@ -77,14 +78,12 @@ class BinaryFeatures(LatentModel):
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
-        result = self._run(
-            partial(run, data, settings, start, margins=margins, early_rows=early_rows, seed=seed),
-            attributes,
-            fit.list_stages(margins, guesses, settings.max_iter),
-            shown,
-            self.verbose,
-        )
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        stages = fit.list_stages(margins, guesses, settings.max_iter)
+        with self._fitting(attributes, stages, shown, self.verbose) as reporter:
+            reporter.result = run(
+                data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
+            )
+        if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)

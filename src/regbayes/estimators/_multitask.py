@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import make_executor
-from regbayes.estimators._common import (
+from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
@@ -85,24 +84,18 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         start: State | Floats | None = resume(previous, settings, X.shape[1])
         if start is None:
             start = generator(self.random_state).standard_normal((X.shape[1], settings.n_components))
-        model = partial(
-            fit,
-            X,
-            problem.observations,
-            problem.outputs,
-            settings,
-            start,
-            sample_weight=problem.row_weights,
-            executor=make_executor(n_threads(self.n_jobs)),
-        )
-        result = self._run(
-            model,
-            self._attributes,
-            stages_of(settings),
-            problem.data,
-            self.verbose,
-        )
-        if result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
+        with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
+            reporter.result = fit(
+                X,
+                problem.observations,
+                problem.outputs,
+                settings,
+                start,
+                sample_weight=problem.row_weights,
+                executor=make_executor(n_threads(self.n_jobs)),
+                callbacks=[reporter],
+            )
+        if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
         if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
             warn_if_truncated(self.n_components_, self.n_components)
