@@ -14,8 +14,8 @@ from regbayes._types import Floats
 from regbayes.baselines import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.harmonium.learning import Data, Settings, pose_problem
 from regbayes.models.harmonium.model import Params, Rows, Sums
 from regbayes.models.harmonium.units import (

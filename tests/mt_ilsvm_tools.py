@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from regbayes.joint.descent import evaluate, pull_back
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.mt_ilsvm.fit import prepare
 from regbayes.models.mt_ilsvm.model import Latent, Settings
 from regbayes.priors.indian_buffet import Sticks

@@ -16,9 +16,8 @@ from new_model import Params, PredictivePCA, PredictivePCAClassifier, fit
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 
 TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
 OPTIONS = {"weight": 0.5, "max_iter": 500, "tol": 1e-9}

@@ -15,9 +15,8 @@ from medlda_tools import after_a_round, bound, documents_of, draw_documents, fir
 from regbayes.engine import Status
 from regbayes.engine.executor import Serial, Threads
 from regbayes.joint import descent
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, Signs
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda import meanfield, posterior
 from regbayes.models.medlda.meanfield import class_logits, fold_intercept, random_logits, select_documents
 from regbayes.models.medlda.posterior import (

@@ -31,8 +31,8 @@ from ilsvm_estimator_tools import digits, ilsvm, ilsvm_cv, overlapping
 from medlda_tools import draw_documents
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
 from regbayes import GridEdgeWarning, MedLDAClassifierCV, MedLDARegressorCV, PathSearchCV
+from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators._folds import multitask_folds
-from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.estimators._tasks import read_targets
 from regbayes.search import SearchInterrupted, best_so_far, read_records, write_records
 

@@ -21,8 +21,7 @@ from regbayes import (
 )
 from regbayes.engine import Status, StepResult, run
 from regbayes.estimators import _latent
-from regbayes.estimators._bases import IterativeEstimator, Starts
-from regbayes.estimators._classes import find_fault
+from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.estimators._search import lowest_plausible
 from regbayes.margins.targets import zero_one_cost
 
@@ -54,23 +53,16 @@ class Toy(IterativeEstimator):
     max_iter, tol = 3, 1e-6
 
     def learn(self, objectives, faulty=(), n_init=1, status=None):
-        starts = iter(objectives)
         self.tried = []
 
-        def draw():
-            value = next(starts)
-
-            def fit(callbacks):
-                self.tried.append(value)
-                end = (status or {}).get(value, Status.CONVERGED)
-                return run(lambda x: StepResult(x, status=end), value, objective=lambda x: {"x": x}, max_iter=3)
-
-            return fit
-
-        def fault_of(state):
+        def find_fault(state):
             return "is at fault" if state in faulty else ""
 
-        self._run(draw(), lambda state: {"state_": state}, {"only": 3}, {}, 0, Starts(n_init, draw, fault_of))
+        with self._fitting(lambda state: {"state_": state}, {"only": 3}, {}) as reporter:
+            for value in self._try_starts(reporter, iter(objectives), n_init, find_fault):
+                self.tried.append(value)
+                step = StepResult(value, status=(status or {}).get(value, Status.CONVERGED))
+                reporter.result = run(lambda _, step=step: step, value, objective=lambda x: {"x": x}, max_iter=3)
         return self
 
 

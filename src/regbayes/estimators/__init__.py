@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from regbayes.estimators._common import TruncationWarning
-from regbayes.estimators._reporting import PoorFitWarning
+from regbayes.estimators._bases import PoorFitWarning, TruncationWarning
 from regbayes.estimators._search import GridEdgeWarning
 from regbayes.estimators.ibp import IBPFactorAnalysis
 from regbayes.estimators.ilsvm import ILSVMClassifier

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regbayes._types import Floats
-from regbayes.engine import FitResult, make_executor
-from regbayes.estimators._bases import LatentModel, Starts, binary_difference
-from regbayes.estimators._classes import find_fault
-from regbayes.estimators._common import (
+from regbayes._types import Floats, Integers
+from regbayes.engine import make_executor
+from regbayes.estimators._bases import (
+    LatentModel,
+    binary_difference,
+    find_fault,
     generator,
     in_use,
     n_threads,
@@ -60,19 +61,15 @@ class BinaryFeatures(LatentModel):
         """
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        guesses = transductive and bool(np.any(data.labels == UNLABELED))
-        run = partial(fit.fit_transductive if transductive else fit.fit, data, settings, margins=margins)
-        random = cache(lambda: generator(self.random_state))  # a fit that goes on from another draws nothing
-
-        def draw() -> Callable[..., FitResult[State]]:
-            rng = random()
-            with one_blas_thread():
-                start = self._start(data.X, settings, rng)
-            early_rows, seed = warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
-            return partial(run, start=start, early_rows=early_rows, seed=seed)
-
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
-        first = partial(run, start=previous) if goes_on else draw()
+
+        def draw() -> Iterator[tuple[Any, Integers | None, int]]:
+            if goes_on:
+                yield previous, None, 0
+            rng = generator(self.random_state)
+            while True:
+                start = self._start(data.X, settings, rng)
+                yield start, warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state)
@@ -80,15 +77,16 @@ class BinaryFeatures(LatentModel):
                 found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
             return found
 
-        result = self._run(
-            first,
-            attributes,
-            fit.list_stages(margins, guesses, settings.max_iter),
-            shown,
-            self.verbose,
-            Starts(1 if goes_on else self.n_init, draw, partial(self._find_fault, data)),
-        )
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        guesses = transductive and bool(np.any(data.labels == UNLABELED))
+        run = fit.fit_transductive if transductive else fit.fit
+        stages = fit.list_stages(margins, guesses, settings.max_iter)
+        with self._fitting(attributes, stages, shown, self.verbose) as reporter:
+            tried = self._try_starts(reporter, draw(), 1 if goes_on else self.n_init, partial(self._find_fault, data))
+            for start, early_rows, seed in tried:
+                reporter.result = run(
+                    data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
+                )
+        if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)

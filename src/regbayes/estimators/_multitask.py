@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult, make_executor
-from regbayes.estimators._bases import Starts
-from regbayes.estimators._common import (
+from regbayes.engine import make_executor
+from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
@@ -84,29 +83,28 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         settings = make_settings(self.get_params(deep=False), self._sharing(self._layout))
         previous = getattr(self, "_state", None) if self.warm_start else None
         earlier = resume(previous, settings, X.shape[1])
-        random = cache(lambda: generator(self.random_state))  # a fit that goes on from another draws nothing
-        model = partial(
-            fit,
-            X,
-            problem.observations,
-            problem.outputs,
-            settings,
-            sample_weight=problem.row_weights,
-            executor=make_executor(n_threads(self.n_jobs)),
-        )
 
-        def draw() -> Callable[..., FitResult[State]]:
-            return partial(model, start=random().standard_normal((X.shape[1], settings.n_components)))
+        def draw() -> Iterator[State | Floats]:
+            if earlier is not None:
+                yield earlier
+            rng = generator(self.random_state)
+            while True:
+                yield rng.standard_normal((X.shape[1], settings.n_components))
 
-        result = self._run(
-            draw() if earlier is None else partial(model, start=earlier),
-            self._attributes,
-            stages_of(settings),
-            problem.data,
-            self.verbose,
-            Starts(self.n_init if earlier is None else 1, draw, lambda state: self._find_fault(problem, state)),
-        )
-        if result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
+        with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
+            n_init = self.n_init if earlier is None else 1
+            for start in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, problem)):
+                reporter.result = fit(
+                    X,
+                    problem.observations,
+                    problem.outputs,
+                    settings,
+                    start,
+                    sample_weight=problem.row_weights,
+                    executor=make_executor(n_threads(self.n_jobs)),
+                    callbacks=[reporter],
+                )
+        if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
         if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
             warn_if_truncated(self.n_components_, self.n_components)

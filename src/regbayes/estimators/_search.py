@@ -29,7 +29,7 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 from sklearn.utils.validation import _check_method_params
 
 from regbayes._types import Floats, Integers
-from regbayes.estimators._reporting import InterruptedWarning, PoorFitWarning
+from regbayes.estimators._bases import InterruptedWarning, PoorFitWarning
 from regbayes.estimators.search_records import FoldRecord, Setting, is_number, setting_key
 
 Fold = tuple[Integers, Integers]  # rows to fit, rows to score

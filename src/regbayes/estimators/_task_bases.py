@@ -19,8 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._bases import IterativeEstimator, fit_data
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
 from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
     Layout,

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import UnsupervisedFeatures
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,

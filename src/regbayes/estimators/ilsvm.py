@@ -9,8 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LabeledRows, LatentClassifier
-from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,

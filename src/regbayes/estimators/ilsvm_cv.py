@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import labeled_rows, row_weights
+from regbayes.estimators._bases import labeled_rows, row_weights
 from regbayes.estimators._folds import split_scored
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._common import row_weights
+from regbayes.estimators._bases import row_weights
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints

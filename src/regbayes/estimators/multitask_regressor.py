@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
-from regbayes.estimators._common import NOT_NEGATIVE
+from regbayes.estimators._bases import NOT_NEGATIVE
 from regbayes.estimators._multitask import MULTITASK_CONSTRAINTS, LatentTasks
 from regbayes.estimators._task_bases import TaskRegressor
 from regbayes.estimators._tasks import Layout

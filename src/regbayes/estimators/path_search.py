@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,

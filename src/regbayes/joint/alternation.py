@@ -14,7 +14,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
 from regbayes.joint.descent import Evaluation, JointProblem, evaluate, gather
 from regbayes.joint.model import Params, Stats
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import Tolerance
 
 
 class AlternatingModel(Protocol):

@@ -25,9 +25,38 @@ from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
 from regbayes.joint.quasi_newton import History
-from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance, ToleranceSchedule
+from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
+
+LONGER, SHORTER = 2.0, 0.7  # factors on the passes, where the gap hid what was gained and where it did not
+
+
+@dataclass(frozen=True)
+class ToleranceSchedule:
+    """How accurately the head is solved, following what steps gain.
+
+    J is too high by the head's duality gap at most. A gap well below what a step gains is good enough to judge the step
+    by; a smaller one is time wasted, a larger one would hide what was gained.
+    """
+
+    first: Tolerance
+    gap_share: float  # of what the last step gained: the gap that the next one is judged with
+    gap_range: tuple[float, float]  # relative to the value
+    epoch_range: tuple[float, float]
+
+    def after(self, before: Tolerance, gained: float, value: float, gap: float) -> Tolerance:
+        """Return the tolerance for the step after one that gained so much, and whose solution has a value and a gap."""
+        smallest, largest = self.gap_range
+        epochs = before.max_epochs * (LONGER if gap > gained else SHORTER)
+        wide = self.gap_share * gained >= largest * value  # also where nothing is left to be paid
+        relative = largest if wide else max(self.gap_share * (gained / value), smallest)
+        return Tolerance(relative, float(np.clip(epochs, *self.epoch_range)))
+
+
+DEFAULT_SCHEDULE = ToleranceSchedule(
+    first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-7, 1e-3), epoch_range=(5.0, 40.0)
+)
 
 
 @dataclass(frozen=True)

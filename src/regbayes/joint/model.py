@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from regbayes._types import Floats, Reals
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import Tolerance
 
 Params = TypeVar("Params")
 Stats = TypeVar("Stats", bound="RowSums")

@@ -24,7 +24,22 @@ from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, asce
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.solvers import solve_tasks
 from regbayes.margins.targets import Classes, Loss, Observations, Outputs, Targets, layout_of
-from regbayes.margins.tolerance import Tolerance
+
+SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
+PATIENT_EPOCHS = 300.0
+TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When a large-margin step is good enough."""
+
+    gap: float  # duality gap, relative to the value
+    max_epochs: float  # passes over the rows
+
+    def tighten(self) -> Tolerance | None:
+        """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
+        return Tolerance(max(TIGHTEN * self.gap, SMALLEST_GAP), PATIENT_EPOCHS) if self.gap > SMALLEST_GAP else None
 
 
 @dataclass(frozen=True)

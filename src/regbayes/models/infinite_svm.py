@@ -22,9 +22,8 @@ from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.engine.executor import row_blocks
 from regbayes.framework.dual_forms import SimplexDual
 from regbayes.kernels.assignments import solve_assignments
-from regbayes.margins.head import MarginHead, design, score_multipliers, simplex_multipliers
+from regbayes.margins.head import MarginHead, Tolerance, design, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import Tolerance
 from regbayes.priors import dirichlet_process, normal_gamma
 from regbayes.priors.dirichlet_process import Sticks, best_order, kl_sticks, log_weights, update_sticks
 from regbayes.priors.normal_gamma import Components, NormalGammaPrior, kl_components, log_likelihoods, update_components

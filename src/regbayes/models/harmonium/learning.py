@@ -17,10 +17,9 @@ import numpy as np
 from regbayes._types import Floats, Indices
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.margins.head import FittedHead, LinearHead, MarginHead
+from regbayes.joint.descent import DEFAULT_SCHEDULE, DescentOptions, JointProblem
+from regbayes.margins.head import FittedHead, LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance
 from regbayes.models.harmonium.model import MeanField, Params, Rows, State, Sums, start_params
 from regbayes.models.harmonium.units import Visible, spectrum
 

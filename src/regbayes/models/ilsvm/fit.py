@@ -14,8 +14,7 @@ from scipy.special import expit
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
-from regbayes.margins.head import LinearHead
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,

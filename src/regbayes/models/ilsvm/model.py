@@ -23,12 +23,11 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
-from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.sweeps import reverse_features, sweep_features
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin

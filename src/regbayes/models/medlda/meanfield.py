@@ -26,12 +26,11 @@ from regbayes._types import Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress
 from regbayes.engine.executor import Executor
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem, Search
+from regbayes.joint.descent import DescentOptions, JointProblem, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, Targets
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 from regbayes.models.medlda.topics import (
     FittedTopics,
     as_table,

@@ -19,9 +19,8 @@ from scipy.special import digamma
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine.executor import Executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda.meanfield import TrainingDocuments
 
 N_SWEEPS = 5  # over the documents in a round; they go on from there in the next
