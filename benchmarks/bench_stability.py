@@ -225,8 +225,10 @@ def fit_once(model: Any, data: Split, kind: str, number: int, settings: dict[str
     values = np.asarray(model.transform(data.new.X[:, columns]), dtype=np.float64)
     answers = model.predict(data.new.X[:, columns]) if hasattr(model, "predict") else None
     count = int(model.n_components_)
-    # The same loadings on all training rows: a warm start without a step.
-    model.set_params(warm_start=True, max_iter=0).fit(train.X[:, columns], train.y)
+    # The same loadings on all training rows: warm starts without a step, the second with the classifier of the first,
+    # which is solved well at its end and not at its beginning.
+    for _ in range(2):
+        model.set_params(warm_start=True, max_iter=0).fit(train.X[:, columns], train.y)
     objective = normalised_objective(model, len(train.y), settings)
     spread = values.std(axis=0)
     return Fit(objective, count, values[:, spread > LEAST_SPREAD * spread.max()], answers, seconds)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbayes.report import render
-from report_tools import FITS, HOSTILE, data_of, hostile_data
+from regbayes import FeatureStability
+from regbayes.report import collect, render
+from report_tools import FITS, HOSTILE, data_of, fitted, hostile_data
 
 pytestmark = [
     pytest.mark.browser,
@@ -100,6 +101,24 @@ def test_a_click_shows_a_feature(show):
     page.get_by_role("button", name="Previous feature").click()
     assert chosen(page) == f"feature {data.features.number[place + 1]}"
     assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
+
+
+def test_a_feature_says_how_often_it_comes_back(show):
+    estimator, X, y, options = fitted("images")
+    numbers = np.sort(data_of("images").features.number)
+    likeness = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
+    found = FeatureStability(numbers, likeness, np.full(2, 3), 2, 0.8)
+    data = collect(estimator, X, y, stability=found, **options)
+    page = show(data)
+    page.get_by_role("button", name="comes back", exact=True).click()
+    best = int(np.lexsort((np.arange(len(numbers)), -data.features.returned))[0])
+    assert chosen(page) == f"feature {data.features.number[best]}"
+    share = f"{100 * data.features.returned[best]:.0f}%"
+    assert f"comes back {share}" in page.locator("[role=option]").first.inner_text()
+    facts = page.locator("#detail .facts").inner_text()
+    assert share in facts
+    assert data.features.returned_note in facts
+    assert show(data_of("images")).get_by_role("button", name="comes back", exact=True).count() == 0
 
 
 def test_topics_at_a_glance_open_below(show):

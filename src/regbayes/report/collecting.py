@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats, Integers
+from regbayes.estimators.stability import FeatureStability
 from regbayes.report import _answers as answers
 from regbayes.report import _examples as shown
 from regbayes.report import _features as latent_features
@@ -62,6 +63,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     predictions: ArrayLike | None = None,
     prediction_note: str | None = None,
     scores: Mapping[str, float] | None = None,
+    stability: FeatureStability | None = None,
     title: str | None = None,
 ) -> ReportData:
     """Gather what a page about a fitted model shows.
@@ -98,6 +100,9 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         A sentence about the predictions.
     scores : mapping of str to float, default=None
         Further scores for the top of the page, from cross-validation for instance.
+    stability : FeatureStability, default=None
+        What `regbayes.feature_stability` found for this estimator: the page says of each feature how often it came back
+        in other fits, and how alike.
     title : str, default=None
         Title of the page.
 
@@ -119,6 +124,8 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     pool = ExamplePool()
     values = np.asarray(latent.model.transform(latent.X), dtype=np.float64)
     features = _features(latent, rows, values, outcomes, pool)
+    if stability is not None:
+        features = replace(features, **latent_features.returns_of(stability, features.number, values.shape[1]))
     asked = (X, task) if own_predictions else None
     judged = _judged(estimator, latent, values, outcomes, asked, pool)
     pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)

@@ -94,6 +94,9 @@ class Features:
 
     noun: str = "feature"  # what a feature is called: "topic" where values are shares of documents
     telling: tuple[tuple[str, ...], ...] = ()  # (F, W): inputs that tell a topic from the others
+    returned: Floats | None = None  # (F,): share of other fits in which it came back; NaN where that was not asked
+    likeness: Floats | None = None  # (F,): median likeness to what it came back as
+    returned_note: str = ""  # what those fits were
 
 
 @persistable(name="regbayes.report.Examples")

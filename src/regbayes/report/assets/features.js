@@ -4,6 +4,7 @@ const FEW_GROUPS = 14;
 const SORTS = [
   { key: 'use', label: 'use', of: (features) => features.use },
   { key: 'separation', label: 'separation', of: (features) => features.separation },
+  { key: 'returned', label: 'comes back', of: (features) => features.returned },
   { key: 'number', label: 'number', of: (features) => features.number.map((value) => -value) },
 ];
 
@@ -30,7 +31,8 @@ class FeatureExplorer {
 
   view() {
     const features = this.features;
-    const sorts = SORTS.filter((sort) => sort.key !== 'separation' || features.separation_name);
+    const lacking = { separation: !features.separation_name, returned: !features.returned };
+    const sorts = SORTS.filter((sort) => !lacking[sort.key]);
     this.sortButtons = sorts.map((sort) =>
       h(
         'button',
@@ -112,6 +114,9 @@ class FeatureExplorer {
           h('span', { class: 'number' }, format(measure[place])),
         ),
         h('div', { class: 'hint' }, this.hint(place)),
+        features.returned &&
+          features.returned[place] !== null &&
+          h('div', { class: 'hint' }, 'comes back ' + percent(features.returned[place])),
         h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width: 100 * share + '%' } })),
       );
       this.options.set(place, node);
@@ -203,6 +208,10 @@ class FeatureExplorer {
     const facts = [['use', text(features.use[place]), features.use_name]];
     if (features.separation_name)
       facts.push(['separation', text(features.separation[place]), features.separation_name]);
+    if (features.returned && features.returned[place] !== null) {
+      facts.push(['comes back', percent(features.returned[place]), features.returned_note]);
+      facts.push(['likeness', text(features.likeness[place]), 'median over those fits; 1 is the same feature']);
+    }
     if (features.separates[place]) facts.push(['says most about', features.separates[place], '']);
     const at = this.order.indexOf(place);
     return h(
