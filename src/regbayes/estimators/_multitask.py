@@ -25,7 +25,7 @@ from regbayes.estimators._bases import (
     n_threads,
     warn_if_truncated,
 )
-from regbayes.estimators._task_bases import TaskModel, TaskProblem
+from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
@@ -121,7 +121,9 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         return latent_attributes(state)
 
     def _find_fault(self, problem: TaskProblem, state: State) -> str:
-        """Return what is wrong with the answers for the training rows, if the base knows when something is."""
+        """Return what is wrong with the labels of the training rows; weights that are solved for do explain numbers."""
+        if not isinstance(self, TaskClassifier):
+            return ""
         seen = problem.observations
         if len(seen) > len(problem.X):
             return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])

@@ -409,7 +409,7 @@ def refit_checked(
         fitted, found = attempt(plan)
     for one in heard:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if found >= bar or any(issubclass(one.category, InterruptedWarning) for one in heard):
+    if not found < bar or any(issubclass(one.category, InterruptedWarning) for one in heard):
         return fitted
     seeded = reseed(plan.estimator)
     again, better = (fitted, found) if seeded is None else attempt(replace(plan, estimator=seeded))

@@ -92,10 +92,6 @@ class TaskModel(IterativeEstimator):
         """Return the scores of standardised rows for some outputs of each, (n, c); -1 - g is what group g shares."""
         return np.take_along_axis(self._scores(X), outputs, axis=1)
 
-    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
-        """Return what is wrong with the scores of the observations, (n,); solved weights explain numbers at least."""
-        return ""
-
     def _check_tasks(self, targets: Targets) -> None:
         """Check that there is something that serves every task."""
         if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
@@ -224,7 +220,10 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return observe_labels(targets, labels, self.class_weight, self.cost, weights)
 
     def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
-        """Wrong signs should weigh no more than those of one sign for each output."""
+        """Return what is wrong with the scores of the observations, (n,).
+
+        Wrong signs should weigh no more than those of one sign for each output.
+        """
         seen, n = problem.counted, problem.n_outputs
         found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
         by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
