@@ -156,7 +156,7 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SETTINGS = {"titanic": {"C": 3.0}}  # of iLSVM, where they are not the defaults
 ROWS = {f"{name}, {mode}": (name, mode) for name in SETS if name != "smoke" for mode in MODES}
-SMOKE = {f"smoke, {mode}": ("smoke", mode) for mode in MODES}
+SMOKE = {f"smoke, {mode}": ("smoke", mode) for mode in ("default", "factors")}
 
 
 @dataclass(frozen=True)
