@@ -158,14 +158,13 @@ def evaluate(
     terms = model.terms(params, stats)
     if problem.head is None or not np.isfinite(sum(terms.values())):
         return Evaluation(params, stats, None, terms), inferred
-    features = inferred[0].features
-    if len(inferred) > 1:
-        features = gather([part.features for part in inferred])
-        first = 0
+    features = [part.features for part in inferred]
+    if len(inferred) > 1 and problem.head.gathers(features[0].shape[1]):
+        features, first = [gather(features)], 0
         for index, part in enumerate(inferred):  # parts of the one array, so that features are not held twice
             last = first + len(part.features)
-            inferred[index], first = replace(part, features=features[first:last]), last
-    head = problem.head.solve(features, warm_start, tolerance)
+            inferred[index], first = replace(part, features=features[0][first:last]), last
+    head = problem.head.solve(features, warm_start, tolerance, problem.executor)
     return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
 
 
@@ -192,7 +191,7 @@ def pull_back(
 
     def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
         rows, part, place = block
-        by_features = None if at.head is None else at.head.gradient(place)
+        by_features = None if at.head is None else at.head.gradient(place, part.features)
         return problem.model.pull_back(rows, at.params, part, by_features)
 
     return problem.executor.map_reduce(of_block, parts)

@@ -181,7 +181,7 @@ class WarmUp:
         part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, seed, callbacks, view)
 
-    def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+    def run(self, start: Params, multipliers: Any, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.

@@ -16,8 +16,9 @@ from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, evaluate, pull_back
 from regbayes.joint.model import Inferred
-from regbayes.margins.head import TaskHead, TaskWeights, Tolerance
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
+from regbayes.margins.tasks import TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
