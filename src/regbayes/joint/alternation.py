@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
-from regbayes.joint.descent import Evaluation, JointProblem, evaluate
+from regbayes.joint.descent import Evaluation, JointProblem
 from regbayes.joint.model import Params, Stats
 from regbayes.margins.head import Tolerance
 
@@ -42,7 +42,7 @@ def start(
     problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
 ) -> Round[Params, Stats]:
     """Begin with the features that are inferred without labels."""
-    at, inferred = evaluate(problem, params, warm_start, tolerance)
+    at, inferred = problem.evaluate(params, warm_start, tolerance)
     return Round(at, [part.features for part in inferred])
 
 

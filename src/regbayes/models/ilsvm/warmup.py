@@ -295,7 +295,7 @@ class WarmUp:
         empty = replace(params, loadings=loadings)
         weight = self.share * settings.generative_weight / params.temperature
         limit = at.objective + weight * float(kl_of_each_loading(empty)[removed].sum())
-        zeroed, _ = descent.evaluate(problem.joint, empty, at.multipliers, search.tolerance)
+        zeroed, _ = problem.joint.evaluate(empty, at.multipliers, search.tolerance)
         kept = np.setdiff1d(np.arange(len(loadings)), removed)
         smaller = select(params, kept, at.stats.counts, at.stats.n_rows, settings.alpha)
         start = descent.start(problem.joint, smaller, zeroed.multipliers)
