@@ -9,7 +9,7 @@ The certificate is free. The multipliers are the slopes of the losses at the sco
 ``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
 that leaves some weights free has no covariance; there the fall of the last step stands in for the gap.
 
-Only the certificate needs all rows. The curvature may come from a sample of them (Byrd, Chin, Neveitt and Nocedal 2011):
+Only the certificate needs all rows. The curvature may come from a sample (Byrd, Chin, Neveitt and Nocedal 2011):
 a step is then a pass with two products, and where it gains too little, the sample doubles.
 
 The squared multi-class hinge is not smooth where several classes tie. It is smoothed inside each row: a share delta of
@@ -96,6 +96,9 @@ class Columns(Protocol):
     def combine(self, coefficients: Floats) -> Floats:
         """Return the sums of rows with coefficients (n, outputs), shape (outputs, d)."""
 
+    def array(self) -> Floats:
+        """Return it as one array, for the curvature."""
+
 
 def _score(features: Reals | Columns, weights: Floats) -> Floats:
     return features @ weights.T if isinstance(features, np.ndarray) else features.scores(weights)
@@ -109,7 +112,7 @@ def _combine(features: Reals | Columns, coefficients: Floats) -> Floats:
 class RowBoxes:
     """Rows that have every output, judged one by one: signs or numbers."""
 
-    features: Reals | Columns  # (n, d); an array where the curvature is asked for
+    features: Reals | Columns  # (n, d)
     form: BoxDual  # conjugate of the losses of *minus* the scores, row by row; every ridge is positive
 
     def multipliers(self, weights: Floats) -> Floats:
@@ -127,12 +130,12 @@ class RowBoxes:
 
     def curvature(self, weights: Floats) -> Floats:
         """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
-        assert isinstance(self.features, np.ndarray)
-        bent = self.form.curvatures(-_score(self.features, weights).ravel()).reshape(-1, len(weights))
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.array()
+        bent = self.form.curvatures(-(features @ weights.T).ravel()).reshape(-1, len(weights))
         found = np.zeros((*weights.shape, weights.shape[1]))
         for output in range(len(weights)):
             among = np.flatnonzero(bent[:, output])
-            scaled = self.features[among] * np.sqrt(bent[among, output])[:, None]
+            scaled = features[among] * np.sqrt(bent[among, output])[:, None]
             found[output] = scaled.T @ scaled
         return found
 
@@ -210,7 +213,7 @@ def _as_slice(index: Array) -> Array | slice:
 class SimplexBlock:
     """Rows that belong to one of several classes each."""
 
-    features: Reals | Columns  # (n, d); an array where the curvature is asked for
+    features: Reals | Columns  # (n, d)
     form: SimplexDual  # every total is infinite, and every ridge positive
     labels: Integers  # (n,)
     smoothing: float = SMOOTHING[0]  # delta
@@ -237,7 +240,7 @@ class SimplexBlock:
 
         A row enters the blocks of the few classes alone that have a multiplier in it, and of the true one.
         """
-        assert isinstance(self.features, np.ndarray)
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.array()
         _, _, active = self._solve_rows(weights)
         own, shared, count = self._slopes(active)
         whole = weights.size <= MAX_DENSE
@@ -248,7 +251,7 @@ class SimplexBlock:
         found = np.zeros(2 * weights.shape if whole else (*weights.shape, weights.shape[1]))
         for c in range(len(weights)):
             among = np.flatnonzero(signed[:, c])
-            x, toward = self.features[among], -shared[among] * signed[among, c]
+            x, toward = features[among], -shared[among] * signed[among, c]
             weight = toward * signed[among, c] + own[among] * np.abs(signed[among, c])
             diagonal = (x * weight[:, None]).T @ x
             if not whole:
@@ -406,6 +409,7 @@ class NewtonSolution:
     weights: Floats  # (outputs, d)
     value: float  # of the primal, without smoothing
     gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
+    pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature: each is a pass over all rows
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
     smoothing: float = 0.0  # delta
@@ -590,7 +594,9 @@ class _Point:
     def solution(self, n_passes: int, status: Status) -> NewtonSolution:
         excess, bias = self.sums.excess, self.sums.bias
         value, gap = self.objective - excess, self.gap + bias
-        return NewtonSolution(self.position, self.weights, value, gap, n_passes, status, excess=excess, bias=bias)
+        return NewtonSolution(
+            self.position, self.weights, value, gap, self.sums.pulled, n_passes, status, excess=excess, bias=bias
+        )
 
 
 def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, max_steps: int) -> NewtonSolution:

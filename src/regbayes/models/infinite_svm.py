@@ -191,7 +191,7 @@ def solve_classifiers(
     """Fit all classifiers at once: one machine on rows repeated once per component, docs/math.md eq. (101)."""
     used = np.flatnonzero(q.max(axis=0) > NEGLIGIBLE)
     features = (q[:, used, None] * blank.see(data.X)[:, None, :]).reshape(len(q), -1)
-    found = head.solve(features, warm_start, tolerance)
+    found = head.solve_gathered(features, warm_start, tolerance)
     weights = np.zeros_like(blank.weights)
     weights[used] = found.head.weights.reshape(weights.shape[1], len(used), -1).transpose(1, 0, 2)
     return Margins(replace(blank, weights=weights), found.multipliers, found.margin, found.gap)

@@ -549,7 +549,7 @@ def _solve_weights(problem: Problem, factors: Factors) -> Factors:
     assert problem.head is not None
     before = None if factors.head is None else factors.head.multipliers
     if problem.response is None or factors.weights is None:
-        found = problem.head.solve(shares_of(problem, factors), before, TOLERANCE)
+        found = problem.head.solve_gathered(shares_of(problem, factors), before, TOLERANCE)
         return replace(factors, head=Head(found.head.weights, found.multipliers, found.gap))
     weights, margins = gaussian.solve_weights(
         moments_of(problem, factors), problem.response, problem.head, factors.weights.variance, before, TOLERANCE

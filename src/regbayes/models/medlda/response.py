@@ -271,7 +271,7 @@ def solve_weights(
         left = targets.values[:, [i]] - (seen.shares @ base.mean)[:, None]
         standard = MarginHead(Numbers(left, targets.C[:, [i]], targets.epsilon), head.squared, fit_intercept=False)
         features = solve_triangular(root, seen.shares.T, lower=True).T
-        found = standard.solve(features, None if warm_start is None else warm_start[:, [i]], tolerance)
+        found = standard.solve_gathered(features, None if warm_start is None else warm_start[:, [i]], tolerance)
         means.append(base.mean + solve_triangular(root.T, found.head.weights[0]))
         covariances.append(cho_solve((root, True), np.eye(len(root))))
         solved.append(found)
