@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,9 @@ from regbayes.estimators import _latent
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.estimators._search import lowest_plausible
 from regbayes.margins.targets import zero_one_cost
+from regbayes.models.ilsvm.model import BinaryFeatures, Rows
+from regbayes.models.ilsvm.warmup import pad
+from regbayes.priors.indian_buffet import stick_expectations
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(4), [5, 25, 15, 25])  # as votes are: few abstain
@@ -178,6 +183,37 @@ def test_fits_of_several_starts_tell_callbacks_of_all():
     model = ILSVMClassifier(4, max_iter=3, n_init=3, random_state=0).set_callbacks(Hear())
     quiet(model.fit, X, LABELS)
     assert seen.count("descent") == 3
+
+
+# --- what starts are compared by
+
+
+def test_the_prior_of_the_objective_is_normalised_over_on_and_off():
+    model = quiet(ILSVMClassifier(4, C=2.0, generative_weight=0.1, max_iter=10, random_state=0).fit, X, LABELS)
+    params = model._state.params
+    expected, T = stick_expectations(params.sticks), params.temperature
+    on = expected.log_use / T - X.shape[1] * params.variances / (2 * params.noise_variance * T)
+    off = expected.log_rest / T
+    per_row = np.log(np.exp(on) + np.exp(off))[np.linalg.norm(params.loadings, axis=1) > 0].sum()
+    assert model.objective_ == pytest.approx(model.trace_.objective[-1] + 0.1 * len(X) * per_row)
+
+
+def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes_off():
+    model = quiet(IBPFactorAnalysis(3, max_iter=10, random_state=0).fit, X)
+    rows, few = Rows.centre(X), model._state.params
+    more = pad(few, 4, model.alpha)
+    joint = BinaryFeatures(model.alpha, 1.0)
+    values = [sum(joint.terms(params, joint.infer(rows, params).stats).values()) for params in (few, more)]
+    assert abs(values[1] - values[0]) > 1e-3
+
+    def normalised(params, value):
+        trace = SimpleNamespace(iterations=np.array([0]), objective=np.array([value]))
+        state = SimpleNamespace(params=params)
+        return _latent.normalised_objective(SimpleNamespace(trace=trace, state=state, kept_iteration=0), len(X))
+
+    # Loadings too small to matter: the feature counts as one that is there.
+    there = replace(more, loadings=np.where(more.loadings.any(axis=1, keepdims=True), more.loadings, 1e-12))
+    assert normalised(there, values[1]) == pytest.approx(normalised(few, values[0]))
 
 
 # --- what is a fault

@@ -360,6 +360,12 @@ OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every f
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
+def kept_objective(result: FitResult[Any]) -> float:
+    """Return the objective of the state that a fit kept."""
+    trace = result.trace
+    return float(trace.objective[np.searchsorted(trace.iterations, result.kept_iteration, side="right") - 1])
+
+
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
     """An estimator whose fit is a run of the engine."""
 
@@ -386,12 +392,24 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
             warnings.warn(message, PoorFitWarning, stacklevel=3)
 
     def _try_starts(
-        self, reporter: FitReporter, starts: Iterator[Any], n_init: int, find_fault: Callable[[Any], str]
+        self,
+        reporter: FitReporter,
+        starts: Iterator[Any],
+        n_init: int,
+        find_fault: Callable[[Any], str],
+        objective_of: Callable[[FitResult[Any]], float] = kept_objective,
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
 
         The best has the lowest objective. Where it has a fault there is one start more, and a fit without one is kept.
         A stop or an interrupt ends the attempts.
+
+        Parameters
+        ----------
+        find_fault : callable
+            From a state to what a user should hear of it; nothing where it is sound.
+        objective_of : callable
+            From a result to what fits are compared by; J where numbers of features are the same in all of them.
         """
         best: FitResult[Any] | None = None
         fault, objective = "", np.inf
@@ -399,7 +417,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
             yield start
             result = reporter.result
             cut = result.status in CUT_SHORT
-            found, value = "" if cut or self.max_iter == 0 else find_fault(result.state), self._judge(result)
+            found, value = "" if cut or self.max_iter == 0 else find_fault(result.state), objective_of(result)
             if best is None or (not cut and (bool(found), value) < (bool(fault), objective)):
                 best, fault, objective = result, found, value
             elif cut:
@@ -411,14 +429,6 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
                 break
         assert best is not None
         reporter.result, reporter.fault, self.objective_ = best, fault, objective
-
-    def _judge(self, result: FitResult[Any]) -> float:
-        """Return the objective that starts are compared by, lower is better: that of the state that was kept.
-
-        A model whose objectives cannot be compared between numbers of features normalises it here.
-        """
-        trace = result.trace
-        return float(trace.objective[np.searchsorted(trace.iterations, result.kept_iteration, side="right") - 1])
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
         """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""

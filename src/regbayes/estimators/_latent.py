@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import make_executor
+from regbayes.engine import FitResult, make_executor
 from regbayes.estimators._bases import (
     LatentModel,
     binary_difference,
     find_fault,
     generator,
     in_use,
+    kept_objective,
     n_threads,
     one_blas_thread,
     warn_if_truncated,
@@ -26,7 +27,7 @@ from regbayes.estimators._bases import (
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
-from regbayes.priors.indian_buffet import stick_weights
+from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
@@ -81,7 +82,13 @@ class BinaryFeatures(LatentModel):
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, shown, self.verbose) as reporter:
-            tried = self._try_starts(reporter, draw(), 1 if goes_on else self.n_init, partial(self._find_fault, data))
+            tried = self._try_starts(
+                reporter,
+                draw(),
+                1 if goes_on else self.n_init,
+                partial(self._find_fault, data),
+                lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
+            )
             for start, early_rows, seed in tried:
                 reporter.result = run(
                     data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
@@ -105,6 +112,18 @@ class BinaryFeatures(LatentModel):
         """Return rows and their features as prediction infers them."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
         return rows, infer_label_free(rows, self._state.params, self.n_jobs)
+
+
+def normalised_objective(result: FitResult[State], weight: float) -> float:
+    """Return J with the tempered prior of each row's features normalised, which can be compared between their numbers.
+
+    ``weight`` is that of the generative part, times the number of rows. What the variance of a feature's loadings costs
+    where it is on counts as part of its prior. Features without loadings are not in J.
+    """
+    params = result.state.params
+    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+    sums = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+    return kept_objective(result) + weight * float(sums[params.loadings.any(axis=1)].sum())
 
 
 @dataclass(frozen=True)

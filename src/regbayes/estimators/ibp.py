@@ -67,7 +67,8 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     mean_ : array of shape (n_features,)
     noise_variance_, prior_variance_ : float
     objective_ : float
-        Objective of the fit, by which starts are compared: lower is better.
+        Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
+        different numbers of features can be compared, which those in ``trace_`` cannot.
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
