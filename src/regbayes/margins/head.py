@@ -113,7 +113,7 @@ class MarginHead:
         """Whether so many features of all rows are wanted in one array."""
         if self.in_blocks is not None:
             return not self.in_blocks
-        n_outputs, n_columns = self.targets.n_outputs, self._n_columns(n_features)
+        n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
         if isinstance(self.form, SimplexDual):
             fits = n_outputs * n_columns <= MAX_CLASS_WEIGHTS
         else:
@@ -237,7 +237,7 @@ class MarginHead:
             As in `solve`.
         """
         scale = float(np.sqrt(self.weight_variance))
-        start = np.zeros((self.targets.n_outputs, self._n_columns(len(view.centre))))
+        start = np.zeros((self.targets.n_outputs, self.n_columns(len(view.centre))))
         if warm_start is not None and warm_start.weights.shape == start.shape:
             start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
@@ -312,12 +312,13 @@ class MarginHead:
 
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many rows with targets the curvature is taken from."""
-        n_columns = self._n_columns(n_features)
+        n_columns = self.n_columns(n_features)
         if isinstance(self.form, SimplexDual):
             return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
         return SAMPLE_PER_WEIGHT * n_columns * 2**level
 
-    def _n_columns(self, n_features: int) -> int:
+    def n_columns(self, n_features: int) -> int:
+        """Return how many columns the head sees beside so many features, these included."""
         return n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
 
     @cached_property
