@@ -56,10 +56,10 @@ class Picture:
         shape, d = self.linear.shape, self.linear.shape[1]
         if self.curvature.ndim == 4:
             n = self.linear.size
-            whole: Floats = np.linalg.solve(self.curvature.reshape(n, n) + np.eye(n), self.linear.reshape(n, 1))
-            return whole.reshape(shape)
-        found: Floats = np.linalg.solve(self.curvature + np.eye(d), self.linear[:, :, None])
-        return found[:, :, 0]
+            whole = np.linalg.solve(self.curvature.reshape(n, n) + np.eye(n), self.linear.reshape(n, 1))
+            return whole.reshape(shape).astype(np.float64, copy=False)
+        found = np.linalg.solve(self.curvature + np.eye(d), self.linear[:, :, None])
+        return found[:, :, 0].astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True)
