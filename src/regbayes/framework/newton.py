@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -69,6 +69,10 @@ class BlockSums:
 class Block(Protocol):
     """Some rows with their targets."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether outputs mix in the second derivative; `product` is asked for where they do, and are many."""
+
     def sums(self, weights: Floats) -> BlockSums:
         """Look at the rows at given weights (outputs, d); the curvature costs far more than the rest."""
 
@@ -78,8 +82,8 @@ class Block(Protocol):
         The blocks alone where outputs do not mix, or where it would be too large as a whole.
         """
 
-    def multipliers(self, weights: Floats) -> Floats:
-        """Return phi, the slopes of the losses at the scores, with the sign of what they push scores to."""
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
 
     def ease(self) -> list[Self]:
         """Return the rows in easier problems, the solution of each a good start for the next, and of the last here."""
@@ -114,6 +118,7 @@ class RowBoxes:
 
     features: Reals | Columns  # (n, d)
     form: BoxDual  # conjugate of the losses of *minus* the scores, row by row; every ridge is positive
+    mixes: ClassVar[bool] = False
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi, shape (n, outputs)."""
@@ -139,6 +144,11 @@ class RowBoxes:
             found[output] = scaled.T @ scaled
         return found
 
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
+        bent = self.form.curvatures(-_score(self.features, weights).ravel()).reshape(-1, len(weights))
+        return _combine(self.features, bent * _score(self.features, direction))
+
     def ease(self) -> list[RowBoxes]:
         """Return the rows with small prices, which rise."""
         return [replace(self, form=form) for form in _ease(self.form)]
@@ -151,6 +161,7 @@ class BoxBlock:
     features: Reals  # (f, d)
     form: BoxDual  # conjugate of the losses of *minus* the scores, cell by cell; every ridge is positive
     cells: tuple[tuple[Array | slice, Array | slice], ...]  # for each output, its rows and its cells
+    mixes: ClassVar[bool] = False
 
     @classmethod
     def of(cls, features: Reals, form: BoxDual, layout: TaskLayout) -> BoxBlock:
@@ -187,6 +198,10 @@ class BoxBlock:
             found[output] = scaled.T @ scaled
         return found
 
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
+        return np.einsum("tij,tj->ti", self.curvature(weights), direction)
+
     def ease(self) -> list[BoxBlock]:
         """Return the rows with small prices, which rise."""
         return [replace(self, form=form) for form in _ease(self.form)]
@@ -217,6 +232,7 @@ class SimplexBlock:
     form: SimplexDual  # every total is infinite, and every ridge positive
     labels: Integers  # (n,)
     smoothing: float = SMOOTHING[0]  # delta
+    mixes: ClassVar[bool] = True
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi of every class, shape (n, classes)."""
@@ -451,7 +467,7 @@ def solve_boxes(
 
 
 def solve_smoothed(
-    blocks: Sequence[SimplexBlock],
+    blocks: Sequence[Block],
     start: Floats,
     *,
     tol: float,
@@ -464,8 +480,7 @@ def solve_smoothed(
     The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`.
     """
     prior = SharedPrior(np.arange(len(start)))
-    found = _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
-    return replace(found, smoothing=blocks[0].smoothing)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
 
 
 def solve_simplexes(
@@ -492,7 +507,7 @@ def solve_simplexes(
         )
         n_passes += found.n_passes
         if best is None or found.gap < best.gap:
-            best = found
+            best = replace(found, smoothing=smoothing)
         if best.gap <= tol * abs(best.value) or n_passes >= max_passes:
             break
     assert best is not None
@@ -556,8 +571,7 @@ class _Problem:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
         blocks = self.blocks if self.sampled is None else self.sampled
         curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), blocks)
-        mixing = [block for block in blocks if isinstance(block, SimplexBlock)]
-        if not mixing:
+        if not blocks[0].mixes:
             return -self.prior.solve(curvature, at.gradient)
         if curvature.ndim == 4:
             n = at.gradient.size
@@ -572,7 +586,7 @@ class _Problem:
         def multiply(flat: Floats) -> Floats:
             self.n_passes += self.sampled is None
             v = flat.reshape(shape)
-            bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
+            bent = self.executor.map_reduce(methodcaller("product", at.weights, v), blocks)
             return (self.prior.precision(v) + bent).ravel()
 
         size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()

@@ -24,6 +24,10 @@ class RowSums:
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def scale(self, factor: float) -> Self:
+        """Return the sums times a number: what rows that stand for others sum up to."""
+        return type(self)(*(factor * getattr(self, f.name) for f in fields(self)))
+
 
 @dataclass(frozen=True)
 class Inferred(Generic[Stats]):

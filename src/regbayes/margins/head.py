@@ -13,7 +13,7 @@ and losses squared, Newton's method takes them in the blocks in which they lie, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -113,8 +113,7 @@ class MarginHead:
         """Whether so many features of all rows are wanted in one array."""
         if self.in_blocks is not None:
             return not self.in_blocks
-        n_columns = n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
-        n_outputs = self.targets.n_outputs
+        n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
         if isinstance(self.form, SimplexDual):
             fits = n_outputs * n_columns <= MAX_CLASS_WEIGHTS
         else:
@@ -193,40 +192,66 @@ class MarginHead:
         executor: Executor,
     ) -> BlockwiseHead:
         """Take Newton steps: rows stay where they are, and weights are all that is kept."""
-        n_rows, n_outputs = [len(block) for block in blocks], self.targets.n_outputs
-        parts = self._parts(tuple(n_rows))
-        centre, scale = np.zeros(blocks[0].shape[1]), float(np.sqrt(self.weight_variance))
-        if self.fit_intercept and self.centred and len(self.targets):
-            share = 1.0 / (len(self.targets) if self.row_weights is None else self.row_weights.sum())
-            centre = share * executor.map_reduce(_sum_features, list(zip(parts, blocks, strict=True)))
-        rows = [
-            self.newton_block(part, block, centre, tolerance.smoothing)
-            for part, block in zip(parts, blocks, strict=True)
-        ]
-        n_columns = blocks[0].shape[1] + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
-        start = np.zeros((n_outputs, n_columns))
-        if isinstance(warm_start, LinearHead):
-            start = warm_start.weights / scale if warm_start.weights.shape == start.shape else start
-        elif warm_start is not None:  # the weights that multipliers imply
+        parts = self.parts(tuple(len(block) for block in blocks))
+        weight, sums = self.sum_features(blocks, executor)
+        view = self.view(weight, sums, tolerance.smoothing)
+        rows = [self.newton_block(part, block, view) for part, block in zip(parts, blocks, strict=True)]
+        if warm_start is not None and not isinstance(warm_start, LinearHead):  # the weights that multipliers imply
             pairs = zip(rows, parts, strict=True)
-            start = np.add.reduce([row.features.combine(warm_start[part.targets]) for row, part in pairs])
+            implied = np.add.reduce([row.features.combine(warm_start[part.targets]) for row, part in pairs])
+            warm_start = LinearHead(np.sqrt(self.weight_variance) * implied, view.centre, self.fit_intercept)
 
         def sample(level: int) -> list[NewtonBlock] | None:
-            drawn = self._sample(level, n_columns)
-            if drawn is None:
+            n_drawn = self.n_sampled(level, len(view.centre))
+            if n_drawn >= len(self.targets):
                 return None
+            drawn = np.sort(self._draw_order[:n_drawn])
             seen = np.concatenate([part.pick(row.features, drawn) for row, part in zip(rows, parts, strict=True)])
-            return [self._sampled_block(seen, drawn, tolerance.smoothing)]
+            return [self.sampled_block(seen, drawn, view, n_drawn / len(self.targets))]
 
+        found = self.solve_newton(rows, sample, view, weight, warm_start, tolerance, executor)
+        return replace(found, parts=parts)
+
+    def solve_newton(
+        self,
+        rows: Sequence[Any],
+        sample: Callable[[int], Sequence[Any] | None],
+        view: HeadView,
+        weight: float,
+        warm_start: LinearHead | None,
+        tolerance: Tolerance,
+        executor: Executor,
+    ) -> BlockwiseHead:
+        """Take Newton steps over rows that may lie anywhere.
+
+        Parameters
+        ----------
+        rows : sequence of `regbayes.framework.newton.Block`
+            All of them, as the view has them.
+        sample : callable
+            Rows that the curvature comes from: `regbayes.framework.newton.Sample`.
+        view : HeadView
+        weight : float
+            What the rows with targets count together.
+        warm_start, tolerance, executor
+            As in `solve`.
+        """
+        scale = float(np.sqrt(self.weight_variance))
+        start = np.zeros((self.targets.n_outputs, self.n_columns(len(view.centre))))
+        if warm_start is not None and warm_start.weights.shape == start.shape:
+            start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
         options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
         if isinstance(self.form, SimplexDual):
             found = solve_smoothed(rows, start, **options)
         else:
-            found = solve_boxes(rows, SharedPrior(np.arange(n_outputs)), start, **options)
+            found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
+        head, common = LinearHead(scale * found.weights, view.centre, self.fit_intercept), None
+        if self.fit_intercept and self.centred and weight > 0:
+            common = found.pulled[:, -1] / scale @ head.feature_weights / weight
         return BlockwiseHead(
-            head=LinearHead(scale * found.weights, centre, self.fit_intercept),
+            head=head,
             kl_weights=penalty,
             margin=found.value + found.excess - penalty,
             gap=found.gap - found.bias,
@@ -234,53 +259,76 @@ class MarginHead:
             status=found.status,
             n_passes=found.n_passes,
             problem=self,
-            parts=parts,
+            view=view,
             weights=found.weights,
-            smoothing=tolerance.smoothing,
-            pushed=found.pulled[:, -1] / scale if self.fit_intercept else np.zeros(n_outputs),
+            common=common,
         )
 
-    def newton_block(self, part: _Part, features: Reals, centre: Floats, smoothing: float) -> Any:
+    def sum_features(self, blocks: Sequence[Reals], executor: Executor | None = None) -> tuple[float, Floats]:
+        """Return what the rows with targets count together, and the sum of their features (K,)."""
+        pairs = list(zip(self.parts(tuple(len(block) for block in blocks)), blocks, strict=True))
+        weight = float(len(self.targets)) if self.row_weights is None else float(self.row_weights.sum())
+        return weight, (executor or Serial()).map_reduce(_sum_features, pairs)
+
+    def view(self, weight: float, sums: Floats, smoothing: float) -> HeadView:
+        """Return how the head sees rows with targets that count so much together, and whose features have such sums."""
+        is_centred = self.fit_intercept and self.centred and weight > 0
+        return HeadView(sums / weight if is_centred else np.zeros(len(sums)), smoothing)
+
+    def newton_block(self, part: HeadPart, features: Reals, view: HeadView) -> Any:
         """Return a block of rows as Newton's method sees it."""
         scale = float(np.sqrt(self.weight_variance))
-        columns = Columns(part.take(features), centre, part.inputs, self.fit_intercept, scale)
+        columns = Columns(part.take(features), view.centre, part.inputs, self.fit_intercept, scale)
         if isinstance(self.targets, Classes):
-            return SimplexBlock(columns, part.form, self.targets.labels[part.targets], smoothing)
+            return SimplexBlock(columns, part.form, self.targets.labels[part.targets], view.smoothing)
         return RowBoxes(columns, part.form)
 
-    def _sampled_block(self, columns: Floats, drawn: Integers, smoothing: float) -> NewtonBlock:
-        """Return some of the rows, each of which stands for as many as were left out."""
-        share = len(drawn) / len(self.targets)
+    def gradient_of(
+        self, part: HeadPart, features: Reals, view: HeadView, weights: Floats, common: Floats | None
+    ) -> Floats:
+        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K).
+
+        Features that are centred are so on their own mean: what a row gains all rows with targets share (``common``).
+        """
+        latent = np.sqrt(self.weight_variance) * weights[:, : len(view.centre)]
+        found = self.newton_block(part, features, view).multipliers(weights) @ -latent
+        if common is not None:
+            found += common if part.row_weights is None else part.row_weights[:, None] * common
+        if part.rows is None:
+            return found
+        spread = np.zeros((part.n_rows, found.shape[1]))
+        spread[part.rows] = found
+        return spread
+
+    def sampled_block(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
+        """Return some of the rows, which are a share of all, as if they were all."""
         if isinstance(self.targets, Classes):
             form: Any = self.form.take(drawn)
-            return SimplexBlock(columns, replace(form, ridge=share * form.ridge), self.targets.labels[drawn], smoothing)
+            labels = self.targets.labels[drawn]
+            return SimplexBlock(columns, replace(form, ridge=share * form.ridge), labels, view.smoothing)
         cells = (drawn[:, None] * self.targets.n_outputs + np.arange(self.targets.n_outputs)).ravel()
         boxes: Any = self.form.take(cells)
         return RowBoxes(columns, replace(boxes, ridge=share * boxes.ridge))
 
-    def _sample(self, level: int, n_columns: int) -> Integers | None:
-        """Return the rows with targets that the curvature comes from, in order; None where it should be all."""
+    def n_sampled(self, level: int, n_features: int) -> int:
+        """Return how many rows with targets the curvature is taken from."""
+        n_columns = self.n_columns(n_features)
         if isinstance(self.form, SimplexDual):
-            n_first = CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns
-        else:
-            n_first = SAMPLE_PER_WEIGHT * n_columns
-        n_drawn = n_first * 2**level
-        return np.sort(self._draw_order[:n_drawn]) if n_drawn < len(self.targets) else None
+            return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
+        return SAMPLE_PER_WEIGHT * n_columns * 2**level
+
+    def n_columns(self, n_features: int) -> int:
+        """Return how many columns the head sees beside so many features, these included."""
+        return n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
 
     @cached_property
     def _draw_order(self) -> Integers:
-        """Rows with targets in an order of which every beginning has its share of each class, shape (n,)."""
-        n, targets = len(self.targets), self.targets
-        shuffled = np.random.default_rng(0).permutation(n)
+        targets = self.targets
         if isinstance(targets, Numbers):
-            return shuffled
-        kinds = targets.labels if isinstance(targets, Classes) else np.argmax(targets.signs, axis=1)
-        by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
-        sizes = np.bincount(kinds)
-        rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
+            return order_sample(None, len(targets))
+        return order_sample(targets.labels if isinstance(targets, Classes) else targets.signs.argmax(1), len(targets))
 
-    def _parts(self, n_rows: tuple[int, ...]) -> list[_Part]:
+    def parts(self, n_rows: tuple[int, ...]) -> list[HeadPart]:
         """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
         if n_rows not in self._kept_parts:
             if self.rows is not None and np.any(np.diff(self.rows) <= 0):
@@ -290,10 +338,10 @@ class MarginHead:
         return self._kept_parts[n_rows]
 
     @cached_property
-    def _kept_parts(self) -> dict[tuple[int, ...], list[_Part]]:
+    def _kept_parts(self) -> dict[tuple[int, ...], list[HeadPart]]:
         return {}
 
-    def _part(self, first: int, end: int) -> _Part:
+    def _part(self, first: int, end: int) -> HeadPart:
         of_rows, targets = None, slice(first, end)
         if self.rows is not None:
             begin, stop = (int(place) for place in np.searchsorted(self.rows, [first, end]))
@@ -303,7 +351,7 @@ class MarginHead:
         else:
             n_outputs = self.targets.n_outputs
             form = self.form.take(slice(targets.start * n_outputs, targets.stop * n_outputs))
-        return _Part(
+        return HeadPart(
             first=first,
             n_rows=end - first,
             rows=of_rows,
@@ -331,7 +379,15 @@ class MarginHead:
 
 
 @dataclass(frozen=True)
-class _Part:
+class HeadView:
+    """How a head sees rows: all but its weights."""
+
+    centre: Floats  # (K,): taken off the features
+    smoothing: float  # of the squared multi-class hinge
+
+
+@dataclass(frozen=True)
+class HeadPart:
     """What belongs to a block of rows."""
 
     first: int  # row of all
@@ -352,7 +408,7 @@ class _Part:
         return columns.array(drawn[first:end] - self.targets.start)
 
 
-def _sum_features(block: tuple[_Part, Reals]) -> Floats:
+def _sum_features(block: tuple[HeadPart, Reals]) -> Floats:
     part, features = block[0], block[0].take(block[1])
     return features.sum(axis=0, dtype=np.float64) if part.row_weights is None else part.row_weights @ features
 
@@ -494,10 +550,10 @@ class BlockwiseHead:
     status: Status
     n_passes: int
     problem: MarginHead
-    parts: Sequence[_Part]
+    view: HeadView
     weights: Floats  # (outputs, d), standard normal a priori
-    smoothing: float
-    pushed: Floats  # (outputs,): the sum of the multipliers, where there is an intercept
+    common: Floats | None  # (K,): what centring takes from the gradient of a row that counts once
+    parts: Sequence[HeadPart] = ()  # of the rows, where they are in this process
 
     @property
     def warm_start(self) -> LinearHead:
@@ -517,23 +573,9 @@ class BlockwiseHead:
     multipliers = None  # of rows: none are kept
 
     def gradient(self, rows: slice, features: Reals) -> Floats:
-        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K).
-
-        Features that are centred are so on their own mean: what a row gains all rows with targets share.
-        """
+        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         part = next(part for part in self.parts if slice(part.first, part.first + part.n_rows) == rows)
-        block = self.problem.newton_block(part, features, self.head.centre, self.smoothing)
-        weights = self.head.feature_weights
-        found = block.multipliers(self.weights) @ -weights
-        if self.head.fit_intercept and self.problem.centred:
-            row_weights = self.problem.row_weights
-            common = self.pushed @ weights / (len(self.problem.targets) if row_weights is None else row_weights.sum())
-            found += common if part.row_weights is None else part.row_weights[:, None] * common
-        if part.rows is None:
-            return found
-        spread = np.zeros((part.n_rows, found.shape[1]))
-        spread[part.rows] = found
-        return spread
+        return self.problem.gradient_of(part, features, self.view, self.weights, self.common)
 
 
 SolvedHead = FittedHead | BlockwiseHead
@@ -584,3 +626,14 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
     omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega
+
+
+def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
+    """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    if kinds is None:
+        return shuffled
+    by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
+    sizes = np.unique(kinds, return_counts=True)[1]
+    rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
