@@ -10,9 +10,8 @@ from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
 from regbayes.estimators.medlda import MedLDAClassifier
 from regbayes.estimators.medlda_cv import MedLDAClassifierCV, MedLDARegressorCV
 from regbayes.estimators.medlda_regressor import MedLDARegressor
-from regbayes.estimators.multitask import MultiTaskILSVMClassifier
+from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
-from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
 from regbayes.estimators.path_search import PathSearchCV
 from regbayes.estimators.stability import FeatureStability, feature_stability
 from regbayes.estimators.thresholds import MultiLabelThresholdCV
