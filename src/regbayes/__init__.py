@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
-        RegularizedPosterior,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
 __version__ = "0.1.0"
@@ -70,10 +70,10 @@ _HOMES = {
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
-        "RegularizedPosterior",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
