@@ -11,7 +11,7 @@ from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E
-from regbayes.framework.diagnostics import reliable_threshold
+from regbayes.framework.draws import is_labelled
 from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
 from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
 from regbayes.framework.features import Features
@@ -21,6 +21,10 @@ from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.result import RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
+ABOUT_DRAWS = (
+    ". This is said of the draws: reweighting cannot go where none of them lies, though the posterior itself may reach "
+    "it. More draws may, or draws from nearer to it"
+)
 
 
 class InfeasibleError(ValueError):
@@ -40,7 +44,7 @@ class UnreliableWeightsWarning(UserWarning):
 
 
 def regularize(
-    posterior: Posterior,
+    posterior: Posterior | Any,
     features: Any,
     regularizer: Regularizer | None = None,
     *,
@@ -55,8 +59,8 @@ def regularize(
 
     Parameters
     ----------
-    posterior : Finite, Gaussian or Samples
-        The posterior p.
+    posterior : Finite, Gaussian, Samples, or ArviZ or xarray object
+        The posterior p; draws in ArviZ's InferenceData, an xarray DataTree or Dataset are taken as ``Samples(draws)``.
     features : constraint, list of constraints, or features psi
         What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
         regularizer is given.
@@ -80,14 +84,21 @@ def regularize(
     NotConvergedWarning
         When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
     UnreliableWeightsWarning
-        When the Pareto k-hat of tilted draws says that they cannot carry the tilt.
+        When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
+        tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
     """
+    if is_labelled(posterior):
+        posterior = Samples(posterior)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
         )
     if not isinstance(posterior, Posterior):
-        raise TypeError(f"posterior must be a Finite, Gaussian or Samples, got {type(posterior).__name__}")
+        raise TypeError(
+            "posterior must be a Finite, Gaussian or Samples, or an ArviZ or xarray object of draws, got "
+            f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
+            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True)"
+        )
     evaluated, g, labels = _gather(posterior, features, regularizer)
     partition = posterior.bind(evaluated)
     stack = Stack.of(g, len(labels))
@@ -99,7 +110,8 @@ def regularize(
     status = _status(face, solution, unreachable is not None or least_violation is not None)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(labels, stack, unreachable, least_violation), result)
+        message = _infeasible_message(labels, stack, unreachable, least_violation)
+        raise InfeasibleError(message + (ABOUT_DRAWS if isinstance(posterior, Samples) else ""), result)
     _warn_of_doubts(result)
     return result
 
@@ -145,7 +157,7 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
     """How the constraint on each expectation reads, under the variable's own name where there is one."""
     if len(names) == 1:
         return [constraint.label()]
-    own = names if isinstance(constraint.features, str) else [f"{constraint.name}[{i}]" for i in range(len(names))]
+    own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
     return [constraint.label(name, i) for i, name in enumerate(own)]
 
 
@@ -207,6 +219,7 @@ def _result(
         status=status,
         n_iter=solution.n_iter,
         warm_start=solution.stacked,
+        features=evaluated,
     )
 
 
@@ -246,14 +259,5 @@ def _warn_of_doubts(result: RegularizedPosterior) -> None:
             NotConvergedWarning,
             stacklevel=3,
         )
-    if not isinstance(result.posterior, Samples):
-        return
-    k_hat, limit = result.pareto_k, max(reliable_threshold(result.posterior.n_atoms), 0.0)
-    if k_hat > limit:
-        warnings.warn(
-            f"the draws cannot carry this tilt: Pareto k-hat {k_hat:.2f} is above {limit:.2f} (effective draws "
-            f"{result.effective_sample_size:.0f} of {result.posterior.n_atoms}). Expectations may be far off. Draw "
-            "more, or rerun the sampler with <multipliers, psi> added to the log-density and regularize those draws.",
-            UnreliableWeightsWarning,
-            stacklevel=3,
-        )
+    if result.doubts:
+        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)

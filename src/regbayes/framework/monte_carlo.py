@@ -1,0 +1,104 @@
+"""Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (12)-(14).
+
+Other draws of the same posterior would have given other expectations, other multipliers and so another answer. To
+first order each estimate moves by the mean of its *influence*, one number per draw; the standard error is that of this
+mean, along the chains in which the draws came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regbayes._types import Floats
+from regbayes.framework.composite import Stack, block_scale
+from regbayes.framework.diagnostics import monte_carlo_error
+from regbayes.framework.log_partition import weighted_covariance
+from regbayes.framework.posteriors import Samples
+from regbayes.framework.regularizers import Regularizer
+
+
+@dataclass(frozen=True)
+class Influences:
+    """What each draw contributes to the errors of the estimates; means over the draws are zero."""
+
+    samples: Samples  # the tilted draws
+    centred: Floats  # (n, m): features less their expectations under the tilt
+    own: Floats  # (n, m): n q_i times that, the influence on E_q[psi] at fixed multipliers
+    response: Floats  # (m, m): K with d phi = -K d E[psi]
+    covariance: Floats  # (m, m): of the features under the tilt
+    phi: Floats  # (m,): finite multipliers, on the face where there is one
+
+    def error(self, influence: Floats) -> Floats:
+        """Standard errors of the means of influences, one per column, shape (k,)."""
+        return np.array([monte_carlo_error(self.samples.by_chain(column)) for column in influence.T])
+
+    def of_multipliers(self) -> Floats:
+        """Return the influence on the multipliers, shape (n, m)."""
+        return -self.own @ self.response.T
+
+    def of_expectations(self) -> Floats:
+        """Return the influence on the constrained expectations, which the multipliers react to, shape (n, m)."""
+        return self.own + self.of_multipliers() @ self.covariance
+
+    def of_features(self, values: Floats) -> Floats:
+        """Return the influence on expectations of any features, shape (n, k)."""
+        weights = self.samples.weights
+        away = values - weights @ values
+        return self.samples.n_atoms * weights[:, None] * away + self.of_multipliers() @ (
+            self.centred.T @ (weights[:, None] * away)
+        )
+
+    def of_kl(self, base: Samples) -> Floats:
+        """Return the influence on ``KL(q || p)``, shape (n, 1)."""
+        log_partition = self.samples.n_atoms * (self.samples.weights - base.weights)
+        return (self.of_expectations() @ self.phi - log_partition)[:, None]
+
+
+def find_influences(samples: Samples, values: Floats, regularizer: Regularizer, stacked: Floats) -> Influences:
+    """Linearise the solution in the draws.
+
+    Parameters
+    ----------
+    samples : Samples
+        The tilted draws.
+    values : array of shape (n, m)
+        The constrained features.
+    regularizer : Regularizer
+    stacked : array of shape (M,)
+        The dual solution, one entry per elementary regularizer's coordinate.
+    """
+    weights = samples.weights
+    expectation = weights @ values
+    centred = values - expectation
+    covariance = weighted_covariance(values, weights, expectation)
+    stack = Stack.of(regularizer, values.shape[1])
+    response = _respond(stack, stacked, expectation, covariance)
+    own = samples.n_atoms * weights[:, None] * centred
+    return Influences(samples, centred, own, response, covariance, -stack.add_up(stacked))
+
+
+def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
+    """How the multipliers answer a change of the expectations: ``d phi = -K d``, docs/math.md eq. (13).
+
+    The dual solution is a fixed point of the proximal gradient map, so it moves as the map's generalized Jacobian says:
+    a constraint that is not active does not answer, one that is answers by the inverse covariance, and a soft one by
+    less.
+    """
+    hessian = covariance[np.ix_(stack.index, stack.index)]
+    step = block_scale(stack.pieces, np.diag(hessian).copy()) ** 2
+    forward = u + step * expectation[stack.index]
+    jacobian = np.eye(len(u))
+    for piece in stack.pieces:
+        s = slice(piece.start, piece.stop)
+        blocks = piece.regularizer.prox_jacobian(forward[s] / step[s], 1 / step[s])
+        places = np.arange(piece.start, piece.stop).reshape(-1, piece.block_size)
+        jacobian[places[:, :, None], places[:, None, :]] -= blocks
+    system = np.eye(len(u)) - jacobian + jacobian @ (step[:, None] * hessian)
+    root = np.sqrt(step)  # in units where the covariance is about one
+    scaled = system * root / root[:, None]
+    moved = root[:, None] * (np.linalg.pinv(scaled, rcond=1e-10) @ (jacobian * root / root[:, None])) * root
+    response = np.zeros_like(covariance)
+    np.add.at(response, np.ix_(stack.index, stack.index), moved)
+    return response
