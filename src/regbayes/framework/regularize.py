@@ -22,8 +22,8 @@ from regbayes.framework.result import RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
 ABOUT_DRAWS = (
-    ". This is said of the draws: reweighting cannot go where none of them lies, though the posterior itself may reach "
-    "it. More draws may, or draws from nearer to it"
+    " (this is said of these draws, not of the posterior: reweighting cannot go where no draw is; draw more, or from "
+    "nearer to the target)"
 )
 
 

@@ -259,7 +259,7 @@ def _doubts(samples: Samples, base: Posterior) -> list[str]:
     doubts: list[str] = []
     n, k_hat, effective = samples.n_atoms, samples.pareto_k, samples.effective_sample_size
     limit = max(reliable_threshold(n), 0.0)
-    few = effective < min(FEW_DRAWS, n / 2)
+    few = effective < min(FEW_DRAWS, n / 4)
     if k_hat > limit:
         reason = "too few draws have a large weight to know its tail"
         if math.isfinite(k_hat):
