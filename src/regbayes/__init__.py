@@ -32,8 +32,9 @@ if TYPE_CHECKING:
         PathSearchCV,
         TruncationWarning,
     )
-    from regbayes.framework.constraints import E
+    from regbayes.framework.constraints import Corr, E, Var
     from regbayes.framework.empirical_bayes import empirical_bayes
+    from regbayes.framework.moments import RegularizedMoments, regularize_moments
     from regbayes.framework.posteriors import Finite, Gaussian, Samples
     from regbayes.framework.regularize import (
         InfeasibleError,
@@ -64,8 +65,9 @@ _HOMES = {
         "PathSearchCV",
         "TruncationWarning",
     ),
-    "regbayes.framework.constraints": ("E",),
+    "regbayes.framework.constraints": ("Corr", "E", "Var"),
     "regbayes.framework.empirical_bayes": ("empirical_bayes",),
+    "regbayes.framework.moments": ("RegularizedMoments", "regularize_moments"),
     "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
     "regbayes.framework.regularize": (
         "InfeasibleError",
@@ -106,6 +108,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Corr",
     "E",
     "Finite",
     "Gaussian",
@@ -125,10 +128,12 @@ __all__ = [
     "MultiTaskILSVMRegressorCV",
     "NotConvergedWarning",
     "PathSearchCV",
+    "RegularizedMoments",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",
     "UnreliableWeightsWarning",
+    "Var",
     "__version__",
     "baselines",
     "datasets",
@@ -137,6 +142,7 @@ __all__ = [
     "metrics",
     "plots",
     "regularize",
+    "regularize_moments",
     "regularizers",
     "report",
     "search",

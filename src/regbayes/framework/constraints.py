@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -277,6 +278,77 @@ class Conditional:
 
     def __repr__(self) -> str:
         return f"E({self.name} | {self.event_name})"
+
+
+@dataclass(frozen=True, eq=False)
+class MomentConstraint:
+    """What must hold of a variance or a correlation, which are not linear in the posterior."""
+
+    features: tuple[Any, ...]  # one for a variance, two for a correlation
+    sign: str  # <=, >= or ==
+    value: float
+    name: str
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(CHAINED.replace("E(psi)", "Var(psi)").replace("Var(psi).between(a, b), or ", ""))
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.sign} {self.value:g}"
+
+
+class _Moment:
+    """A statistic that is compared with a number."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    features: tuple[Any, ...]
+    name: str
+    lowest: float
+    highest: float
+
+    def __le__(self, bound: float) -> MomentConstraint:
+        return self._compared("<=", bound)
+
+    def __ge__(self, bound: float) -> MomentConstraint:
+        return self._compared(">=", bound)
+
+    def __eq__(self, target: float) -> MomentConstraint:  # type: ignore[override]
+        return self._compared("==", target)
+
+    def _compared(self, sign: str, value: float) -> MomentConstraint:
+        number = np.asarray(_number(value), dtype=np.float64)
+        if number.size != 1 or not self.lowest < float(number) < self.highest:
+            between = f"between {self.lowest:g} and {self.highest:g}"
+            raise ValueError(f"{self.name} is compared with one number {between}, got {value!r}")
+        return MomentConstraint(self.features, sign, float(number), self.name)
+
+    def __lt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Var(_Moment):
+    """The variance of a feature, for `regularize_moments`: ``Var("mu") <= 4``."""
+
+    lowest, highest = 0.0, math.inf
+
+    def __init__(self, features: Any, name: str | None = None) -> None:
+        self.features = (features,)
+        self.name = f"Var({name or _guess_name(features)})"
+
+
+class Corr(_Moment):
+    """The correlation of two features, for `regularize_moments`: ``Corr("mu", "tau") == 0``."""
+
+    lowest, highest = -1.0, 1.0
+
+    def __init__(self, first: Any, second: Any, name: str | None = None) -> None:
+        self.features = (first, second)
+        self.name = f"Corr({name or f'{_guess_name(first)}, {_guess_name(second)}'})"
 
 
 def _number(value: ArrayLike) -> ArrayLike:

@@ -10,7 +10,7 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Stack
-from regbayes.framework.constraints import Constraint, E
+from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
 from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
 from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
@@ -143,6 +143,8 @@ def _gather(
 def _as_constraints(given: Any) -> list[Constraint]:
     if isinstance(given, Constraint):
         return [given]
+    if any(isinstance(c, MomentConstraint) for c in (given if isinstance(given, list | tuple) else [given])):
+        raise TypeError("variances and correlations are not linear in the posterior: call regularize_moments")
     if isinstance(given, E) or not isinstance(given, list | tuple):
         raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
     if not given:
