@@ -162,7 +162,12 @@ class RegularizedPosterior(Saveable):
         A heavy tail is found by extrapolating from the largest draws. That it is not found proves nothing: draws do not
         show what lies beyond them.
         """
-        return () if not isinstance(self.posterior, Samples) else tuple(_doubts(self.posterior, self.base))
+        if not isinstance(self.posterior, Samples):
+            return ()
+        effective = self.posterior.effective_sample_size
+        if effective < self.posterior.n_atoms / 2:  # otherwise the weights are mild, and each feature is not asked for
+            effective = self.effective_sample_size
+        return tuple(_doubts(self.posterior, self.base, effective))
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return the regularized posterior as an ArviZ object (`Samples` only); ``rng`` is a generator or a seed."""
@@ -255,9 +260,9 @@ def _k_hat_in_words(k_hat: float) -> str:
     return "k-hat unknown (too few large weights)" if k_hat == math.inf else f"k-hat {k_hat:.2f}"
 
 
-def _doubts(samples: Samples, base: Posterior) -> list[str]:
+def _doubts(samples: Samples, base: Posterior, effective: float) -> list[str]:
     doubts: list[str] = []
-    n, k_hat, effective = samples.n_atoms, samples.pareto_k, samples.effective_sample_size
+    n, k_hat = samples.n_atoms, samples.pareto_k
     limit = max(reliable_threshold(n), 0.0)
     few = effective < min(FEW_DRAWS, n / 4)
     if k_hat > limit:
