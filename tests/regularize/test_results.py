@@ -71,6 +71,27 @@ def test_the_summary_of_draws_says_what_they_are_worth():
     assert result.effective_sample_size <= result.posterior.effective_sample_size == pytest.approx(kish * efficiency)
 
 
+def test_a_single_expectation_is_a_number():
+    value = RESULT.expectation(E(lambda x: x[:, 0]))
+    assert float(value) == value[0] == pytest.approx(0.3)
+    assert f"{value:.2f}" == "0.30"
+    assert float(POSTERIOR.expectation(lambda x: x[:, 0])) == pytest.approx(POSTERIOR.probabilities @ MODELS[:, 0])
+    assert float(Gaussian([2.0], [1.0]).expectation([[1.0]])) == 2.0
+    with pytest.raises(TypeError, match="these are 2 expectations; take one by its index"):
+        float(RESULT.expectation(lambda x: x))
+
+
+def test_a_notebook_shows_a_table():
+    shown = RESULT._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "E(cost) &lt;= 5" in shown
+    assert "±" not in shown
+    with pytest.warns(regbayes.UnreliableWeightsWarning):
+        doubtful = regularize(Samples(np.random.default_rng(0).normal(size=500)), E(lambda x: x) == 2.4)
+    assert "<b>Doubt:</b> the draws cannot carry this tilt" in doubtful._repr_html_()
+    assert "±" in doubtful._repr_html_()
+
+
 def test_slack_says_how_far_inside_each_constraint_is():
     result = regularize(
         POSTERIOR, [E(lambda x: x[:, 0]) >= -1.0, E(lambda x: x[:, 1]) <= 0.0, E(lambda x: x).within(2.0, of=0.0)]

@@ -360,8 +360,8 @@ def _number(value: ArrayLike) -> ArrayLike:
 def _guess_name(features: Any) -> str:
     if isinstance(features, str):
         return features
-    name = getattr(features, "__name__", None) or getattr(features, "name", None)  # a function's, or a DataArray's
-    return name if isinstance(name, str) and name != "<lambda>" else "psi"
+    name = getattr(features, "__name__", "psi")
+    return "psi" if name == "<lambda>" else str(name)
 
 
 def _shown(value: Any) -> str:

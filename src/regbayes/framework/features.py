@@ -216,7 +216,7 @@ def _flattened(draws: Draws, array: Any, argument: str, base: str) -> tuple[Arra
     values = numeric_array(array.values, argument).reshape(n, -1)
     if n != draws.size or values.shape[1] == 0:
         raise ValueError(f"{argument} has the sizes {dict(array.sizes)}; there are {draws.size} draws.")
-    base = str(array.name) if base.startswith("psi") and isinstance(array.name, str) else base
+    # not the array's own name: xarray keeps theta's for theta**2 and theta.mean("school")
     axes = [array.coords[dim].values.tolist() if dim in array.coords else range(array.sizes[dim]) for dim in rest]
     labels = [f"{base}[{', '.join(map(str, label))}]" for label in itertools.product(*axes)]
     return values, labels if rest else [base]

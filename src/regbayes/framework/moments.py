@@ -186,10 +186,9 @@ class _Moment:
             if len(column.names) != 1:
                 raise ValueError(f"{constraint!r} is about one feature, got {len(column.names)}: name one of them")
         values = np.concatenate([column.values for column in columns], axis=1)
-        moment = cls(constraint, values)
-        if np.any(moment.statistics(posterior).spread == 0):
+        if np.any(np.ptp(values[posterior.weights > 0], axis=0) == 0):  # type: ignore[attr-defined]
             raise ValueError(f"{constraint!r}: the feature does not vary")
-        return moment
+        return cls(constraint, values)
 
     @property
     def unit(self) -> float:
