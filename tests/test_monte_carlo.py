@@ -124,7 +124,7 @@ def test_influences_are_what_a_little_more_weight_on_a_draw_does(regularizer: An
     """The definition, by central differences: solve again with a draw's weight changed."""
     base = Samples(DRAWS)
     result = regularize(base, PSI, regularizer, tol=1e-12)
-    influences = find_influences(result.posterior, PSI, regularizer, result.warm_start)
+    influences = find_influences(result.posterior, base, PSI, regularizer, result.warm_start)
     step, n = 1e-5, len(DRAWS)
 
     def solved(draw: int, sign: int) -> np.ndarray:
@@ -135,10 +135,10 @@ def test_influences_are_what_a_little_more_weight_on_a_draw_does(regularizer: An
 
     for draw in range(0, n, 9):
         found = [
-            influences.of_multipliers()[draw],
-            influences.of_expectations()[draw],
-            influences.of_features(OTHER)[draw],
-            influences.of_kl(base)[draw],
+            influences.of_multipliers()[0, draw],
+            influences.of_expectations()[0, draw],
+            influences.of_features(OTHER)[0, draw],
+            influences.of_kl()[0, draw],
         ]
         expected = (solved(draw, 1) - solved(draw, -1)) / (2 * step)
         np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5 * (1 + np.abs(expected).max()))
@@ -223,9 +223,9 @@ def test_a_boundary_has_errors_of_what_is_finite() -> None:
     assert result.status == "boundary"
     assert np.isnan(result.multipliers_mcse[0])
     half = x[x > 0]
-    assert result.mcse("x")[0] == pytest.approx(half.std() / math.sqrt(half.size), rel=0.1)
+    assert result.mcse("x")[0] == pytest.approx(half.std() / math.sqrt(half.size), rel=0.25)
     # the divergence is -log of a share of about one half, whose relative error is 1 / sqrt(n)
-    assert result.kl_mcse == pytest.approx(1 / math.sqrt(4000), rel=0.1)
+    assert result.kl_mcse == pytest.approx(1 / math.sqrt(4000), rel=0.25)
     assert "no tail of large weights" in result.summary()
 
 
@@ -318,3 +318,14 @@ def test_quantiles_of_exact_posteriors() -> None:
     np.testing.assert_allclose(gaussian.interval(np.eye(2), 0.95), [[1 - 1.96, 1 + 1.96], [-3.92, 3.92]], atol=1e-3)
     np.testing.assert_allclose(gaussian.quantile(np.eye(2), 0.5), [1.0, 0.0])
     np.testing.assert_allclose(gaussian.sd(np.eye(2)), [1.0, 2.0])
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-10, 1e10, 1e150])
+def test_features_of_any_size_have_effective_draws_and_a_table(scale: float) -> None:
+    draws = np.random.default_rng(0).normal(size=1000)
+    plain = regularize(Samples(draws), E(lambda x: x) <= 10.0)
+    result = regularize(Samples(draws), E(lambda x: scale * x) <= 10.0 * scale)
+    assert result.effective_sample_size == pytest.approx(plain.effective_sample_size)
+    np.testing.assert_allclose(result.before_mcse, scale * plain.before_mcse)
+    np.testing.assert_allclose(result.sd(lambda x: scale * x), scale * plain.sd(lambda x: x))
+    assert "effective draws" in str(result)

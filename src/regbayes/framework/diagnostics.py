@@ -55,10 +55,9 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     if values.shape[1] < MIN_DRAWS or np.ptp(values) <= 1e-15 * largest:
         return 1.0
     values = values / largest  # so that squares neither overflow nor vanish
-    batch = -(-values.shape[1] // MAX_LENGTH)
-    if batch > 1:
-        means = values[:, : values.shape[1] // batch * batch].reshape(len(values), -1, batch).mean(axis=2)
-        return autocorrelation_time(means) * batch * float(means.var() / values.var())
+    if values.shape[1] > MAX_LENGTH:
+        means = average_batches(values)
+        return autocorrelation_time(means) * float(means.var() / values.var()) * (values.shape[1] // means.shape[1])
     half = values.shape[1] // 2
     halves = np.concatenate([values[:, :half], values[:, -half:]])
     means = halves.mean(axis=1, keepdims=True)
@@ -70,6 +69,15 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     correlation = 1 - (within - covariance) / total
     correlation[0] = 1.0
     return _summed_correlations(correlation, halves.size) * values.size / halves.size
+
+
+def average_batches(series: Floats) -> Floats:
+    """Average long chains, (n_chains, n_draws, ...), in batches: what is left has the same mean with the same error."""
+    batch = -(-series.shape[1] // MAX_LENGTH)
+    if batch == 1:
+        return series
+    kept = series[:, : series.shape[1] // batch * batch]
+    return kept.reshape(len(series), -1, batch, *series.shape[2:]).mean(axis=2)
 
 
 def _summed_correlations(correlation: Floats, n_draws: int) -> float:
@@ -85,8 +93,8 @@ def _summed_correlations(correlation: Floats, n_draws: int) -> float:
 
 def monte_carlo_error(chains: ArrayLike) -> float:
     """Monte Carlo standard error of the mean of chains, shape (n_chains, n_draws): ArviZ's ``mcse(method="mean")``."""
-    values = np.asarray(chains, dtype=np.float64)
-    if values.size < 2:
+    values = average_batches(np.asarray(chains, dtype=np.float64))
+    if values.size < 2 or not np.all(np.isfinite(values)):
         return math.nan
     return float(values.std(ddof=1)) * math.sqrt(autocorrelation_time(values) / values.size)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.framework.composite import Stack, block_scale
-from regbayes.framework.diagnostics import monte_carlo_error
+from regbayes.framework.diagnostics import average_batches, monte_carlo_error
 from regbayes.framework.log_partition import weighted_covariance
 from regbayes.framework.posteriors import Samples
 from regbayes.framework.regularizers import Regularizer
@@ -21,48 +21,56 @@ from regbayes.framework.regularizers import Regularizer
 
 @dataclass(frozen=True)
 class Influences:
-    """What each draw contributes to the errors of the estimates; means over the draws are zero."""
+    """What each draw contributes to the errors of the estimates, averaged in batches where chains are long."""
 
     samples: Samples  # the tilted draws
-    centred: Floats  # (n, m): features less their expectations under the tilt
-    own: Floats  # (n, m): n q_i times that, the influence on E_q[psi] at fixed multipliers
+    base: Samples  # as they were
+    values: Floats  # (n, m): the constrained features
+    own: Floats  # (n_chains, n_batches, m): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
     response: Floats  # (m, m): K with d phi = -K d E[psi]
     covariance: Floats  # (m, m): of the features under the tilt
     phi: Floats  # (m,): finite multipliers, on the face where there is one
 
-    def error(self, influence: Floats) -> Floats:
-        """Standard errors of the means of influences, one per column, shape (k,)."""
-        return np.array([monte_carlo_error(self.samples.by_chain(column)) for column in influence.T])
-
+    @np.errstate(over="ignore", invalid="ignore")
     def of_multipliers(self) -> Floats:
-        """Return the influence on the multipliers, shape (n, m)."""
+        """Return the influence on the multipliers, shape (n_chains, n_batches, m)."""
         return -self.own @ self.response.T
 
+    @np.errstate(over="ignore", invalid="ignore")
     def of_expectations(self) -> Floats:
-        """Return the influence on the constrained expectations, which the multipliers react to, shape (n, m)."""
+        """Return the influence on the constrained expectations, which the multipliers react to."""
         return self.own + self.of_multipliers() @ self.covariance
 
+    @np.errstate(over="ignore", invalid="ignore")
     def of_features(self, values: Floats) -> Floats:
-        """Return the influence on expectations of any features, shape (n, k)."""
-        weights = self.samples.weights
-        away = values - weights @ values
-        return self.samples.n_atoms * weights[:, None] * away + self.of_multipliers() @ (
-            self.centred.T @ (weights[:, None] * away)
-        )
+        """Return the influence on expectations of any features (n, k), shape (n_chains, n_batches, k)."""
+        weighted = self.samples.weights[:, None] * (values - self.samples.weights @ values)
+        covariance = self.values.T @ weighted  # with the constrained ones, (m, k): the mean of `weighted` is zero
+        at_fixed = average_batches(self.samples.by_chain(self.samples.n_atoms * weighted))
+        return at_fixed + self.of_multipliers() @ covariance
 
-    def of_kl(self, base: Samples) -> Floats:
-        """Return the influence on ``KL(q || p)``, shape (n, 1)."""
-        log_partition = self.samples.n_atoms * (self.samples.weights - base.weights)
-        return (self.of_expectations() @ self.phi - log_partition)[:, None]
+    @np.errstate(over="ignore", invalid="ignore")
+    def of_kl(self) -> Floats:
+        """Return the influence on ``KL(q || p)``, shape (n_chains, n_batches, 1)."""
+        log_partition = self.samples.n_atoms * (self.samples.weights - self.base.weights)
+        moved = self.of_expectations() @ self.phi - average_batches(self.samples.by_chain(log_partition))
+        return moved[..., None]
 
 
-def find_influences(samples: Samples, values: Floats, regularizer: Regularizer, stacked: Floats) -> Influences:
+def find_errors(influence: Floats) -> Floats:
+    """Return the standard errors of means of influences, shape (k,)."""
+    return np.array([monte_carlo_error(influence[..., j]) for j in range(influence.shape[-1])])
+
+
+def find_influences(
+    samples: Samples, base: Samples, values: Floats, regularizer: Regularizer, stacked: Floats
+) -> Influences:
     """Linearise the solution in the draws.
 
     Parameters
     ----------
-    samples : Samples
-        The tilted draws.
+    samples, base : Samples
+        The tilted draws, and as they were.
     values : array of shape (n, m)
         The constrained features.
     regularizer : Regularizer
@@ -70,13 +78,14 @@ def find_influences(samples: Samples, values: Floats, regularizer: Regularizer, 
         The dual solution, one entry per elementary regularizer's coordinate.
     """
     weights = samples.weights
-    expectation = weights @ values
-    centred = values - expectation
-    covariance = weighted_covariance(values, weights, expectation)
     stack = Stack.of(regularizer, values.shape[1])
-    response = _respond(stack, stacked, expectation, covariance)
-    own = samples.n_atoms * weights[:, None] * centred
-    return Influences(samples, centred, own, response, covariance, -stack.add_up(stacked))
+    with np.errstate(over="ignore", invalid="ignore"):  # features whose squares are out of range have no errors
+        expectation = weights @ values
+        covariance = weighted_covariance(values, weights, expectation)
+        response = _respond(stack, stacked, expectation, covariance)
+        own = samples.n_atoms * weights[:, None] * (values - expectation)
+    phi = -stack.add_up(stacked)
+    return Influences(samples, base, values, average_batches(samples.by_chain(own)), response, covariance, phi)
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
@@ -98,6 +107,8 @@ def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -
     system = np.eye(len(u)) - jacobian + jacobian @ (step[:, None] * hessian)
     root = np.sqrt(step)  # in units where the covariance is about one
     scaled = system * root / root[:, None]
+    if not np.all(np.isfinite(scaled)):
+        return np.full_like(covariance, np.nan)
     moved = root[:, None] * (np.linalg.pinv(scaled, rcond=1e-10) @ (jacobian * root / root[:, None])) * root
     response = np.zeros_like(covariance)
     np.add.at(response, np.ix_(stack.index, stack.index), moved)

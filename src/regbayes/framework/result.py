@@ -17,7 +17,7 @@ from regbayes.engine import Status
 from regbayes.framework.constraints import Conditional, E
 from regbayes.framework.diagnostics import reliable_threshold, score_tail
 from regbayes.framework.features import Features
-from regbayes.framework.monte_carlo import Influences, find_influences
+from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
 
@@ -96,7 +96,7 @@ class RegularizedPosterior(Saveable):
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
             return np.zeros(len(values.names))
-        return self._influences.error(self._influences.of_features(values.values))
+        return find_errors(self._influences.of_features(values.values))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
@@ -116,7 +116,7 @@ class RegularizedPosterior(Saveable):
         """Monte Carlo standard errors of ``after``, shape (m,): zero where a constraint holds the expectation."""
         if self._influences is None:
             return np.zeros(len(self.labels))
-        errors = self._influences.error(self._influences.of_expectations())
+        errors = find_errors(self._influences.of_expectations())
         return np.where(errors <= 1e-7 * self.before_mcse, 0.0, errors)
 
     @cached_property
@@ -124,22 +124,20 @@ class RegularizedPosterior(Saveable):
         """Monte Carlo standard errors of ``multipliers``, shape (m,); NaN where they are infinite."""
         if self._influences is None:
             return np.zeros(len(self.labels))
-        errors = self._influences.error(self._influences.of_multipliers())
+        errors = find_errors(self._influences.of_multipliers())
         errors = np.where(errors * self.base.sd(self.features) < 1e-10, 0.0, errors)
         return np.where(np.isfinite(self.multipliers), errors, math.nan)
 
     @cached_property
     def kl_mcse(self) -> float:
         """Monte Carlo standard error of ``kl``, to first order: it says little where ``kl`` is nearly zero."""
-        if self._influences is None or not isinstance(self.base, Samples):
-            return 0.0
-        return float(self._influences.error(self._influences.of_kl(self.base))[0])
+        return 0.0 if self._influences is None else float(find_errors(self._influences.of_kl())[0])
 
     @cached_property
     def _influences(self) -> Influences | None:
-        if not isinstance(self.posterior, Samples):
+        if not (isinstance(self.posterior, Samples) and isinstance(self.base, Samples)):
             return None
-        return find_influences(self.posterior, self.features.values, self.regularizer, self.warm_start)
+        return find_influences(self.posterior, self.base, self.features.values, self.regularizer, self.warm_start)
 
     @cached_property
     def effective_sample_size(self) -> float:
@@ -189,7 +187,7 @@ class RegularizedPosterior(Saveable):
 
     def _headline(self) -> str:
         head = f"{self.status}: gap {self.gap:.1e} in {self.n_iter} iterations, moved {self.kl:.4g}"
-        if isinstance(self.posterior, Samples) and self.kl > 0:
+        if isinstance(self.posterior, Samples) and self.kl > 0 and math.isfinite(self.kl_mcse):
             head += f" ± {self.kl_mcse:.1g}"
         head += " nats"
         if self.violation > 1e-6:

@@ -14,6 +14,7 @@ from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
+    average_batches,
     effective_sample_size,
     monte_carlo_error,
     pareto_k,
@@ -106,10 +107,18 @@ class Weighted(Posterior):
 
     def sd(self, features: Any) -> Floats:
         """Return the standard deviation of each feature, shape (m,)."""
-        values = as_features(self, features).values
-        away = values - self.weights @ values
-        spread: Floats = np.sqrt(self.weights @ away**2)
+        away, unit = self._centred(features)
+        spread: Floats = unit * np.sqrt(self.weights @ away**2)
         return spread
+
+    def _centred(self, features: Any) -> tuple[Floats, Floats]:
+        """Features less their expectations in units of the largest distance, whose squares stay in range; the units."""
+        values = as_features(self, features).values
+        with np.errstate(over="ignore"):
+            away = values - self.weights @ values
+        unit = np.max(np.abs(away[self.log_weights > -np.inf]), axis=0)
+        unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
+        return away / unit, unit
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
         """Return weighted quantiles: the smallest value that as much probability does not exceed.
@@ -281,8 +290,8 @@ class Samples(Weighted):
         self.log_weights = _normalised(log_weights, self.draws.size, "log_weights")
 
     def by_chain(self, series: Floats) -> Floats:
-        """Return one number per draw as (n_chains, n_draws)."""
-        return series.reshape(self.draws.n_chains, self.draws.n_draws)
+        """Return numbers per draw, (n, ...), as (n_chains, n_draws, ...)."""
+        return series.reshape(self.draws.n_chains, self.draws.n_draws, *series.shape[1:])
 
     @cached_property
     def relative_efficiency(self) -> float:
@@ -301,19 +310,22 @@ class Samples(Weighted):
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
-        values, weights = as_features(self, features).values, self.weights
-        influence = self.n_atoms * weights[:, None] * (values - weights @ values)
-        return np.array([monte_carlo_error(self.by_chain(column)) for column in influence.T])
+        away, unit = self._centred(features)
+        return unit * self._errors(away)
+
+    def _errors(self, away: Floats) -> Floats:
+        influence = average_batches(self.by_chain(self.n_atoms * self.weights[:, None] * away))
+        return np.array([monte_carlo_error(influence[..., j]) for j in range(away.shape[1])])
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
 
         Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
         """
-        evaluated = as_features(self, features)
+        away, _ = self._centred(features)
         with np.errstate(divide="ignore", invalid="ignore"):
-            draws: Floats = (self.sd(evaluated) / self.mcse(evaluated)) ** 2
-        return draws
+            draws: Floats = (self.weights @ away**2) / self._errors(away) ** 2
+        return np.where(np.isfinite(draws), draws, np.nan)
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
