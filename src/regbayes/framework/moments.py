@@ -2,7 +2,7 @@
 
 A variance is ``min_c E[(f - c)^2]``, reached at the mean: given the mean it is linear in the posterior. The same holds
 of a correlation given the means and the ratio of the standard deviations. So the linear problem is solved, the numbers
-it was given are taken from its answer, and so on until they agree, docs/math.md eq. (15).
+it was given are taken from its answer, and so on until they agree, docs/math.md eq. (19).
 """
 
 from __future__ import annotations
@@ -212,11 +212,10 @@ class _Moment:
 
     def linear(self, s: _Statistics) -> Constraint:
         """Return the statement with means and spreads taken as known: linear in the posterior."""
-        away = (self.values - s.mean) / s.spread
         if len(self.constraint.features) == 1:
-            level = self.constraint.value / float(s.covariance[0, 0])
-            feature = away[:, 0] ** 2
+            level, feature = self.constraint.value, (self.values[:, 0] - s.mean[0]) ** 2
         else:
+            away = (self.values - s.mean) / s.spread
             level = 0.0
             feature = away[:, 0] * away[:, 1] - 0.5 * self.constraint.value * (away[:, 0] ** 2 + away[:, 1] ** 2)
         expectation = E(feature)

@@ -1,4 +1,4 @@
-"""Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (12)-(14).
+"""Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (16)-(18).
 
 Other draws of the same posterior would have given other expectations, other multipliers and so another answer. To
 first order each estimate moves by the mean of its *influence*, one number per draw; the standard error is that of this
@@ -89,7 +89,7 @@ def find_influences(
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
-    """How the multipliers answer a change of the expectations: ``d phi = -K d``, docs/math.md eq. (13).
+    """How the multipliers answer a change of the expectations: ``d phi = -K d``, docs/math.md eq. (17).
 
     The dual solution is a fixed point of the proximal gradient map, so it moves as the map's generalized Jacobian says:
     a constraint that is not active does not answer, one that is answers by the inverse covariance, and a soft one by

@@ -36,8 +36,8 @@ class RegularizedPosterior(Saveable):
     importance weights ``before`` and ``kl`` are only as good as the weights, also where the tilt is harmless.
 
     Where the posterior was known by draws (`Samples`), other draws would have given another answer. ``before_mcse``,
-    ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (12) to
-    (14), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly.
+    ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to
+    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly.
     """
 
     posterior: Posterior  # the tilted one
@@ -86,7 +86,7 @@ class RegularizedPosterior(Saveable):
         return self.posterior.interval(_inside(features), probability)
 
     def mcse(self, features: Any) -> Floats:
-        """Return Monte Carlo standard errors of `expectation`, shape (m,), docs/math.md eq. (14).
+        """Return Monte Carlo standard errors of `expectation`, shape (m,), docs/math.md eq. (18).
 
         They count that the multipliers were found on the same draws, and that draws of a chain repeat each other.
         """

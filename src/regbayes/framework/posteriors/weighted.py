@@ -116,9 +116,10 @@ class Weighted(Posterior):
         values = as_features(self, features).values
         with np.errstate(over="ignore"):
             away = values - self.weights @ values
-        unit = np.max(np.abs(away[self.log_weights > -np.inf]), axis=0)
+        unit = np.maximum(away.max(axis=0), -away.min(axis=0))
         unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
-        return away / unit, unit
+        away /= unit
+        return away, unit
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
         """Return weighted quantiles: the smallest value that as much probability does not exceed.
