@@ -153,7 +153,7 @@ def test_draws_that_never_go_there():
     with pytest.raises(InfeasibleError) as caught:
         regularize(Samples({"mu": draws}), E("mu") >= 6.0)
     assert "E(mu) >= 6" in str(caught.value)
-    assert "said of these draws, not of the posterior" in str(caught.value)
+    assert "these draws reach only" in str(caught.value)
     assert how_far_off(caught.value) == pytest.approx([6.0 - draws.max()], rel=1e-4)
 
 

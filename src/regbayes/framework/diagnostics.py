@@ -261,7 +261,8 @@ def _fit_generalized_pareto(exceedances: Floats) -> tuple[float, float]:
     if not usable.any():
         return math.inf, math.nan
     grid, profile = grid[usable], profile[usable]
-    posterior = np.exp(profile - logsumexp(profile))
+    posterior = np.exp(profile - profile.max())
+    posterior /= posterior.sum()
     posterior[posterior < 10.0 * np.finfo(np.float64).eps] = 0.0
     b = float(posterior @ grid / posterior.sum())
     shape = float(np.log1p(-b * exceedances).mean())

@@ -21,10 +21,6 @@ from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.result import RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
-ABOUT_DRAWS = (
-    " (this is said of these draws, not of the posterior: reweighting cannot go where no draw is; draw more, or from "
-    "nearer to the target)"
-)
 
 
 class InfeasibleError(ValueError):
@@ -110,8 +106,8 @@ def regularize(
     status = _status(face, solution, unreachable is not None or least_violation is not None)
     result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
     if status is Status.INFEASIBLE and raise_infeasible:
-        message = _infeasible_message(labels, stack, unreachable, least_violation)
-        raise InfeasibleError(message + (ABOUT_DRAWS if isinstance(posterior, Samples) else ""), result)
+        drawn = isinstance(posterior, Samples)
+        raise InfeasibleError(_infeasible_message(drawn, labels, stack, unreachable, least_violation), result)
     _warn_of_doubts(result)
     return result
 
@@ -226,11 +222,11 @@ def _result(
 
 
 def _infeasible_message(
-    labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, least_violation: Floats | None
+    drawn: bool, labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, least_violation: Floats | None
 ) -> str:
     if unreachable is not None:
         label, off = labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
-        reach = f"the features reach only {unreachable.reachable:.6g}"
+        reach = f"{'these draws reach' if drawn else 'the features reach'} only {unreachable.reachable:.6g}"
         if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
@@ -242,7 +238,8 @@ def _infeasible_message(
     by_size = sorted(missed.items(), key=lambda item: -item[1])
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
     named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
-    return "the constraints contradict each other or the posterior; at the least violation: " + "; ".join(named)
+    other = "what these draws can reach" if drawn else "the posterior"
+    return f"the constraints contradict each other or {other}; at the least violation: " + "; ".join(named)
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:

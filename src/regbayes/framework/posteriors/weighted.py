@@ -71,7 +71,8 @@ class Weighted(Posterior):
         """Normalised weights, shape (n,)."""
         return np.exp(self.log_weights)
 
-    def _reweighted(self, log_weights: Floats) -> Weighted:
+    def reweight(self, log_weights: Floats) -> Weighted:
+        """Return the same atoms with other log-weights, normalised ones."""
         other = object.__new__(type(self))
         kept = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
         other.__dict__.update(kept, log_weights=log_weights, log_evidence=None)
@@ -94,12 +95,12 @@ class Weighted(Posterior):
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
         scores = self.log_weights + psi @ phi
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def restrict(self, keep: Flags) -> Weighted:
         """Condition on a subset of the atoms."""
         scores = np.where(keep, self.log_weights, -np.inf)
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
@@ -333,7 +334,7 @@ class Samples(Weighted):
 
         What was constrained then holds only nearly.
         """
-        return cast("Samples", self._reweighted(smooth_log_weights(self.log_weights, self.relative_efficiency)[0]))
+        return cast("Samples", self.reweight(smooth_log_weights(self.log_weights, self.relative_efficiency)[0]))
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw by the weights, in the form in which the draws were given."""
