@@ -51,10 +51,12 @@ def autocorrelation_time(chains: ArrayLike) -> float:
         have fewer than eight draws and nothing can be said.
     """
     values = np.asarray(chains, dtype=np.float64)
-    largest = max(float(values.max()), -float(values.min()))
-    if values.shape[1] < MIN_DRAWS or np.ptp(values) <= 1e-15 * largest:
+    highest, lowest = float(values.max()), float(values.min())
+    largest = max(highest, -lowest)
+    if values.shape[1] < MIN_DRAWS or highest - lowest <= 1e-15 * largest:
         return 1.0
-    values = values / largest  # so that squares neither overflow nor vanish
+    if not 1e-100 < largest < 1e100:  # so that squares neither overflow nor vanish
+        values = values / largest
     if values.shape[1] > MAX_LENGTH:
         means = average_batches(values)
         return autocorrelation_time(means) * float(means.var() / values.var()) * (values.shape[1] // means.shape[1])
@@ -273,12 +275,13 @@ def _checked(log_weights: ArrayLike) -> Floats:
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError(f"log_weights must be one-dimensional and not empty, got an array of shape {weights.shape}.")
-    n_bad = int(np.count_nonzero(np.isnan(weights) | (weights == np.inf)))
-    if n_bad:
+    highest = weights.max()  # NaN where any is
+    if not highest < np.inf:
+        n_bad = int(np.count_nonzero(np.isnan(weights) | (weights == np.inf)))
         raise ValueError(
             f"log_weights has {n_bad} NaN or +inf values among {weights.size}; they may be finite, or -inf for a "
             "weight of zero."
         )
-    if weights.max() == -np.inf:
+    if highest == -np.inf:
         raise ValueError("log_weights are all -inf: at least one draw must have a positive weight.")
     return weights

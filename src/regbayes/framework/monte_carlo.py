@@ -14,7 +14,6 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.framework.composite import Stack, block_scale
 from regbayes.framework.diagnostics import average_batches, monte_carlo_error
-from regbayes.framework.log_partition import weighted_covariance
 from regbayes.framework.posteriors import Samples
 from regbayes.framework.regularizers import Regularizer
 
@@ -81,9 +80,10 @@ def find_influences(
     stack = Stack.of(regularizer, values.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # features whose squares are out of range have no errors
         expectation = weights @ values
-        covariance = weighted_covariance(values, weights, expectation)
+        centred = values - expectation
+        own = samples.n_atoms * weights[:, None] * centred
+        covariance = centred.T @ own / samples.n_atoms
         response = _respond(stack, stacked, expectation, covariance)
-        own = samples.n_atoms * weights[:, None] * (values - expectation)
     phi = -stack.add_up(stacked)
     return Influences(samples, base, values, average_batches(samples.by_chain(own)), response, covariance, phi)
 
