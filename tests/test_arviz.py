@@ -246,6 +246,8 @@ def test_data_arrays_are_features(source: Any) -> None:
     assert result.labels == ("E(mean effect) == 3",)
     labels = regularize(source, E(posterior["theta"].transpose("school", "draw", "chain")) <= 100).labels
     assert labels[:2] == ("E(psi[Choate]) <= 100", "E(psi[Deerfield]) <= 100")  # it may be theta**2 by now
+    assert regularize(source, E("theta")[0] <= 100).labels == ("E(theta[Choate]) <= 100",)
+    assert regularize(source, E("theta", name="effect")["Choate"] <= 100).labels == ("E(effect[Choate]) <= 100",)
     stacked = posterior["mu"].stack(sample=("chain", "draw"))
     np.testing.assert_array_equal(result.expectation(stacked), result.expectation("mu"))
     flat = Samples({"mu": posterior["mu"].values.ravel()})
@@ -308,6 +310,7 @@ def test_other_groups_have_features(predicted: Any) -> None:
     ("name", "message"),
     [
         ("predictions/obs", "no group 'predictions'; they came with 'log_likelihood', 'observed_data'"),
+        ("posterior_predictive.obs", "write 'posterior_predictive/obs' for a variable of another group"),
         ("posterior_predictive/y", "variables names 'y', but the draws have 'obs'"),
         ("prior/mu", "the group 'prior' has 1 chains of 500 draws, the posterior 4 of 500"),
     ],

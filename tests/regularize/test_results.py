@@ -81,6 +81,14 @@ def test_a_single_expectation_is_a_number():
         float(RESULT.expectation(lambda x: x))
 
 
+def test_expectations_are_saved_as_arrays(tmp_path):
+    value = RESULT.expectation(lambda x: x)
+    save({"means": value}, tmp_path / "file")
+    found = regbayes.load(tmp_path / "file")["means"]
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, value)
+
+
 def test_a_notebook_shows_a_table():
     shown = RESULT._repr_html_()
     assert shown.count("<tr>") == 3

@@ -40,7 +40,7 @@ def test_conditional_bounds_and_vectors():
     assert found[0] == pytest.approx(0.2, abs=1e-8)
     assert result.multipliers[1] == 0.0
     before = conditional_mean(POSTERIOR.weights, DRAWS["z"], X > 0)
-    raised = regularize(POSTERIOR, E("z").given(positive).between(before + 0.1, before + 0.2))
+    raised = regularize(POSTERIOR, [E("y") <= 9.0, E("z").given(positive).between(before + 0.1, before + 0.2)])
     assert float(raised.expectation(E("z").given(positive))) == pytest.approx(before + 0.1, abs=1e-8)
     assert repr(E("z").given(positive)) == "E(z | positive)"
 

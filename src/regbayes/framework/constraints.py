@@ -139,8 +139,9 @@ class E:
 
     def __getitem__(self, index: Any) -> E:
         """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
-        name = f"{self.name}[{index}]" if isinstance(index, int | str | np.integer) else None
-        return E(Picked(self.features, index), name=name)
+        picked = E(Picked(self.features, index), name=f"{self.name}[{index}]")
+        picked._named = self._named
+        return picked
 
     def __iter__(self) -> NoReturn:  # or Python would ask for [0], [1], ... without end
         raise TypeError("E(psi) is not a sequence: how many features it has is known once it meets a posterior")

@@ -78,6 +78,11 @@ class Draws:
         coords = {key: value for key, value in self.coords.items() if value[0] and set(value[0]) <= set(dims)}
         return xarray.DataArray(self.variables[name], dims=(SAMPLE, *dims), coords=coords, name=name)
 
+    @property
+    def groups(self) -> list[str]:
+        """Names of the other groups that the draws came with."""
+        return list(group_datasets(self.source))
+
     def group(self, name: str, variables: Sequence[str] | None = None) -> Draws:
         """Return another group that the draws came with, such as ``posterior_predictive``, as draws."""
         groups = group_datasets(self.source)
@@ -130,12 +135,12 @@ class Variables(Mapping[str, Any]):
             raise AttributeError(name)
         if name in self._draws.variables:
             return self[name]
-        if name in group_datasets(self._draws.source):
+        if name in self._draws.groups:
             return Variables(self._draws.group(name), self._labelled)
         raise AttributeError(self._missing(name))
 
     def _missing(self, name: str) -> str:
-        groups = group_datasets(self._draws.source)
+        groups = self._draws.groups
         others = f", and the groups {listed(groups)}" if groups else ""
         return f"no variable {name!r} among the draws; they have {listed(self._draws.variables)}{others}"
 

@@ -258,7 +258,9 @@ def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str
         if meant:
             return draws.variables[variable].reshape(draws.size, -1)[:, meant[0]], [names[meant[0]]]
         raise ValueError(f"{argument} is {name!r}, but the scalars in {variable!r} are {listed(names)}.")
-    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}.")
+    group, dot, rest = name.partition(".")
+    hint = f"; write {f'{group}/{rest}'!r} for a variable of another group" if dot and group in draws.groups else ""
+    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}{hint}.")
 
 
 def _without_spaces(name: str) -> str:

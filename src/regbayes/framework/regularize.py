@@ -14,7 +14,7 @@ from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
 from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
 from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
-from regbayes.framework.features import Features
+from regbayes.framework.features import Features, Picked
 from regbayes.framework.log_partition import LogPartition
 from regbayes.framework.posteriors import Posterior, Samples, narrowed
 from regbayes.framework.regularizers import Blocks, Regularizer
@@ -145,16 +145,19 @@ def _as_constraints(given: Any) -> list[Constraint]:
         raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
     if not given:
         raise ValueError("the list of constraints is empty")
-    odd = [item for item in given if not isinstance(item, Constraint)]
+    flat = [c for item in given for c in (item if isinstance(item, list) else [item])]  # between(...) of a condition
+    odd = [item for item in flat if not isinstance(item, Constraint)]
     if odd:
         raise TypeError(f"every item of a list of constraints must be one, such as E(psi) <= b; got {odd[0]!r}")
-    return list(given)
+    return flat
 
 
 def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
     """How the constraint on each expectation reads, under the variable's own name where there is one."""
     if len(names) == 1:
-        return [constraint.label()]
+        return [
+            constraint.label(names[0] if isinstance(constraint.features, Picked) and not constraint.named else None)
+        ]
     own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
     return [constraint.label(name, i) for i, name in enumerate(own)]
 
