@@ -33,6 +33,7 @@ from regbayes.framework.posteriors.base import (
 )
 from regbayes.framework.resampling import to_arviz
 
+COLUMNS_AT_A_TIME = 1 << 21  # numbers in them
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 
 
@@ -108,13 +109,22 @@ class Weighted(Posterior):
 
     def sd(self, features: Any) -> Floats:
         """Return the standard deviation of each feature, shape (m,)."""
-        away, unit = self._centred(features)
-        spread: Floats = unit * np.sqrt(self.weights @ away**2)
-        return spread
+        weights = self.weights
 
-    def _centred(self, features: Any) -> tuple[Floats, Floats]:
-        """Features less their expectations in units of the largest distance, whose squares stay in range; the units."""
+        def spread(values: Floats) -> Floats:
+            away, unit = self._centred(values)
+            return unit * np.sqrt(weights @ away**2)
+
+        return self._by_columns(features, spread)
+
+    def _by_columns(self, features: Any, statistic: Callable[[Floats], Floats]) -> Floats:
+        """Apply a statistic of columns to a few of them at a time, so that its temporaries stay small."""
         values = as_features(self, features).values
+        width = max(1, COLUMNS_AT_A_TIME // len(values))
+        return np.concatenate([statistic(values[:, j : j + width]) for j in range(0, values.shape[1], width)])
+
+    def _centred(self, values: Floats) -> tuple[Floats, Floats]:
+        """Features less their expectations in units of the largest distance, whose squares stay in range; the units."""
         with np.errstate(over="ignore"):
             away = values - self.weights @ values
         unit = np.maximum(away.max(axis=0), -away.min(axis=0))
@@ -312,8 +322,12 @@ class Samples(Weighted):
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
-        away, unit = self._centred(features)
-        return unit * self._errors(away)
+
+        def error(values: Floats) -> Floats:
+            away, unit = self._centred(values)
+            return unit * self._errors(away)
+
+        return self._by_columns(features, error)
 
     def _errors(self, away: Floats) -> Floats:
         influence = average_batches(self.by_chain(self.n_atoms * self.weights[:, None] * away))
@@ -324,10 +338,14 @@ class Samples(Weighted):
 
         Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
         """
-        away, _ = self._centred(features)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            draws: Floats = (self.weights @ away**2) / self._errors(away) ** 2
-        return np.where(np.isfinite(draws), draws, np.nan)
+
+        def count(values: Floats) -> Floats:
+            away, _ = self._centred(values)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                draws: Floats = (self.weights @ away**2) / self._errors(away) ** 2
+            return np.where(np.isfinite(draws), draws, np.nan)
+
+        return self._by_columns(features, count)
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
