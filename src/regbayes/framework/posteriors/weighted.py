@@ -14,7 +14,6 @@ from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
-    average_batches,
     effective_sample_size,
     monte_carlo_error,
     pareto_k,
@@ -33,7 +32,6 @@ from regbayes.framework.posteriors.base import (
 )
 from regbayes.framework.resampling import to_arviz
 
-COLUMNS_AT_A_TIME = 1 << 21  # numbers in them
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 
 
@@ -54,6 +52,17 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
         )
     normalised: Floats = given - logsumexp(given)
     return normalised
+
+
+def _centred(column: Floats, weights: Floats) -> tuple[Floats, float]:
+    """Return a feature less its expectation in units of the largest distance, whose squares stay in range; the unit."""
+    column = np.ascontiguousarray(column)
+    with np.errstate(over="ignore"):
+        away = column - weights @ column
+    unit = max(float(away.max()), -float(away.min()))
+    unit = unit if 0 < unit < np.inf else 1.0
+    away /= unit
+    return away, unit
 
 
 class Weighted(Posterior):
@@ -111,26 +120,11 @@ class Weighted(Posterior):
         """Return the standard deviation of each feature, shape (m,)."""
         weights = self.weights
 
-        def spread(values: Floats) -> Floats:
-            away, unit = self._centred(values)
-            return unit * np.sqrt(weights @ away**2)
+        def spread(column: Floats) -> float:
+            away, unit = _centred(column, weights)
+            return unit * float(np.sqrt(weights @ away**2))
 
-        return self._by_columns(features, spread)
-
-    def _by_columns(self, features: Any, statistic: Callable[[Floats], Floats]) -> Floats:
-        """Apply a statistic of columns to a few of them at a time, so that its temporaries stay small."""
-        values = as_features(self, features).values
-        width = max(1, COLUMNS_AT_A_TIME // len(values))
-        return np.concatenate([statistic(values[:, j : j + width]) for j in range(0, values.shape[1], width)])
-
-    def _centred(self, values: Floats) -> tuple[Floats, Floats]:
-        """Features less their expectations in units of the largest distance, whose squares stay in range; the units."""
-        with np.errstate(over="ignore"):
-            away = values - self.weights @ values
-        unit = np.maximum(away.max(axis=0), -away.min(axis=0))
-        unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
-        away /= unit
-        return away, unit
+        return np.array([spread(column) for column in as_features(self, features).values.T])
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
         """Return weighted quantiles: the smallest value that as much probability does not exceed.
@@ -322,30 +316,30 @@ class Samples(Weighted):
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
+        weights = self.weights
 
-        def error(values: Floats) -> Floats:
-            away, unit = self._centred(values)
-            return unit * self._errors(away)
+        def error(column: Floats) -> float:
+            away, unit = _centred(column, weights)
+            return unit * self._error(away, weights)
 
-        return self._by_columns(features, error)
+        return np.array([error(column) for column in as_features(self, features).values.T])
 
-    def _errors(self, away: Floats) -> Floats:
-        influence = average_batches(self.by_chain(self.n_atoms * self.weights[:, None] * away))
-        return np.array([monte_carlo_error(influence[..., j]) for j in range(away.shape[1])])
+    def _error(self, away: Floats, weights: Floats) -> float:
+        return self.n_atoms * monte_carlo_error(self.by_chain(weights * away))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
 
         Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
         """
+        weights = self.weights
 
-        def count(values: Floats) -> Floats:
-            away, _ = self._centred(values)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                draws: Floats = (self.weights @ away**2) / self._errors(away) ** 2
-            return np.where(np.isfinite(draws), draws, np.nan)
+        def count(column: Floats) -> float:
+            away, _ = _centred(column, weights)
+            error = self._error(away, weights)
+            return float(weights @ away**2) / error**2 if error > 0 else np.nan
 
-        return self._by_columns(features, count)
+        return np.array([count(column) for column in as_features(self, features).values.T])
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
