@@ -160,6 +160,10 @@ def test_functions_of_variables_by_their_names():
     np.testing.assert_array_equal(
         regularize(posterior, E(lambda mu: mu) == 0.2).multipliers, regularize(posterior, E("mu") == 0.2).multipliers
     )
+    np.testing.assert_array_equal(
+        regularize(posterior, E(lambda mu: mu["theta"][:, 0]) == 0.2).multipliers,
+        regularize(posterior, E("theta[0]") == 0.2).multipliers,
+    )
     with pytest.raises(ValueError, match="asks for 'mu', 'tau', but the draws have no variable 'tau'"):
         regularize(posterior, E(lambda mu, tau: mu / tau) == 0.2)
 

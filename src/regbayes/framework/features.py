@@ -170,6 +170,10 @@ def _called(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[
         with suppress(Exception):
             if draws.labelled:
                 return call(draws.view(labelled=False)), got
+        # Or its one argument is all draws and has the name of a variable by chance: lambda x: x["theta"].
+        with suppress(Exception):
+            if names is not None and len(names) == 1:
+                return function(draws.view()), got
         error.add_note(f"Raised by the callable passed as {argument}; {got}.")
         raise
 
