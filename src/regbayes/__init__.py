@@ -35,16 +35,17 @@ if TYPE_CHECKING:
         TruncationWarning,
         feature_stability,
     )
-    from regbayes.framework.constraints import E
+    from regbayes.framework.constraints import Corr, E, Var
     from regbayes.framework.empirical_bayes import empirical_bayes
+    from regbayes.framework.moments import RegularizedMoments, regularize_moments
     from regbayes.framework.posteriors import Finite, Gaussian, Samples
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
-        RegularizedPosterior,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
 __version__ = "0.1.0"
@@ -70,16 +71,17 @@ _HOMES = {
         "TruncationWarning",
         "feature_stability",
     ),
-    "regbayes.framework.constraints": ("E",),
+    "regbayes.framework.constraints": ("Corr", "E", "Var"),
     "regbayes.framework.empirical_bayes": ("empirical_bayes",),
+    "regbayes.framework.moments": ("RegularizedMoments", "regularize_moments"),
     "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
-        "RegularizedPosterior",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
@@ -112,6 +114,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Corr",
     "E",
     "FeatureStability",
     "Finite",
@@ -133,10 +136,12 @@ __all__ = [
     "NotConvergedWarning",
     "PathSearchCV",
     "PoorFitWarning",
+    "RegularizedMoments",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",
     "UnreliableWeightsWarning",
+    "Var",
     "__version__",
     "baselines",
     "datasets",
@@ -146,6 +151,7 @@ __all__ = [
     "metrics",
     "plots",
     "regularize",
+    "regularize_moments",
     "regularizers",
     "report",
     "search",
