@@ -97,7 +97,7 @@ OPTIONS = {
         *("--names", "--standardize", "--no-standardize", "--balanced", "--image"),
         *("--text", "--min-df", "--max-words", "--stop-words", "--inference"),
         *("--cv", "--no-cv", "--folds", "--n-components", "--C", "--temperature", "--include-inputs"),
-        *("--features-only", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
+        *("--features-only", "--n-init", "--stability", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
     ],
     "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
     "evaluate": ["model", "data", "--text", *READING, *SAYING],

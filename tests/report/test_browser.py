@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbayes.report import render
-from regbayes.report.data import Comparison, Reliability, Stability
-from report_tools import FITS, HOSTILE, data_of, hostile_data
+from regbayes import FeatureStability
+from regbayes.report import collect, render
+from regbayes.report.data import Comparison, Reliability
+from report_tools import FITS, HOSTILE, data_of, fitted, hostile_data
 
 pytestmark = [
     pytest.mark.browser,
@@ -119,6 +120,24 @@ def test_a_click_shows_a_feature(show):
     page.get_by_role("button", name="Previous feature").click()
     assert chosen(page) == f"feature {data.features.number[place + 1]}"
     assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
+
+
+def test_a_feature_says_how_often_it_comes_back(show):
+    estimator, X, y, options = fitted("images")
+    numbers = np.sort(data_of("images").features.number)
+    likeness = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
+    found = FeatureStability(numbers, likeness, np.full(2, 3), 2, 0.8)
+    data = collect(estimator, X, y, stability=found, **options)
+    page = show(data)
+    page.get_by_role("button", name="comes back", exact=True).click()
+    best = int(np.lexsort((np.arange(len(numbers)), -data.features.returned))[0])
+    assert chosen(page) == f"feature {data.features.number[best]}"
+    share = f"{100 * data.features.returned[best]:.0f}%"
+    assert f"comes back {share}" in page.locator("[role=option]").first.inner_text()
+    facts = page.locator("#detail .facts").inner_text()
+    assert share in facts
+    assert data.features.returned_note in facts
+    assert show(data_of("images")).get_by_role("button", name="comes back", exact=True).count() == 0
 
 
 def test_topics_at_a_glance_open_below(show):
@@ -448,10 +467,8 @@ def test_parts_of_others_are_shown_where_they_are_given(show):
         "Gradient boosting is better.",
     )
     reliability = Reliability(np.array([0.2, 0.8]), np.array([0.3, 0.7]), np.array([5, 15]), "Out of fold.")
-    stability = Stability(np.linspace(0, 1, 5), "share of refits with it")
-    page = show(data_of("table", comparison=comparison, reliability=reliability, stability=stability))
+    page = show(data_of("table", comparison=comparison, reliability=reliability))
     assert page.locator("#worth header p").inner_text() == "Gradient boosting is better."
     assert page.locator("#worth tr.own td").all_inner_texts() == ["this model", "0.900 ± 0.020", "5", "2"]
     assert page.locator("#worth tbody tr").last.locator("td").all_inner_texts()[2] == "nobody can"
     assert page.get_by_text("How far probabilities hold").count() == 1
-    assert "share of refits with it" in page.locator("#detail").inner_text()

@@ -15,11 +15,11 @@ from sklearn.svm import LinearSVC
 
 from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
-from regbayes import MultiLabelThresholdCV
+from regbayes import FeatureStability, MultiLabelThresholdCV, load
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
 from regbayes.report import _features as latent_features
-from regbayes.report import collect
-from report_tools import FITS, data_of, fitted
+from regbayes.report import collect, render
+from report_tools import FITS, data_of, fitted, payload
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -403,6 +403,30 @@ def test_a_model_in_which_no_feature_is_in_use_can_be_shown():
     data = collect(ibp(4, temperature=10.0).fit(X), X)
     assert not data.features.all_in_use.any()
     assert len(data.features.all_use) == 4
+
+
+def test_the_page_knows_how_often_each_feature_comes_back(tmp_path):
+    estimator, X, y, _ = fitted("table")
+    plain = data_of("table").features
+    assert plain.returned is None
+    numbers = np.sort(plain.number)[1:]  # one of them is not known
+    likeness = np.linspace(0.5, 1.0, 4 * len(numbers)).reshape(4, -1)
+    found = FeatureStability(numbers, likeness, np.full(4, 3), 3, 0.8)
+    data = collect(estimator, X, y, stability=found)
+    for place, number in enumerate(data.features.number):
+        if number in numbers:
+            column = likeness[:, np.flatnonzero(numbers == number)[0]]
+            assert data.features.returned[place] == np.mean(column >= 0.8)
+            assert data.features.likeness[place] == np.median(column)
+        else:
+            assert np.isnan(data.features.returned[place])
+    assert "of 4 fits to other rows or from other starts" in data.features.returned_note
+    data.save(tmp_path / "data")
+    np.testing.assert_array_equal(load(tmp_path / "data").features.returned, data.features.returned)
+    shown = payload(render(data))["features"]["returned"]
+    assert [value is None for value in shown] == np.isnan(data.features.returned).tolist()
+    with pytest.raises(ValueError, match="stability is of another model"):
+        collect(estimator, X, y, stability=FeatureStability(np.array([99]), np.ones((1, 1)), np.ones(1), 1, 0.8))
 
 
 @pytest.mark.parametrize(

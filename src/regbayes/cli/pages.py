@@ -98,22 +98,24 @@ def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
     else:
         shown["task"] = task_values(table, spec)
     if model.report is not None:
-        shown |= _kept_parts(model.report)
+        shown |= {"image_shape": model.report.image_shape or None, "comparison": model.report.comparison}
     try:
-        return _collect(model, table, X, y, shown)
+        report = _collect(model, table, X, y, shown)
     except ValueError as error:
         raise BadDataError(str(error)) from None
+    return report if model.report is None else _with_returns(report, model.report.features)
 
 
-def _kept_parts(report: Any) -> dict[str, Any]:
-    """Return what a page of new rows takes over from that of the fit: what only the fit could say."""
-    kept = {"image_shape": report.image_shape or None, "comparison": report.comparison}
-    stability = report.features.stability
-    if stability is not None:
-        values = np.full(len(report.features.all_use), np.nan)
-        values[report.features.number] = stability.values
-        kept["stability"] = replace(stability, values=values)
-    return kept
+def _with_returns(report: Any, fitted: Any) -> Any:
+    """Return a page that says of its features how often they came back, which only the fit could see."""
+    if fitted.returned is None:
+        return report
+    found = {}
+    for name in ("returned", "likeness"):
+        of_all = np.full(len(fitted.all_use), np.nan)
+        of_all[fitted.number] = getattr(fitted, name)
+        found[name] = of_all[report.features.number]
+    return replace(report, features=replace(report.features, **found, returned_note=fitted.returned_note))
 
 
 def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Mapping[str, Any]) -> Any:

@@ -144,6 +144,8 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
         "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
         "metric": metric,
     }
+    if request.stability:
+        shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
     model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts)
     return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
 
@@ -226,6 +228,31 @@ def _check_classes(y: NDArray[Any], spec: TargetSpec, request: FitRequest, outpu
             f"classes with fewer documents than folds ({listed(rare, 4)}; the smallest has {counts.min()}): what "
             "cross-validation says of them is worth little"
         )
+
+
+def _find_stability(
+    request: FitRequest, estimator: Any, X: Any, y: NDArray[Any], task: NDArray[Any] | None, output: Output
+) -> Any:
+    """Fit again to parts of the rows; Ctrl-C leaves the page without, and the model as it is."""
+    from regbayes import feature_stability
+
+    output.say(f"{counted(request.stability or 0, 'fit')} to parts of the rows, to see which features come back")
+    try:
+        with output.hearing_warnings():
+            found = feature_stability(
+                estimator,
+                X,
+                y,
+                n_resamples=request.stability or 0,
+                random_state=request.seed,
+                n_jobs=request.jobs,
+                task=task,
+            )
+    except KeyboardInterrupt:
+        output.warn("stopped before it was seen which features come back; the page does not say")
+        return None
+    output.say(repr(found))
+    return found
 
 
 def _collect_report(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
+from regbayes.estimators.stability import FeatureStability
 from regbayes.report._models import LatentModel, weights_of
 from regbayes.report._targets import Outcomes, label_text
 
@@ -200,3 +201,18 @@ def top_loadings(components: Floats) -> tuple[Integers, Floats]:
     n = min(N_LOADINGS, components.shape[1])
     places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, :n]
     return places.astype(np.int64), np.take_along_axis(components, places, axis=1)
+
+
+def returns_of(stability: FeatureStability, numbers: Integers, n_features: int) -> dict[str, Any]:
+    """Return what the page says of how often features come back, for those with some numbers; NaN where unknown."""
+    if len(stability.numbers) and stability.numbers.max() >= n_features:
+        raise ValueError(
+            f"stability is of another model: it has a feature {stability.numbers.max()}, and this one has {n_features}"
+        )
+    returned, likeness = np.full((2, n_features), np.nan)
+    returned[stability.numbers], likeness[stability.numbers] = stability.returned, stability.median_likeness
+    n_fits, n_resamples = len(stability.likeness), stability.n_resamples
+    kinds = [name for name, n in (("to other rows", n_resamples), ("from other starts", n_fits - n_resamples)) if n]
+    fits = f"{n_fits} fits {' or '.join(kinds)}"
+    note = f"of {fits} have it: a feature whose values correlate by {stability.threshold:g} or more"
+    return {"returned": returned[numbers], "likeness": likeness[numbers], "returned_note": note}

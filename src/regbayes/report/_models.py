@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from regbayes._types import Flags, Floats, Integers
-from regbayes.estimators._common import in_use
+from regbayes.estimators._bases import in_use
 
 NEGLIGIBLE = 0.01  # of the largest contribution to the scores
 

@@ -12,6 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats, Integers
+from regbayes.estimators.stability import FeatureStability
 from regbayes.report import _answers as answers
 from regbayes.report import _examples as shown
 from regbayes.report import _features as latent_features
@@ -41,7 +42,6 @@ from regbayes.report.data import (
     Reliability,
     ReportData,
     Sample,
-    Stability,
 )
 
 N_EXAMPLES = 10
@@ -95,7 +95,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     notices: Sequence[tuple[Level, str]] = (),
     comparison: Comparison | None = None,
     reliability: Reliability | None = None,
-    stability: Stability | None = None,
+    stability: FeatureStability | None = None,
     title: str | None = None,
 ) -> ReportData:
     """Gather what a page about a fitted model shows.
@@ -143,9 +143,13 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         What is predicted; by default the name of y, where it has one.
     notices : sequence of (level, str), default=()
         What a reader must know first, each a "warning" or a "note": that a fit was interrupted, for instance.
-    comparison, reliability, stability : default=None
-        Further parts of the page: the model beside plain ones, how far its probabilities hold, and whether its
-        features (all of them, in the model's order) come back when the fit is repeated.
+    comparison : Comparison, default=None
+        The model beside plain ones.
+    reliability : Reliability, default=None
+        How far probabilities hold.
+    stability : FeatureStability, default=None
+        What `regbayes.feature_stability` found for this estimator: the page says of each feature how often it came back
+        in other fits, and how alike.
     title : str, default=None
         Title of the page.
 
@@ -174,7 +178,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     values = np.asarray(latent.model.transform(latent.X), dtype=np.float64)
     features = _features(latent, rows, values, outcomes, outputs, pool)
     if stability is not None:
-        features = replace(features, stability=replace(stability, values=stability.values[features.number]))
+        features = replace(features, **latent_features.returns_of(stability, features.number, values.shape[1]))
     if prediction_scores is None and outcomes is not None and hasattr(estimator, "decision_function"):
         prediction_scores = respond(estimator, "decision_function", X, task)
         sure = "own" if own_predictions else "other"

@@ -101,15 +101,6 @@ class Reliability:
     note: str  # whose probabilities, and how far off they are
 
 
-@persistable(name="regbayes.report.Stability")
-@dataclass(frozen=True, eq=False)
-class Stability:
-    """Whether features come back when the fit is repeated."""
-
-    values: Floats  # (K,) for `collect`, (F,) on the page; NaN where unknown
-    name: str  # what a value means
-
-
 @persistable(name="regbayes.report.Course")
 @dataclass(frozen=True, eq=False)
 class Course:
@@ -177,7 +168,9 @@ class Features:
     influence: Floats | None = None  # (F,): how much it moves the answers
     idle: Flags | None = None  # (F,): whether no answer rests on it
     twins: Integers | None = None  # (F,): the number of a feature before it with the same values; -1 if none
-    stability: Stability | None = None
+    returned: Floats | None = None  # (F,): share of other fits in which it came back; NaN where that was not asked
+    likeness: Floats | None = None  # (F,): median likeness to what it came back as
+    returned_note: str = ""  # what those fits were
 
 
 @persistable(name="regbayes.report.Examples")

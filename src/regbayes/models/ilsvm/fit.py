@@ -14,8 +14,7 @@ from scipy.special import expit
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
-from regbayes.margins.head import LinearHead
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
@@ -81,7 +80,7 @@ def fit(
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings)
-    multipliers = _known_multipliers(problem, start)
+    multipliers = _known_start(problem, start)
     is_new = isinstance(start, Params)
     params = start if isinstance(start, Params) else _resume(start.params, settings)
     there = replace(params, temperature=settings.temperature)
@@ -195,11 +194,13 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_multipliers(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | None:
-    """Return the multipliers that came with a start, unless they are those of other rows or classes."""
-    known = None if isinstance(start, Params) else start.multipliers
-    shape = (len(problem.data.labeled), len(problem.data.cost))
-    return known if problem.head is not None and known is not None and known.shape == shape else None
+def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | LinearHead | None:
+    """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
+    if problem.head is None or isinstance(start, Params):
+        return None
+    if start.multipliers is None:
+        return start.head if isinstance(start, State) else start.warm_start
+    return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
 
 
 def _view(problem: ILSVMProblem, state: Any) -> State:
@@ -213,10 +214,11 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    psi = np.concatenate(problem.executor.map(partial(infer_features, params=params), blocks))
+    parts = problem.executor.map(partial(infer_features, params=params), blocks)
+    psi = np.concatenate(parts)
     if problem.head is None:
         return _pad(State(params, psi, None, None, 0.0), settings)
-    fitted = problem.head.solve(psi, _known_multipliers(problem, at), tolerance)
+    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
     return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
 
 

@@ -181,7 +181,7 @@ class WarmUp:
         part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, seed, callbacks, view)
 
-    def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+    def run(self, start: Params, multipliers: Any, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
@@ -295,7 +295,7 @@ class WarmUp:
         empty = replace(params, loadings=loadings)
         weight = self.share * settings.generative_weight / params.temperature
         limit = at.objective + weight * float(kl_of_each_loading(empty)[removed].sum())
-        zeroed, _ = descent.evaluate(problem.joint, empty, at.multipliers, search.tolerance)
+        zeroed, _ = problem.joint.evaluate(empty, at.multipliers, search.tolerance)
         kept = np.setdiff1d(np.arange(len(loadings)), removed)
         smaller = select(params, kept, at.stats.counts, at.stats.n_rows, settings.alpha)
         start = descent.start(problem.joint, smaller, zeroed.multipliers)

@@ -5,6 +5,7 @@ const SORTS = [
   { key: 'use', label: 'use', of: (features) => features.use },
   { key: 'separation', label: 'separation', of: (features) => features.separation },
   { key: 'influence', label: 'influence', of: (features) => features.influence },
+  { key: 'returned', label: 'comes back', of: (features) => features.returned },
   { key: 'number', label: 'number', of: (features) => features.number.map((value) => -value) },
 ];
 
@@ -53,6 +54,7 @@ class FeatureExplorer {
     const possible = {
       separation: Boolean(features.separation_name),
       influence: Boolean(features.influence && features.output_names.length && features.probabilities),
+      returned: Boolean(features.returned),
     };
     const sorts = SORTS.filter((sort) => possible[sort.key] ?? true);
     this.sortButtons = sorts.map((sort) =>
@@ -131,7 +133,7 @@ class FeatureExplorer {
   fillList() {
     const { features } = this;
     const separating = this.sort === 'separation';
-    const measure = separating ? features.separation : this.sort === 'influence' ? features.influence : features.use;
+    const measure = { separation: features.separation, influence: features.influence }[this.sort] ?? features.use;
     const top = Math.max(...measure.map((value) => value ?? 0), 1e-12);
     const format = uniform(measure);
     this.options = new Map();
@@ -160,6 +162,9 @@ class FeatureExplorer {
         ),
         h('div', { class: 'hint' }, this.hint(place)),
         !features.pictures && this.direction(place) && h('div', { class: 'hint' }, this.direction(place)),
+        features.returned &&
+          features.returned[place] !== null &&
+          h('div', { class: 'hint' }, 'comes back ' + percent(features.returned[place])),
         h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width: 100 * share + '%' } })),
       );
       this.options.set(place, node);
@@ -274,13 +279,15 @@ class FeatureExplorer {
     const facts = [['use', text(features.use[place]), features.use_name]];
     if (features.separation_name)
       facts.push(['separation', text(features.separation[place]), features.separation_name]);
+    if (features.returned && features.returned[place] !== null) {
+      facts.push(['comes back', percent(features.returned[place]), features.returned_note]);
+      facts.push(['likeness', text(features.likeness[place]), 'median over those fits; 1 is the same feature']);
+    }
     if (features.separates[place]) facts.push(['says most about', features.separates[place], '']);
     const [up, down] = this.speaks(place);
     const classes = features.output_title === 'class';
     if (up.length) facts.push([classes ? 'speaks for' : 'raises', this.some(up), '']);
     if (down.length) facts.push([classes ? 'speaks against' : 'lowers', this.some(down), '']);
-    const stability = features.stability?.values[place] ?? null;
-    if (stability !== null) facts.push(['stability', text(stability), features.stability.name]);
     const twin = features.twins?.[place] ?? -1;
     const at = this.visible.indexOf(place);
     return h(
