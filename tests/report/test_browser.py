@@ -327,6 +327,12 @@ def number(text: str) -> float:
     return float(text.replace("−", "-").replace(",", ""))
 
 
+def test_columns_without_an_effect_are_named(show):
+    data = data_of("table")
+    page = show(replace(data, effects=replace(data.effects, left_out=("<b>note</b>",), n_inputs=4)))
+    assert "of its own: <b>note</b>." in page.locator("#effects header p").inner_text()
+
+
 def test_a_linear_model_is_said_to_be_linear(show):
     page = show(data_of("groups"))
     assert "linear in its inputs" in page.locator("#effects header p").inner_text()

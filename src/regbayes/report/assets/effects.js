@@ -46,8 +46,15 @@ class EffectsView {
         : this.several
           ? ' A score speaks for its class or label: the higher, the likelier it is the answer.'
           : ` The answer is ${this.effects.outputs[0]} where the score is above 0.`;
-    const some =
-      names.length < all ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.` : '';
+    const out = this.effects.left_out;
+    const listed =
+      names.length + out.length < all
+        ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.`
+        : '';
+    const left = out.length
+      ? ` Not compared, because nearly every row has a value of its own: ${out.slice(0, 5).join(', ')}${out.length > 5 ? ' and more' : ''}.`
+      : '';
+    const some = listed + left;
     if (this.words)
       return `What one more occurrence of a word does to ${this.called}, on average over ${plural(n, 'document')}.${score}${some}`;
     if (linear)
