@@ -25,7 +25,9 @@ MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
 TO_BOUNDARY = 0.995
 COMPLEMENTARITY = 1e-15  # of the scale of the problem, at which the interior point stops
+RUNAWAY = 1e30  # in units where H has unit diagonal
 POLISH_ROUNDS = 8
+REFINEMENTS = 3  # steps with one factorisation where there are no bounds: the later ones take rounding back
 TINY = 1e-300
 MOST_DENSE = 1000  # multipliers strictly inside their bounds that the last step solves for as a matrix
 SMALL_DIAGONAL = 1e-5  # beside a thin factor, in units where H has unit diagonal
@@ -52,6 +54,13 @@ class Curvature:
             return Curvature(diagonal, factor=self.factor * scale[:, None])
         assert self.matrix is not None
         return Curvature(diagonal, matrix=self.matrix * np.outer(scale, scale))
+
+    def take(self, among: Flags) -> Curvature:
+        """Return rows and columns of some of the multipliers."""
+        if self.factor is not None:
+            return Curvature(self.diagonal[among], factor=self.factor[among])
+        assert self.matrix is not None
+        return Curvature(self.diagonal[among], matrix=self.matrix[np.ix_(among, among)])
 
     def sizes(self) -> Floats:
         """Return the diagonal of H."""
@@ -172,6 +181,13 @@ def minimize_box_quadratic(hessian: Curvature, linear: Floats, form: BoxDual, st
     start : array of shape (M,)
         A guess; it need not be in the box.
     """
+    fixed = form.lower == form.upper
+    if np.any(fixed):
+        v, free = np.where(fixed, form.lower, 0.0), ~fixed
+        if np.any(free):
+            pull = (linear + hessian @ v)[free]
+            v[free] = minimize_box_quadratic(hessian.take(free), pull, form.take(free), start[free])
+        return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
     scale = 1 / np.sqrt(np.maximum(whole.sizes(), TINY))
     # In these units H has unit diagonal, so no feature's unit matters; prices and bounds are measured in them too.
@@ -190,16 +206,22 @@ def _interior_point(hessian: Curvature, box: BoxDual, start: Floats) -> tuple[Fl
     w = split.interior(np.clip(start, -size, size), 0.1 * size)
     bounded = int(low.sum() + high.sum())
     to_low, to_high = np.where(low, w - split.lower, 1.0), np.where(high, split.upper - w, 1.0)
-    z_low, z_high = low * size, high * size
+    level = 0.1 * size * size  # products of distances and multipliers, equal at the start however far a bound is
+    z_low, z_high = low * (level / to_low), high * (level / to_high)
     best, snapped, best_error, since_best = split.joined(w), split.joined(w), np.inf, 0
+    if bounded == 0:
+        v, solve = split.joined(w), hessian.solver(np.zeros(split.n))
+        for _ in range(REFINEMENTS):
+            v = v - solve(hessian @ v + box.linear)
+        return v, v
     for _ in range(MAX_STEPS):
         v = split.joined(w)
         slope = sign * (hessian @ v)[parent] + split.cost
         residual = slope - z_low + z_high
         mu = float(z_low @ to_low + z_high @ to_high) / max(bounded, 1)
         error = max(float(np.max(np.abs(residual), initial=0.0)) / size, mu / size**2)
-        if not np.isfinite(error):
-            break
+        if not (np.isfinite(error) and np.max(np.abs(w)) < RUNAWAY * size):
+            break  # without bound
         since_best += 1
         if error < best_error:
             at_bound = np.where(z_low > to_low, split.lower, np.where(z_high > to_high, split.upper, w))
@@ -230,9 +252,6 @@ def _interior_point(hessian: Curvature, box: BoxDual, start: Floats) -> tuple[Fl
             curve = (hessian @ dv)[parent]
             return np.where(free, dv[parent], -(rho + sign * curve) * inverse)
 
-        if bounded == 0:
-            w = w + step(z_low, z_high)
-            continue
         dw = step(np.zeros_like(w), np.zeros_like(w))
         dz_low, dz_high = -z_low - z_low * dw / to_low, -z_high + z_high * dw / to_high
         length_w = min(_reach(to_low, dw, low), _reach(to_high, -dw, high), 1.0)

@@ -42,6 +42,18 @@ class BoxDual:
             self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
         )
 
+    def domain(self) -> tuple[Floats, Floats]:
+        """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""
+        free_below, free_above = (np.isinf(b) & (self.ridge == 0.0) for b in (self.lower, self.upper))
+        lowest = np.where(free_below, self.linear - self.absolute, -np.inf)
+        return lowest, np.where(free_above, self.linear + self.absolute, np.inf)
+
+    def conjugate(self, u: Floats) -> float:
+        """Return ``g*(u)``, ``inf`` outside the box."""
+        if np.any((u < self.lower) | (u > self.upper)):
+            return np.inf
+        return float(self.linear @ u + self.absolute @ np.abs(u) + 0.5 * (self.ridge @ np.square(u)))
+
     def derivatives(self, x: Floats) -> Floats:
         """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""
         away = x - self.linear

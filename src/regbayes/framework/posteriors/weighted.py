@@ -49,7 +49,8 @@ class Weighted(Posterior):
         """Normalised weights, shape (n,)."""
         return np.exp(self.log_weights)
 
-    def _reweighted(self, log_weights: Floats) -> Weighted:
+    def reweight(self, log_weights: Floats) -> Weighted:
+        """Return the same atoms with other log-weights, normalised ones."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, log_weights=log_weights, log_evidence=None)
         return other
@@ -71,12 +72,12 @@ class Weighted(Posterior):
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
         scores = self.log_weights + psi @ phi
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def restrict(self, keep: Flags) -> Weighted:
         """Condition on a subset of the atoms."""
         scores = np.where(keep, self.log_weights, -np.inf)
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
@@ -241,10 +242,3 @@ class Samples(Weighted):
 
     def __repr__(self) -> str:
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
-
-
-def narrowed(posterior: Posterior, keep: Flags | None) -> Posterior:
-    """Condition weighted atoms on a subset; a no-op for None."""
-    if keep is None or not isinstance(posterior, Weighted):
-        return posterior
-    return posterior.restrict(keep)

@@ -388,6 +388,9 @@ class EpsilonInsensitive(Regularizer):
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
         return np.clip(u, -np.asarray(reach), reach)
 
+    def moved(self, by: Floats) -> EpsilonInsensitive:
+        return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)
+
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.epsilon - np.abs(as_floats(x) - self.target), dtype=np.float64)
 

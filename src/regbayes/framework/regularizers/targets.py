@@ -60,6 +60,9 @@ class Equal(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
 
+    def moved(self, by: Floats) -> Equal:
+        return Equal(self.target + by)
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
@@ -97,6 +100,9 @@ class AtMost(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, 0.0, np.inf)
 
+    def moved(self, by: Floats) -> AtMost:
+        return AtMost(self.bound + by)
+
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.bound - as_floats(x), dtype=np.float64)
 
@@ -133,6 +139,9 @@ class AtLeast(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, -np.inf, 0.0)
+
+    def moved(self, by: Floats) -> AtLeast:
+        return AtLeast(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(as_floats(x) - self.bound, dtype=np.float64)
@@ -213,6 +222,19 @@ class Ball(Regularizer):
     def _cap(self, step: ArrayLike) -> float:
         return self.C * float(np.asarray(step, dtype=np.float64).ravel()[0])
 
+    def dual_form(self, size: int) -> BoxDual | None:
+        if size > 1 and (self.norm != np.inf or np.isfinite(self.C)):
+            return None
+        linear, reach = np.broadcast_to(self.target, size).copy(), np.full(size, self.C)
+        return BoxDual(linear, np.full(size, self.radius), np.zeros(size), -reach, reach)
+
+    def moved(self, by: Floats) -> Ball:
+        return Ball(self.target + by, self.radius, self.norm, self.C)
+
+    def rescaled(self, scale: Floats) -> Ball:
+        factor = float(scale[0])
+        return Ball(self.target / factor, self.radius / factor, self.norm, self.C * factor)
+
     def slack(self, x: ArrayLike) -> Floats:
         x = as_floats(x)
         return np.full(x.size, self.radius - self._length(x - self.target))
@@ -250,6 +272,9 @@ class Ridge(Regularizer):
         bound = np.full(size, np.inf)
         linear = np.broadcast_to(self.target, size).copy()
         return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
+
+    def moved(self, by: Floats) -> Ridge:
+        return Ridge(self.target + by, self.scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
@@ -311,6 +336,12 @@ class KL(Regularizer):
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, -np.finfo(np.float64).tiny, 0.0))
 
+    def dual_start(self, size: int) -> Floats:
+        return np.where(self.target > 0, -self.weight, 0.0)  # the gradient at the target
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
@@ -352,6 +383,9 @@ class GeneralizedKL(Regularizer):
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
 
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
