@@ -69,7 +69,7 @@ class Curvature:
         assert self.matrix is not None
         return np.asarray(np.diag(self.matrix) + self.diagonal)
 
-    def solver(self, more: Floats, among: Flags | None = None) -> Callable[[Floats], Floats]:
+    def solver(self, more: Floats | float, among: Flags | None = None) -> Callable[[Floats], Floats]:
         """Factor ``H + diag(more)``, or its rows and columns ``among`` alone; return what solves with it."""
         extra = self.diagonal + more
         if among is not None:
@@ -82,7 +82,7 @@ class Curvature:
         else:
             assert self.matrix is not None
             matrix = self.matrix.copy() if among is None else self.matrix[np.ix_(among, among)]
-        matrix[np.diag_indices_from(matrix)] += extra
+        matrix.ravel()[:: len(matrix) + 1] += extra
         return _dense_solver(matrix)
 
 
@@ -121,8 +121,8 @@ def _thin_solver(factor: Floats, diagonal: Floats) -> Callable[[Floats], Floats]
 
 def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
     """Cholesky in units where the diagonal is one; pseudo-inverse where it breaks down."""
-    size = np.sqrt(np.maximum(np.diag(matrix), TINY))
-    scaled = matrix / np.outer(size, size)
+    size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
+    scaled = matrix / size / size[:, None]
     root, failed = dpotrf(scaled, lower=1, clean=0)
     if failed == 0 and np.min(np.diag(root), initial=1.0) > 1e-7:
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
-from regbayes.framework.dual_forms import BoxDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import Regularizer
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
@@ -69,14 +69,13 @@ class Stack:
     @cached_property
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
-        forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
-        boxes = [form for form in forms if isinstance(form, BoxDual)]
-        if len(boxes) < len(forms):
-            return None
-        if len(boxes) == 1:
-            return boxes[0]
-        names = ("linear", "absolute", "ridge", "lower", "upper")
-        return BoxDual(*(np.concatenate([getattr(form, name) for form in boxes]) for name in names))
+        return _joined([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
+
+    def model(self, stacked: Floats) -> BoxDual | None:
+        """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
+        if self.box is not None:
+            return self.box
+        return _joined([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
 
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
@@ -136,6 +135,16 @@ class Stack:
             moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
             pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
+
+
+def _joined(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
+    boxes = [form for form in forms if isinstance(form, BoxDual)]
+    if len(boxes) < len(forms):
+        return None
+    if len(boxes) == 1:
+        return boxes[0]
+    names = ("linear", "absolute", "ridge", "lower", "upper")
+    return BoxDual(*(np.concatenate([getattr(form, name) for form in boxes]) for name in names))
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:

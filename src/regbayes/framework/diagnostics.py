@@ -19,7 +19,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from regbayes._types import Floats
 
@@ -118,7 +117,8 @@ def _generalized_pareto_shape(exceedances: Floats) -> float:
     if not usable.any():
         return math.inf
     grid, profile = grid[usable], profile[usable]
-    posterior = np.exp(profile - logsumexp(profile))
+    posterior = np.exp(profile - profile.max())
+    posterior /= posterior.sum()
     posterior[posterior < 10.0 * np.finfo(np.float64).eps] = 0.0
     b = float(posterior @ grid / posterior.sum())
     shape = float(np.log1p(-b * exceedances).mean())

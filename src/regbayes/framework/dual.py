@@ -38,7 +38,7 @@ SLOW_STEPS = 12  # after which equalities that are nearly combinations of others
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
-TEMPERATURES = 2.0 ** np.arange(-8, 1)
+FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
 REDUNDANT = 1e-13  # below it nothing is left to take apart
 
@@ -83,6 +83,8 @@ class _Dual:
         self.partition, self.stack, self.index = partition, stack, stack.index
         self.unit = partition.unit[stack.index]
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
+        # Whether the dual is smooth everywhere: a Newton step is then one linear system.
+        self.smooth = stack.box is not None and stack.box.is_smooth()
 
     def at(self, u: Floats) -> _Point:
         phi = -self.stack.add_up(u)
@@ -107,7 +109,7 @@ class _Dual:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
             away = np.abs(near - x[s])
-            gap += abs(p.regularizer.value(near) + p.regularizer.conjugate(point.u[s]) - float(point.u[s] @ near))
+            gap += abs(p.regularizer.fenchel_young(near, point.u[s]))
             if np.any(away):
                 off = _in_deviations(away, self.unit[s], p.block_size)
                 gap += float(np.abs(point.u[s]) @ away + 0.5 * np.sum(off**2))
@@ -132,6 +134,10 @@ def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: flo
     A hard constraint is met up to rounding, and so is a steep one that is met exactly: its price times the last digit
     of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
     """
+    if not box.ridge.any() and box.is_smooth():  # equalities
+        away = np.abs(x - box.linear)
+        off = away / unit
+        return _Certificate(float(np.abs(u) @ away + 0.5 * (off @ off)), float(off.max()))
     low, high = box.domain()
     inside = np.clip(x, low, high)
     edge = np.where(u > 0, box.linear + box.absolute, box.linear - box.absolute)
@@ -272,13 +278,16 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     """Minimise the quadratic model of A plus the conjugates."""
     index, partition, stack = problem.index, problem.partition, problem.stack
     floor = max(damping, MIN_DAMPING) * problem.unit**2
-    x, box = point.expectation[index], stack.box
+    x, box = point.expectation[index], stack.model(point.u)
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, box, point.u)
     covariance = partition.covariance(point.phi)
     whole = len(index) == problem.stack.n_features and np.array_equal(index, np.arange(len(index)))
     hessian = covariance if whole else covariance[np.ix_(index, index)]
+    if box is not None and problem.smooth:
+        slope = box.linear + box.ridge * point.u - x
+        return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, box, point.u)
@@ -446,24 +455,45 @@ class _SingleTilt:
 def _from_flatter_weights(
     problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
-    """Approach weights that span many nats from flatter ones, whose solutions lead to each other."""
+    """Approach weights that span many nats from even ones, whose solutions lead to each other.
+
+    The multipliers at weights ``w^t`` are nearly linear in t once a few atoms have all the mass, so two solutions
+    tell where the next will be.
+    """
     spread = float(np.ptp(partition.log_weights))
     if spread < TEMPERED_NATS:
         return None
-    warm, n_iter = None, stalled.n_iter
-    for temperature in TEMPERATURES:
+    known: list[tuple[float, Floats]] = []
+    temperature, width = 0.0, FIRST_NATS / spread
+    for _ in range(MOST_STAGES):
         log_weights = temperature * partition.log_weights
         flatter = WeightedAtoms(partition.features, log_weights - np.logaddexp.reduce(log_weights))
         stage = _Dual(flatter, problem.stack, problem.tol if temperature == 1 else 1e-6)
-        start = stage.enter_domain(problem.stack.start() if warm is None else warm)
-        solution = _newton(stage, start, max_iter, watch=False)
-        n_iter += solution.n_iter
-        warm = 2 * solution.stacked if temperature < 1 else solution.stacked
-    return replace(solution, n_iter=min(n_iter, max_iter))
+        solution = _newton(stage, stage.enter_domain(_extrapolated(known, temperature, problem.stack)), 40, watch=False)
+        if solution.status is Status.CONVERGED:
+            if temperature == 1:
+                return replace(solution, n_iter=min(stalled.n_iter + solution.n_iter, max_iter))
+            known = [*known[-1:], (temperature, solution.stacked)]
+            width *= 2.0 if solution.n_iter <= 6 else 1.0
+        elif known:
+            width *= 0.25
+        else:
+            return None
+        temperature = min(1.0, known[-1][0] + width)
+    return None
+
+
+def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
+    if not known:
+        return stack.start()
+    if len(known) == 1:
+        return known[0][1]
+    (before, u_before), (last, u_last) = known
+    return stack.clip(u_last + (u_last - u_before) * ((temperature - last) / (last - before)))
 
 
 def _equalities(box: BoxDual) -> Flags:
-    return np.isinf(box.lower) & np.isinf(box.upper) & (box.ridge == 0) & (box.absolute == 0)
+    return box.is_free & (box.ridge == 0)
 
 
 def _is_collinear(problem: _Dual) -> bool:

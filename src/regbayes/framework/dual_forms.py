@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from regbayes._types import Floats, Indices
+from regbayes._types import Flags, Floats, Indices
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,15 @@ class BoxDual:
         return BoxDual(
             self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
         )
+
+    @property
+    def is_free(self) -> Flags:
+        """Whether the conjugate is smooth in each coordinate: no bound, no kink."""
+        return np.isinf(self.lower) & np.isinf(self.upper) & (self.absolute == 0.0)
+
+    def is_smooth(self) -> bool:
+        """Whether the conjugate is smooth everywhere."""
+        return bool(np.all(self.is_free))
 
     def domain(self) -> tuple[Floats, Floats]:
         """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""

@@ -247,7 +247,7 @@ def _gather(
     parts = [posterior.evaluate(c.features) for c in constraints]
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
-        _check_size(constraint.regularizer, size, str(constraint))
+        _check_size(constraint.regularizer, size, constraint)
     labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
     g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
@@ -274,7 +274,7 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
     return [constraint.label(name, i) for i, name in enumerate(own)]
 
 
-def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
+def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
     if regularizer.size is not None and regularizer.size != size:
         raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
 

@@ -87,6 +87,15 @@ class Regularizer(ABC):
         """Return the conjugate as a box or a simplex, where it is one; None otherwise."""
         return None
 
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        """Return the conjugate's quadratic model about u as a box: the conjugate itself where it is one."""
+        form = self.dual_form(len(u))
+        return form if isinstance(form, BoxDual) else None
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        """Return ``g(x) + g*(u) - <u, x>``, which is never negative, without cancellation where it can be helped."""
+        return add(self.value(x), self.conjugate(u), -float(u @ x))
+
     def dual_start(self, size: int) -> Floats:
         """Return a point of the conjugate's domain to start from: a subgradient at the target, where there is one."""
         return self.clip_dual(np.zeros(size))

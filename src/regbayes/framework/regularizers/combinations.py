@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
@@ -251,10 +252,18 @@ class Scaled(Regularizer):
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
             return SimplexDual(form.linear, form.row, self.factor * form.total, form.ridge / self.factor)
-        if isinstance(form, BoxDual):
-            f = self.factor
-            return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
-        return None
+        return self._scaled(form) if isinstance(form, BoxDual) else None
+
+    def _scaled(self, form: BoxDual) -> BoxDual:
+        f = self.factor
+        return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u / self.factor)
+        return None if model is None else self._scaled(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.factor * self.regularizer.fenchel_young(x, u / self.factor)
 
     def clip_dual(self, u: Floats) -> Floats:
         return self.factor * self.regularizer.clip_dual(u / self.factor)
@@ -314,9 +323,14 @@ class Shifted(Regularizer):
         if isinstance(form, SimplexDual):
             by = np.broadcast_to(self.by, size).reshape(len(form), -1)
             return SimplexDual(form.linear[form.row] + by, np.arange(len(form)), form.total, form.ridge)
-        if isinstance(form, BoxDual):
-            return BoxDual(form.linear + self.by, form.absolute, form.ridge, form.lower, form.upper)
-        return None
+        return replace(form, linear=form.linear + self.by) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u)
+        return None if model is None else replace(model, linear=model.linear + self.by)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(x - self.by, u)
 
     def clip_dual(self, u: Floats) -> Floats:
         return self.regularizer.clip_dual(u)
@@ -378,7 +392,17 @@ class Reflected(Regularizer):
         form = self.regularizer.dual_form(size)
         if not isinstance(form, BoxDual):
             return None  # a reflected simplex is not a simplex
+        return self._reflected(form)
+
+    def _reflected(self, form: BoxDual) -> BoxDual:
         return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(-u)
+        return None if model is None else self._reflected(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.about - x, -u)
 
     def clip_dual(self, u: Floats) -> Floats:
         return -self.regularizer.clip_dual(-u)
@@ -447,9 +471,17 @@ class Signed(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
-        if not isinstance(form, BoxDual):
-            return None
-        up = np.broadcast_to(self.signs, size) > 0
+        return self._signed(form) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(self.signs * u)
+        return None if model is None else self._signed(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.signs * x, self.signs * u)
+
+    def _signed(self, form: BoxDual) -> BoxDual:
+        up = np.broadcast_to(self.signs, len(form)) > 0
         lower, upper = np.where(up, form.lower, -form.upper), np.where(up, form.upper, -form.lower)
         return BoxDual(self.signs * form.linear, form.absolute, form.ridge, lower, upper)
 
@@ -511,8 +543,16 @@ class Rescaled(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual | None:
         form = self.regularizer.dual_form(size)
-        if not isinstance(form, BoxDual):
-            return None
+        return self._rescaled(form) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u / self.scale)
+        return None if model is None else self._rescaled(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.scale * x, u / self.scale)
+
+    def _rescaled(self, form: BoxDual) -> BoxDual:
         ridge = form.ridge / self.scale / self.scale
         bounds = form.lower * self.scale, form.upper * self.scale
         return BoxDual(form.linear / self.scale, form.absolute / self.scale, ridge, *bounds)

@@ -24,6 +24,7 @@ from regbayes.framework.regularizers.base import (
 )
 from regbayes.framework.regularizers.projections import ball_projection_jacobian, project_to_ball
 
+KEEP_OFF = 0.1  # of the way to where a logarithm ends: a step of its quadratic model leaves this much
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
 
@@ -339,6 +340,20 @@ class KL(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return np.where(self.target > 0, -self.weight, 0.0)  # the gradient at the target
 
+    def dual_model(self, u: Floats) -> BoxDual:
+        used = self.target > 0
+        slope = np.divide(self.weight * self.target, -u, out=np.zeros(len(u)), where=used)
+        curvature = np.divide(slope, -u, out=np.zeros(len(u)), where=used)
+        below = np.full(len(u), -np.inf)
+        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, below, np.where(used, KEEP_OFF * u, 0.0))
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        used = self.target > 0
+        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
+            return np.inf
+        known = self.weight * self.target[used]
+        return float(known @ _excess(-u[used] * x[used] / known) - u[~used] @ x[~used])
+
     def domain(self, size: int) -> tuple[Floats, Floats]:
         return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
 
@@ -384,11 +399,31 @@ class GeneralizedKL(Regularizer):
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
 
+    def dual_model(self, u: Floats) -> BoxDual:
+        room = self.weight - u
+        slope = np.divide(self.weight * self.target, room, out=np.zeros(len(u)), where=self.target > 0)
+        curvature = np.divide(slope, room, out=np.zeros(len(u)), where=self.target > 0)
+        above = np.where(self.target > 0, self.weight - KEEP_OFF * room, self.weight)
+        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, np.full(len(u), -np.inf), above)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        used = self.target > 0
+        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
+            return np.inf
+        known, room = self.weight * self.target[used], self.weight - u
+        return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
+
     def domain(self, size: int) -> tuple[Floats, Floats]:
         return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
 
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+def _excess(ratio: Floats) -> Floats:
+    """``r - 1 - log r``, not less than zero."""
+    away = ratio - 1
+    return np.maximum(away - np.log1p(away), 0.0)
 
 
 def _positive_root(b: Floats, c: Floats) -> Floats:
