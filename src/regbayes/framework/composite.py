@@ -127,6 +127,10 @@ class Stack:
             np.minimum.at(least, i, p.regularizer.slack(x[i]))
         return least
 
+    def scaled(self, factor: float) -> Stack:
+        """Return the parts at other prices; what is hard stays hard."""
+        return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
+
     def in_units(self, center: Floats, scale: Floats) -> Stack:
         """Return the parts as functions of ``(x - center) / scale``."""
         pieces = []

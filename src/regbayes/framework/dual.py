@@ -38,6 +38,9 @@ SLOW_STEPS = 12  # after which equalities that are nearly combinations of others
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
+MILDER_STEP = 0.1
+MILDER = MILDER_STEP ** np.arange(8, -1, -1.0)  # prices in units of those asked for, on the way to them
+LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
 REDUNDANT = 1e-13  # below it nothing is left to take apart
@@ -85,6 +88,22 @@ class _Dual:
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth()
+        self.constant = self._constants()
+
+    def _constants(self) -> tuple[Flags, Floats] | None:
+        """Features that no tilt moves, whose multipliers are known: what their regularizers say of that one value."""
+        constant = (self.partition.highest == self.partition.lowest)[self.index]
+        if self.stack.box is None or not np.any(constant):
+            return None
+        known = self.stack.box.derivatives(self.partition.lowest[self.index])
+        return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
+
+    def pinned(self, box: BoxDual) -> BoxDual:
+        """The box with the multipliers of constants fixed."""
+        if self.constant is None:
+            return box
+        at, value = self.constant
+        return replace(box, lower=np.where(at, value, box.lower), upper=np.where(at, value, box.upper))
 
     def at(self, u: Floats) -> _Point:
         phi = -self.stack.add_up(u)
@@ -209,9 +228,11 @@ def solve_dual(
         found = _solve_single(problem, partition, box, start, max_iter)
         if found is not None:
             return found
+    if problem.constant is not None and max_iter > 0:
+        start = np.where(problem.constant[0], problem.constant[1], start)
     found = _newton(problem, start, max_iter, watch)
     if found.status is Status.STALLED and isinstance(partition, WeightedAtoms):
-        for helped in (_from_flatter_weights, _taken_apart):
+        for helped in (_taken_apart, _from_milder_prices, _from_flatter_weights):
             other = helped(problem, partition, max_iter, found)
             if other is not None and other.status is Status.CONVERGED:
                 return other
@@ -230,7 +251,7 @@ def _newton(problem: _Dual, start: Floats, max_iter: int, watch: bool) -> DualSo
         if problem.converged(point, found):
             status = Status.CONVERGED
             break
-        if _runs_away(certificates) or _stalls(objectives, found.gap):
+        if _runs_away(certificates) or _stalls(objectives, certificates):
             status = Status.STALLED
             break
         if n_iter == SLOW_STEPS and _is_collinear(problem):
@@ -269,9 +290,12 @@ def _runs_away(certificates: list[_Certificate]) -> bool:
     return len(certificates) > 25 and now > 1e-6 and now > 0.5 * certificates[-16].violation
 
 
-def _stalls(objectives: list[float], gap: float) -> bool:
-    """Whether the last steps did so little for the gap that rounding must be all that is left of them."""
-    return len(objectives) > 10 and objectives[-10] - objectives[-1] < 1e-3 * gap < np.inf
+def _stalls(objectives: list[float], certificates: list[_Certificate]) -> bool:
+    """Whether the last steps did so little for the objective and the gap that rounding must be all that is left."""
+    if len(objectives) <= 10:
+        return False
+    gap, before = certificates[-1].gap, min(found.gap for found in certificates[:-9])
+    return objectives[-10] - objectives[-1] < 1e-3 * gap < np.inf and gap > 0.5 * before
 
 
 def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) -> Floats:
@@ -281,16 +305,16 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     x, box = point.expectation[index], stack.model(point.u)
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
-        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, box, point.u)
+        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
     covariance = partition.covariance(point.phi)
     whole = len(index) == problem.stack.n_features and np.array_equal(index, np.arange(len(index)))
     hessian = covariance if whole else covariance[np.ix_(index, index)]
-    if box is not None and problem.smooth:
+    if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
-        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, box, point.u)
+        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
     hessian = hessian + np.diag(floor)
     linear = -x - hessian @ point.u
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
@@ -479,8 +503,27 @@ def _from_flatter_weights(
             width *= 0.25
         else:
             return None
+        if width * spread < LEAST_NATS:
+            return None
         temperature = min(1.0, known[-1][0] + width)
     return None
+
+
+def _from_milder_prices(
+    problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
+) -> DualSolution | None:
+    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask."""
+    gap, dual = stalled.gap, abs(stalled.dual)
+    if not gap > 1e-6 * (1 + dual) or stalled.violation > MOST_VIOLATION:
+        return None
+    start, n_iter = None, stalled.n_iter
+    for factor in MILDER:
+        stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
+        stage = _Dual(partition, stack, problem.tol if factor == 1 else 1e-6)
+        begin = stack.start() if start is None else stack.clip(start / MILDER_STEP)
+        solution = _newton(stage, stage.enter_domain(begin), 60, watch=False)
+        n_iter, start = n_iter + solution.n_iter, solution.stacked
+    return replace(solution, n_iter=min(n_iter, max_iter))
 
 
 def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:

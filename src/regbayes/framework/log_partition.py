@@ -23,7 +23,7 @@ from regbayes.engine.executor import make_executor
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
-FAR = 2.0**10  # standard deviations from zero at which a feature is centred: fewer digits than this are not missed
+FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**300  # magnitudes whose squares and cubes are numbers lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
 MIN_UNIT = 1e-5  # of a feature's range: the least that counts as its standard deviation
