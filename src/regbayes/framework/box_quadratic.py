@@ -25,6 +25,7 @@ MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
 TO_BOUNDARY = 0.995
 COMPLEMENTARITY = 1e-15  # of the scale of the problem, at which the interior point stops
+SOLVED = 1e-10  # of the scale of the problem: a larger residual is worth another start
 RUNAWAY = 1e30  # in units where H has unit diagonal
 POLISH_ROUNDS = 8
 REFINEMENTS = 3  # steps with one factorisation where there are no bounds: the later ones take rounding back
@@ -193,12 +194,23 @@ def minimize_box_quadratic(hessian: Curvature, linear: Floats, form: BoxDual, st
     # In these units H has unit diagonal, so no feature's unit matters; prices and bounds are measured in them too.
     inner = whole.scaled(scale)
     box = BoxDual(linear * scale, form.absolute * scale, form.ridge, form.lower / scale, form.upper / scale)
-    v, snapped = _interior_point(inner, box, start / scale)
-    return np.clip(_polished(inner, box, v, snapped) * scale, form.lower, form.upper)
+    size = 1 + float(np.max(np.abs(box.linear), initial=0.0))
+    found, error = start / scale, np.inf
+    for far in (False, True):
+        v = _polished(inner, box, *_interior_point(inner, box, start / scale, far))
+        here = _residual(inner, box, v)
+        if here < error:
+            found, error = v, here
+        if error <= SOLVED * size:
+            break
+    return np.clip(found * scale, form.lower, form.upper)
 
 
-def _interior_point(hessian: Curvature, box: BoxDual, start: Floats) -> tuple[Floats, Floats]:
-    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there."""
+def _interior_point(hessian: Curvature, box: BoxDual, start: Floats, far: bool) -> tuple[Floats, Floats]:
+    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there.
+
+    ``far`` prepares for a solution at bounds far away, and takes more steps where it is not.
+    """
     split = _Split(box, box.linear)
     low, high = split.has_lower, split.has_upper
     parent, sign = split.parent, split.sign
@@ -207,7 +219,7 @@ def _interior_point(hessian: Curvature, box: BoxDual, start: Floats) -> tuple[Fl
     bounded = int(low.sum() + high.sum())
     to_low, to_high = np.where(low, w - split.lower, 1.0), np.where(high, split.upper - w, 1.0)
     level = 0.1 * size * size  # products of distances and multipliers, equal at the start however far a bound is
-    z_low, z_high = low * (level / to_low), high * (level / to_high)
+    z_low, z_high = (low * size, high * size) if far else (low * (level / to_low), high * (level / to_high))
     best, snapped, best_error, since_best = split.joined(w), split.joined(w), np.inf, 0
     if bounded == 0:
         v, solve = split.joined(w), hessian.solver(np.zeros(split.n))

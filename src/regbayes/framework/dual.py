@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg.lapack import dpotrf
 
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
@@ -31,10 +32,12 @@ ARMIJO = 1e-4
 MAX_HALVINGS = 60
 EPSILON = 8 * float(np.finfo(np.float64).eps)
 MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
+MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
 SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
+SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
@@ -43,6 +46,7 @@ MILDER = MILDER_STEP ** np.arange(8, -1, -1.0)  # prices in units of those asked
 LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
+HIDDEN = 1e-4  # the same, from which on a solution is not taken at its word
 REDUNDANT = 1e-13  # below it nothing is left to take apart
 
 
@@ -89,6 +93,9 @@ class _Dual:
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth()
         self.constant = self._constants()
+        if isinstance(partition, WeightedAtoms):
+            self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
+            self.most_units = float(np.max((partition.highest - partition.lowest) / partition.unit))
 
     def _constants(self) -> tuple[Flags, Floats] | None:
         """Features that no tilt moves, whose multipliers are known: what their regularizers say of that one value."""
@@ -116,7 +123,8 @@ class _Dual:
             return u
         if self.stack.box is not None:
             return self.stack.clip(u)
-        return prox_conjugate(self.stack.pieces, u, block_scale(self.stack.pieces, self.unit**2) ** 2)
+        inside = prox_conjugate(self.stack.pieces, u, block_scale(self.stack.pieces, self.unit**2) ** 2)
+        return inside if np.isfinite(self.stack.conjugate(inside)) else self.stack.start()
 
     def certificate(self, point: _Point) -> _Certificate:
         """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
@@ -136,12 +144,22 @@ class _Dual:
         return _Certificate(gap, violation)
 
     def rounding(self, point: _Point) -> _Certificate:
-        """How far off rounding alone may put the gap and the violation: features far from zero have few digits left."""
+        """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
+
+        Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
+        """
         x = np.abs(point.expectation[self.index])
-        gap = float(np.abs(point.u) @ x) + abs(point.log_partition)
-        return _Certificate(EPSILON * gap, EPSILON * float(np.max(x / self.unit, initial=0.0)))
+        gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float(np.max(x / self.unit, initial=0.0))
+        if isinstance(self.partition, WeightedAtoms):
+            nats = float(np.abs(point.phi) @ self.magnitude)
+            gap, violation = gap + nats, violation + nats * self.most_units
+        return _Certificate(
+            min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
+        )
 
     def converged(self, point: _Point, found: _Certificate) -> bool:
+        if not np.isfinite(point.objective):
+            return False
         slack = self.rounding(point)
         close = found.gap <= self.tol * (1 + abs(point.objective)) + slack.gap
         return close and found.violation <= self.most_violation + slack.violation
@@ -231,6 +249,11 @@ def solve_dual(
     if problem.constant is not None and max_iter > 0:
         start = np.where(problem.constant[0], problem.constant[1], start)
     found = _newton(problem, start, max_iter, watch)
+    if found.status is Status.CONVERGED and found.n_iter > 0 and _is_collinear(problem):
+        # What is left of a feature given others may be less than the tolerance, and its multiplier large.
+        assert isinstance(partition, WeightedAtoms)
+        other = _taken_apart(problem, partition, max_iter, found)
+        return other if other is not None and other.status is Status.CONVERGED else found
     if found.status is Status.STALLED and isinstance(partition, WeightedAtoms):
         for helped in (_taken_apart, _from_milder_prices, _from_flatter_weights):
             other = helped(problem, partition, max_iter, found)
@@ -257,7 +280,7 @@ def _newton(problem: _Dual, start: Floats, max_iter: int, watch: bool) -> DualSo
         if n_iter == SLOW_STEPS and _is_collinear(problem):
             status = Status.STALLED
             break
-        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, found.violation):
+        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, found.violation, n_iter):
             status = Status.DIVERGED
             break
         if n_iter == max_iter:
@@ -272,11 +295,13 @@ def _newton(problem: _Dual, start: Floats, max_iter: int, watch: bool) -> DualSo
     return _solution(point, found, status, n_iter)
 
 
-def _diverges(problem: _Dual, point: _Point, violation: float) -> bool:
+def _diverges(problem: _Dual, point: _Point, violation: float, n_iter: int) -> bool:
     """Whether the tilt spans so many nats that its multipliers may have no limit."""
     partition = problem.partition
     if not isinstance(partition, WeightedAtoms):
         return violation > MOST_VIOLATION  # one step solves a Gaussian with equalities or bounds that can be met
+    if n_iter == SLOW_LOOK and violation > MOST_VIOLATION:
+        return True
     reach = np.abs(point.phi) @ (partition.highest - partition.lowest)
     if reach < DIVERGING_NATS:
         return False
@@ -330,7 +355,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
         trial = problem.at(target)
-        if max(problem.certificate(trial)) < 0.9 * max(problem.certificate(point)):
+        if max(problem.certificate(trial)) < 0.98 * max(problem.certificate(point)):
             return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0
@@ -513,9 +538,9 @@ def _from_milder_prices(
     problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
     """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask."""
-    gap, dual = stalled.gap, abs(stalled.dual)
-    if not gap > 1e-6 * (1 + dual) or stalled.violation > MOST_VIOLATION:
-        return None
+    box = problem.stack.box
+    if box is not None and not np.any(np.isfinite(box.lower * box.upper) & (box.lower < box.upper) | (box.ridge > 0)):
+        return None  # all prices are infinite
     start, n_iter = None, stalled.n_iter
     for factor in MILDER:
         stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
@@ -542,12 +567,15 @@ def _equalities(box: BoxDual) -> Flags:
 def _is_collinear(problem: _Dual) -> bool:
     """Whether equalities are so nearly combinations of others that rounding hides what is left of them."""
     box = problem.stack.box
-    if box is None or not isinstance(problem.partition, WeightedAtoms) or not np.any(equal := _equalities(box)):
+    if box is None or not isinstance(problem.partition, WeightedAtoms):
         return False
-    features = problem.index[equal]
-    covariance = problem.partition.covariance(np.zeros(problem.stack.n_features))[np.ix_(features, features)]
+    features = problem.index[_equalities(box)]
+    if len(features) < 2:
+        return False
     unit = problem.partition.unit[features]
-    return bool(np.linalg.eigvalsh(covariance / np.outer(unit, unit))[0] < COLLINEAR**2)
+    correlation = problem.partition.base_covariance[np.ix_(features, features)] / unit / unit[:, None]
+    root, failed = dpotrf(correlation, lower=1, clean=0)
+    return failed != 0 or bool(np.min(np.diag(root)) < HIDDEN)
 
 
 def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution) -> DualSolution | None:

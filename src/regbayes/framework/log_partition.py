@@ -26,7 +26,7 @@ MOST_FUSED = 16  # features up to which second moments come with every evaluatio
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**300  # magnitudes whose squares and cubes are numbers lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
-MIN_UNIT = 1e-5  # of a feature's range: the least that counts as its standard deviation
+MIN_UNIT = 1e-4  # of a feature's range: the least that counts as its standard deviation
 
 
 class LogPartition(Protocol):
@@ -96,7 +96,7 @@ class WeightedAtoms:
         self._reference = features[int(np.argmax(log_weights))]
         self._fused = m <= MOST_FUSED
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
-        self._expectation = self.mean
+        self._expectation, self.base_covariance = self.mean, self._covariance
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
         self.unit = _units(spread, self.mean, self.lowest, self.highest)
 
