@@ -3,7 +3,8 @@
 The number of its steps hardly grows with the number of multipliers (a dozen or two, each a factorisation), however
 steep the prices are and however many rows are margins. H is a matrix, or a thin factor, whose systems cost the square
 of its width (a Gaussian of few dimensions with thousands of margins). What lies on a bound in the end is put there
-exactly, and one more step on the others alone takes the last digits: a constraint that holds anyway has multiplier zero.
+exactly, and one more step on the others alone takes the last digits: a constraint that holds anyway has multiplier
+zero.
 
 Mehrotra's predictor and corrector: S. Mehrotra (1992), SIAM Journal on Optimization 2(4), 575-601. Thin factors:
 M. C. Ferris and T. S. Munson (2002), SIAM Journal on Optimization 13(3), 783-804.
@@ -132,11 +133,17 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
 
         return solve
     values, vectors = np.linalg.eigh(scaled)
-    used = values > 1e-15 * len(values) * max(float(values[-1]), 0.0)
-    inverse = np.where(used, 1 / np.where(used, values, 1.0), 0.0)
+    most = max(float(values[-1]), TINY)
 
     def solve_singular(right: Floats) -> Floats:
-        return np.asarray(vectors @ (inverse * (vectors.T @ (right / size)))) / size
+        # Directions of the last digits are left out, unless the answer lies in them.
+        coefficients = vectors.T @ (right / size)
+        for least in (1e-11, 1e-15 * len(values)):
+            used = values > least * most
+            found = vectors[:, used] @ (coefficients[used] / values[used])
+            if np.linalg.norm(coefficients[~used]) <= 1e-12 * np.linalg.norm(coefficients):
+                break
+        return np.asarray(found) / size
 
     return solve_singular
 
@@ -158,7 +165,7 @@ class _Split:
         self.n = n
 
     def joined(self, w: Floats) -> Floats:
-        return np.bincount(self.parent, self.sign * w, minlength=self.n)
+        return np.bincount(self.parent, self.sign * w, minlength=self.n).astype(np.float64)
 
     def interior(self, start: Floats, room: float) -> Floats:
         """A point well inside the bounds near a start."""
@@ -212,79 +219,99 @@ def _interior_point(hessian: Curvature, box: BoxDual, start: Floats, far: bool) 
     ``far`` prepares for a solution at bounds far away, and takes more steps where it is not.
     """
     split = _Split(box, box.linear)
-    low, high = split.has_lower, split.has_upper
-    parent, sign = split.parent, split.sign
-    size = 1 + float(np.max(np.abs(split.cost), initial=0.0))
-    w = split.interior(np.clip(start, -size, size), 0.1 * size)
-    bounded = int(low.sum() + high.sum())
-    to_low, to_high = np.where(low, w - split.lower, 1.0), np.where(high, split.upper - w, 1.0)
-    level = 0.1 * size * size  # products of distances and multipliers, equal at the start however far a bound is
-    z_low, z_high = (low * size, high * size) if far else (low * (level / to_low), high * (level / to_high))
-    best, snapped, best_error, since_best = split.joined(w), split.joined(w), np.inf, 0
-    if bounded == 0:
-        v, solve = split.joined(w), hessian.solver(np.zeros(split.n))
+    if not np.any(split.has_lower | split.has_upper):
+        v, solve = start, hessian.solver(0.0)
         for _ in range(REFINEMENTS):
             v = v - solve(hessian @ v + box.linear)
         return v, v
+    inner = _Interior(hessian, split, start, far)
+    best = snapped = split.joined(inner.w)
+    best_error, since_best = np.inf, 0
     for _ in range(MAX_STEPS):
-        v = split.joined(w)
-        slope = sign * (hessian @ v)[parent] + split.cost
-        residual = slope - z_low + z_high
-        mu = float(z_low @ to_low + z_high @ to_high) / max(bounded, 1)
-        error = max(float(np.max(np.abs(residual), initial=0.0)) / size, mu / size**2)
-        if not (np.isfinite(error) and np.max(np.abs(w)) < RUNAWAY * size):
+        error = inner.look()
+        if not (np.isfinite(error) and np.max(np.abs(inner.w)) < RUNAWAY * inner.size):
             break  # without bound
         since_best += 1
         if error < best_error:
-            at_bound = np.where(z_low > to_low, split.lower, np.where(z_high > to_high, split.upper, w))
-            best, snapped, best_error, since_best = v, split.joined(at_bound), error, 0
+            best, snapped, best_error, since_best = split.joined(inner.w), inner.snapped(), error, 0
         if error <= COMPLEMENTARITY or (best_error < 1e-6 and since_best >= PATIENCE):
             break
-        barrier = z_low / to_low + z_high / to_high
-        free = ~(low | high)
-        inverse = np.where(free, 1.0, 1 / np.maximum(barrier, TINY))
-        stiffness = 1 / np.bincount(parent, inverse, minlength=split.n)
-        stiffness[parent[free]] = 0.0
-        solve = hessian.solver(stiffness)
-
-        def step(
-            push_low: Floats,
-            push_high: Floats,
-            barrier: Floats = barrier,
-            slope: Floats = slope,
-            inverse: Floats = inverse,
-            stiffness: Floats = stiffness,
-            solve: Callable[[Floats], Floats] = solve,
-            free: Flags = free,
-        ) -> Floats:
-            rho = slope - push_low / to_low + push_high / to_high
-            right = np.bincount(parent, sign * rho * inverse, minlength=split.n)
-            one = np.bincount(parent[free], rho[free], minlength=split.n)
-            dv = solve(-np.where(stiffness > 0, stiffness * right, one))
-            curve = (hessian @ dv)[parent]
-            return np.where(free, dv[parent], -(rho + sign * curve) * inverse)
-
-        dw = step(np.zeros_like(w), np.zeros_like(w))
-        dz_low, dz_high = -z_low - z_low * dw / to_low, -z_high + z_high * dw / to_high
-        length_w = min(_reach(to_low, dw, low), _reach(to_high, -dw, high), 1.0)
-        length_z = min(_reach(z_low, dz_low, low), _reach(z_high, dz_high, high), 1.0)
-        after = float(
-            (z_low + length_z * dz_low)[low] @ (to_low + length_w * dw)[low]
-            + (z_high + length_z * dz_high)[high] @ (to_high - length_w * dw)[high]
-        )
-        target = mu * (max(after, 0.0) / bounded / max(mu, TINY)) ** 3
-        push_low = np.where(low, target - dw * dz_low, 0.0)
-        push_high = np.where(high, target + dw * dz_high, 0.0)
-        dw = step(push_low, push_high)
-        dz_low = np.where(low, push_low / to_low - z_low - z_low * dw / to_low, 0.0)
-        dz_high = np.where(high, push_high / to_high - z_high + z_high * dw / to_high, 0.0)
-        length_w = min(1.0, TO_BOUNDARY * min(_reach(to_low, dw, low), _reach(to_high, -dw, high)))
-        length_z = min(1.0, TO_BOUNDARY * min(_reach(z_low, dz_low, low), _reach(z_high, dz_high, high)))
-        w = w + length_w * dw
-        z_low, z_high = z_low + length_z * dz_low, z_high + length_z * dz_high
-        to_low = np.where(low, np.maximum(to_low + length_w * dw, TINY), 1.0)
-        to_high = np.where(high, np.maximum(to_high - length_w * dw, TINY), 1.0)
+        inner.step()
     return best, snapped
+
+
+class _Interior:
+    """A point between the bounds with a multiplier for each of them, and Mehrotra's step from it."""
+
+    def __init__(self, hessian: Curvature, split: _Split, start: Floats, far: bool) -> None:
+        self.hessian, self.split = hessian, split
+        self.low, self.high = split.has_lower, split.has_upper
+        self.free = ~(self.low | self.high)
+        self.bounded = int(self.low.sum() + self.high.sum())
+        size = self.size = 1 + float(np.max(np.abs(split.cost), initial=0.0))
+        self.w = split.interior(np.clip(start, -size, size), 0.1 * size)
+        self.to_low = np.where(self.low, self.w - split.lower, 1.0)
+        self.to_high = np.where(self.high, split.upper - self.w, 1.0)
+        # Products of distances and multipliers, equal at the start however far a bound is.
+        level = 0.1 * size * size
+        self.z_low = self.low * (size if far else level / self.to_low)
+        self.z_high = self.high * (size if far else level / self.to_high)
+
+    def look(self) -> float:
+        """Take slopes and complementarity; return how far from a solution they are."""
+        split = self.split
+        self.slope = split.sign * (self.hessian @ split.joined(self.w))[split.parent] + split.cost
+        residual = self.slope - self.z_low + self.z_high
+        self.mu = float(self.z_low @ self.to_low + self.z_high @ self.to_high) / self.bounded
+        return max(float(np.max(np.abs(residual))) / self.size, self.mu / self.size**2)
+
+    def snapped(self) -> Floats:
+        """The point with what is closer to its bound than the bound's multiplier put on it."""
+        at_high = np.where(self.z_high > self.to_high, self.split.upper, self.w)
+        return self.split.joined(np.where(self.z_low > self.to_low, self.split.lower, at_high))
+
+    def step(self) -> None:
+        """Predict with no complementarity left, see how far that leads, and correct."""
+        low, high, parent, n = self.low, self.high, self.split.parent, self.split.n
+        barrier = self.z_low / self.to_low + self.z_high / self.to_high
+        self.inverse = np.where(self.free, 1.0, 1 / np.maximum(barrier, TINY))
+        self.stiffness = 1 / np.bincount(parent, self.inverse, minlength=n)
+        self.stiffness[parent[self.free]] = 0.0
+        self.solve = self.hessian.solver(self.stiffness)
+        none = np.zeros(len(self.w))
+        dw, dz_low, dz_high = self._direction(none, none)
+        length_w, length_z = self._lengths(dw, dz_low, dz_high)
+        after = float(
+            (self.z_low + length_z * dz_low)[low] @ (self.to_low + length_w * dw)[low]
+            + (self.z_high + length_z * dz_high)[high] @ (self.to_high - length_w * dw)[high]
+        )
+        target = self.mu * (max(after, 0.0) / self.bounded / max(self.mu, TINY)) ** 3
+        dw, dz_low, dz_high = self._direction(
+            np.where(low, target - dw * dz_low, 0.0), np.where(high, target + dw * dz_high, 0.0)
+        )
+        length_w, length_z = self._lengths(dw, dz_low, dz_high, TO_BOUNDARY)
+        self.w = self.w + length_w * dw
+        self.z_low, self.z_high = self.z_low + length_z * dz_low, self.z_high + length_z * dz_high
+        self.to_low = np.where(low, np.maximum(self.to_low + length_w * dw, TINY), 1.0)
+        self.to_high = np.where(high, np.maximum(self.to_high - length_w * dw, TINY), 1.0)
+
+    def _direction(self, push_low: Floats, push_high: Floats) -> tuple[Floats, Floats, Floats]:
+        """Newton's step towards products of distances and multipliers that equal the pushes."""
+        parent, sign, n = self.split.parent, self.split.sign, self.split.n
+        rho = self.slope - push_low / self.to_low + push_high / self.to_high
+        right = np.bincount(parent, sign * rho * self.inverse, minlength=n)
+        one = np.bincount(parent[self.free], rho[self.free], minlength=n)
+        dv = self.solve(-np.where(self.stiffness > 0, self.stiffness * right, one))
+        curve = (self.hessian @ dv)[parent]
+        dw = np.where(self.free, dv[parent], -(rho + sign * curve) * self.inverse)
+        dz_low = np.where(self.low, (push_low - self.z_low * dw) / self.to_low - self.z_low, 0.0)
+        dz_high = np.where(self.high, (push_high + self.z_high * dw) / self.to_high - self.z_high, 0.0)
+        return dw, dz_low, dz_high
+
+    def _lengths(self, dw: Floats, dz_low: Floats, dz_high: Floats, share: float = 1.0) -> tuple[float, float]:
+        along_w = min(_reach(self.to_low, dw, self.low), _reach(self.to_high, -dw, self.high))
+        along_z = min(_reach(self.z_low, dz_low, self.low), _reach(self.z_high, dz_high, self.high))
+        return min(1.0, share * along_w), min(1.0, share * along_z)
 
 
 def _reach(value: Floats, change: Floats, used: Flags) -> float:

@@ -149,7 +149,10 @@ class _Dual:
         Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
         """
         x = np.abs(point.expectation[self.index])
-        gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float(np.max(x / self.unit, initial=0.0))
+        gap, violation = (
+            float(np.abs(point.u) @ x) + abs(point.log_partition),
+            float(np.max(x / self.unit, initial=0.0)),
+        )
         if isinstance(self.partition, WeightedAtoms):
             nats = float(np.abs(point.phi) @ self.magnitude)
             gap, violation = gap + nats, violation + nats * self.most_units
@@ -200,9 +203,11 @@ def _fenchel_young(box: BoxDual, u: Floats, x: Floats) -> Floats:
 def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:
     """A move of each block in standard deviations along it: features of one ball may have different units."""
     rows, units = away.reshape(-1, block), unit.reshape(-1, block)
-    length = np.sum(rows**2, axis=1)
-    along = np.sqrt(np.sum((rows * units) ** 2, axis=1))
-    return np.where(length > 0, length / np.where(along > 0, along, 1.0), 0.0)
+    longest = np.max(rows, axis=1, keepdims=True)
+    rows = np.divide(rows, longest, out=np.zeros_like(rows), where=longest > 0)
+    largest = np.max(units, axis=1, keepdims=True)
+    along = np.sqrt(np.sum((rows * (units / largest)) ** 2, axis=1)) * largest[:, 0]
+    return np.divide(np.sum(rows**2, axis=1) * longest[:, 0], along, out=np.zeros(len(rows)), where=along > 0)
 
 
 def nearest_in_domain(regularizer: object, x: Floats, unit: Floats) -> Floats:
@@ -305,8 +310,8 @@ def _diverges(problem: _Dual, point: _Point, violation: float, n_iter: int) -> b
     reach = np.abs(point.phi) @ (partition.highest - partition.lowest)
     if reach < DIVERGING_NATS:
         return False
-    spread = float(np.ptp(partition.log_weights))
-    return reach > DIVERGING_NATS + spread and np.ptp(partition.features @ point.phi) > DIVERGING_NATS + spread
+    most = DIVERGING_NATS + float(np.ptp(partition.log_weights))
+    return bool(reach > most and np.ptp(partition.features @ point.phi) > most)
 
 
 def _runs_away(certificates: list[_Certificate]) -> bool:
@@ -403,8 +408,8 @@ def _solve_single(
 ) -> DualSolution | None:
     """Solve for one multiplier: the root of a monotone function, between bounds, by steps of third order.
 
-    Each look at the atoms is one pass of ``exp`` and three sums over a vector; the derivative of the variance that comes
-    with them saves every second look. None where zero is not in the box.
+    Each look at the atoms is one pass of ``exp`` and three sums over a vector; the derivative of the variance that
+    comes with them saves every second look. None where zero is not in the box.
     """
     low, high = float(box.lower[0]), float(box.upper[0])
     if not low <= 0.0 <= high:

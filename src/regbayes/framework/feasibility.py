@@ -77,7 +77,9 @@ class _Rows:
         place = np.cumsum(hard) - 1
         center, unit = partition.mean[stack.index][used], unit[used]
         pieces = [(p, place[p.start : p.stop]) for p in curved]
-        return cls(used, stack.index[used], center, unit, (low[used] - center) / unit, (high[used] - center) / unit, pieces)
+        return cls(
+            used, stack.index[used], center, unit, (low[used] - center) / unit, (high[used] - center) / unit, pieces
+        )
 
     def add_tangents(self, y: Floats) -> bool:
         """Cut off expectations that a curved set does not contain; whether there were any."""
@@ -91,7 +93,9 @@ class _Rows:
                 tangent = np.zeros(len(self.used))
                 tangent[places] = away * self.unit[places]
                 tangent /= np.linalg.norm(tangent)
-                self.tangents.append((tangent, float(tangent[places] @ ((near - self.center[places]) / self.unit[places]))))
+                self.tangents.append(
+                    (tangent, float(tangent[places] @ ((near - self.center[places]) / self.unit[places])))
+                )
                 added = True
         return added
 
@@ -160,7 +164,9 @@ class _Directions:
         basis = vectors[:, values > 1e-12 * max(float(values[0]), 1e-300)]
         across = np.eye(len(rows.used)) - basis @ basis.T
         box = _bounds_only(rows.low, rows.high)
-        y = minimize_box_quadratic(Curvature(np.full(len(box), 1e-12), matrix=across), np.zeros(len(box)), box, np.zeros(len(box)))
+        y = minimize_box_quadratic(
+            Curvature(np.full(len(box), 1e-12), matrix=across), np.zeros(len(box)), box, np.zeros(len(box))
+        )
         return across @ y
 
 
@@ -232,13 +238,15 @@ class _Atoms:
         room = room[:, int(equal.sum()) :]
         for _ in range(MOST_ROUNDS):
             price = SUM_PRICE * (1 + float(np.max(np.abs(self.chosen))))
-            matrix = np.block([[self.chosen[place], room], [np.full((1, len(self.index)), price), np.zeros((1, room.shape[1]))]])
+            matrix = np.block(
+                [[self.chosen[place], room], [np.full((1, len(self.index)), price), np.zeros((1, room.shape[1]))]]
+            )
             try:
                 found, _ = nnls(matrix, np.append(asked, price))
             except RuntimeError:  # too many iterations
                 return None
             off = asked - matrix[:-1] @ found
-            give = np.bincount(place, off, minlength=len(rows.used))
+            give = np.bincount(place, off, minlength=len(rows.used)).astype(np.float64)
             if not self.price(give, float((give @ self.chosen).max())):
                 return give
         return None

@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so 
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
-EXTREME = 2.0**300  # magnitudes whose squares and cubes are numbers lie between one over this and this
+EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
 MIN_UNIT = 1e-4  # of a feature's range: the least that counts as its standard deviation
 
@@ -187,7 +187,7 @@ class WeightedAtoms:
         return other
 
     def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
-        """Return the atoms with features ``(psi - center) / scale``, and center and scale; None where nothing is gained.
+        """Return the atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
 
         Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
         """

@@ -279,9 +279,7 @@ def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
         raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
 
 
-def _solve(
-    partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None
-) -> _Outcome:
+def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
     out_of_reach = find_out_of_reach(partition, stack)
     if out_of_reach is not None:
@@ -308,9 +306,7 @@ def _solve(
             solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)
         elif solution.status is Status.DIVERGED:
             start = solution.stacked
-            solution = solve_dual(
-                face.partition, stack, tol=tol, max_iter=max_iter, warm_start=start, watch=False
-            )
+            solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=start, watch=False)
     return _Outcome(face, solution, _status(face, solution))
 
 
@@ -356,14 +352,14 @@ def _result(
     )
 
 
-def _infeasible_message(
-    posterior: Posterior, labels: tuple[str, ...], problem: _Problem, outcome: _Outcome
-) -> str:
+def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: _Problem, outcome: _Outcome) -> str:
     drawn = isinstance(posterior, Samples)
     unreachable = outcome.out_of_reach
     if unreachable is not None:
         i = unreachable.feature
-        needed, reachable = (problem.center[i] + problem.scale[i] * x for x in (unreachable.needed, unreachable.reachable))
+        needed, reachable = (
+            problem.center[i] + problem.scale[i] * x for x in (unreachable.needed, unreachable.reachable)
+        )
         label, off = labels[i], abs(unreachable.needed - unreachable.reachable) * problem.scale[i]
         reach = f"{'these draws reach' if drawn else 'the features reach'} only {reachable:.6g}"
         if off < 1e-300:  # an open domain, as KL's x > 0
