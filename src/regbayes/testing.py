@@ -283,7 +283,7 @@ def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
             )
             continue
         inside, outside = p.v, beyond
-        for _ in range(200):
+        for _ in range(1200):  # down to the smallest number, where the edge is zero
             middle = 0.5 * (inside + outside)
             if np.array_equal(middle, inside) or np.array_equal(middle, outside):
                 break

