@@ -49,8 +49,10 @@ class RegularizedPosterior(Saveable):
     """The closest posterior for which the constraints hold, with its certificate.
 
     ``q ∝ p exp<multipliers, psi>``: a multiplier is what its constraint cost, and the factor to add to the model's
-    log-density for the same effect. ``primal`` and ``dual`` enclose the optimum; ``gap`` is their difference. Under
-    importance weights ``before`` and ``kl`` are only as good as the weights, also where the tilt is harmless.
+    log-density for the same effect. ``dual`` is a lower bound of the optimum wherever the solver stopped. ``primal`` is
+    ``dual + gap``: an upper bound where ``violation`` is zero; where hard constraints are violated it charges what the
+    multipliers ask for the way to them, and is an estimate. Under importance weights ``before`` and ``kl`` are only as
+    good as the weights, also where the tilt is harmless.
     """
 
     posterior: Posterior  # the tilted one
@@ -147,7 +149,8 @@ def regularize(
     regularizer : Regularizer, default=None
         The function g of the features' expectations.
     tol : float, default=1e-9
-        Duality gap, relative to ``1 + |dual|``, at which to stop.
+        Duality gap, relative to ``1 + |dual|``, and violation of hard constraints, in standard deviations, at which to
+        stop; a violation above 1e-4 is never accepted.
     max_iter : int, default=200
         Newton steps at most; what has been reached by then is returned, with its gap.
     warm_start : array, default=None
