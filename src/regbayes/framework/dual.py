@@ -91,7 +91,7 @@ class _Dual:
         self.unit = partition.unit[stack.index]
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
-        self.smooth = stack.box is not None and stack.box.is_smooth()
+        self.smooth = stack.box is not None and stack.box.is_smooth
         self.constant = self._constants()
         if isinstance(partition, WeightedAtoms):
             self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
@@ -174,7 +174,7 @@ def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: flo
     A hard constraint is met up to rounding, and so is a steep one that is met exactly: its price times the last digit
     of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
     """
-    if not box.ridge.any() and box.is_smooth():  # equalities
+    if box.is_linear:  # equalities
         away = np.abs(x - box.linear)
         off = away / unit
         return _Certificate(float(np.abs(u) @ away + 0.5 * (off @ off)), float(off.max()))
@@ -354,7 +354,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     """One proximal Newton step with backtracking; None when no step descends any further."""
     target = _model_minimum(problem, point, damping, error)
     direction = target - point.u
-    here, there = problem.stack.conjugate(point.u), problem.stack.conjugate(target)
+    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
     predicted = there - here - float(point.expectation[problem.index] @ direction)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     if not predicted < -noise:

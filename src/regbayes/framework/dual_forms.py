@@ -9,6 +9,7 @@ given points are here too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,20 @@ class BoxDual:
             self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
         )
 
-    @property
+    @cached_property
     def is_free(self) -> Flags:
         """Whether the conjugate is smooth in each coordinate: no bound, no kink."""
         return np.isinf(self.lower) & np.isinf(self.upper) & (self.absolute == 0.0)
 
+    @cached_property
     def is_smooth(self) -> bool:
         """Whether the conjugate is smooth everywhere."""
-        return bool(np.all(self.is_free))
+        return bool(self.is_free.all())
+
+    @cached_property
+    def is_linear(self) -> bool:
+        """Whether the conjugate is linear: equalities."""
+        return self.is_smooth and not self.ridge.any()
 
     def domain(self) -> tuple[Floats, Floats]:
         """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""
@@ -59,6 +66,8 @@ class BoxDual:
 
     def conjugate(self, u: Floats) -> float:
         """Return ``g*(u)``, ``inf`` outside the box."""
+        if self.is_linear:
+            return float(self.linear @ u)
         if np.any((u < self.lower) | (u > self.upper)):
             return np.inf
         return float(self.linear @ u + self.absolute @ np.abs(u) + 0.5 * (self.ridge @ np.square(u)))
