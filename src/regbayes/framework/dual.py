@@ -484,10 +484,13 @@ class _SingleTilt:
         self.level = float(partition.log_weights[0])
         self.even = bool(np.all(partition.log_weights == self.level))
         self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
+        self.before = float(partition.base_covariance[0, 0])
         self.width = max(self.ends[1] - self.ends[0], float(np.finfo(np.float64).tiny))
 
     def at(self, phi: float) -> tuple[float, float, float, float]:
         """Return A, the mean, the variance and the third central moment under the tilt."""
+        if phi == 0.0:  # known, but for the last: the first step does without
+            return 0.0, self.center, self.before, 0.0
         scores = phi * self.away
         if self.even:
             top = phi * (self.ends[1] if phi > 0 else self.ends[0])
@@ -618,7 +621,7 @@ def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalle
     stacked[np.flatnonzero(equal)[order]] = (
         scipy.linalg.solve_triangular(triangle, solution.stacked[:k], check_finite=False) / unit[order]
     )
-    log_weights = mapped.tilted_log_weights(solution.multipliers)
+    log_weights = mapped.tilted_log_weights(solution.multipliers, solution.log_partition)
     expectation[equal] = center + unit * (np.exp(log_weights) @ scaled)
     stacked[~equal], expectation[~equal] = solution.stacked[k:], solution.expectation[k:]
     dropped = np.abs(expectation - box.linear)[equal] / unit

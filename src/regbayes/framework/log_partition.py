@@ -143,19 +143,19 @@ class WeightedAtoms:
                 covariance = squares / total - np.outer(away, away)
         return value, reference + away, covariance
 
-    def tilted_log_weights(self, phi: Floats, scores: Floats | None = None) -> Floats:
-        """Return the normalised log-weights under the tilt, of all atoms, shape (n,).
+    def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
+        """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
+        scores = self.features @ phi
+        scores += self.log_weights
+        scores -= log_partition
+        return scores
 
-        ``scores`` are those of the supported atoms, where they are known better than phi tells.
-        """
-        if scores is None:
-            scores = self.features @ phi
-            scores += self.log_weights
-            scores -= self.evaluate(phi)[0]
+    def of_all(self, log_weights: Floats) -> Floats:
+        """Return log-weights of the supported atoms as log-weights of all, shape (n,)."""
         if self.support is None:
-            return scores
+            return log_weights
         spread = np.full(self.n_atoms, -np.inf)
-        spread[self.support] = scores
+        spread[self.support] = log_weights
         return spread
 
     def evaluate(self, phi: Floats) -> tuple[float, Floats]:

@@ -330,7 +330,10 @@ def _result(
     face, solution, scale = outcome.face, outcome.solution, problem.scale
     multipliers = solution.multipliers / scale
     if isinstance(base, Weighted) and isinstance(face.partition, WeightedAtoms):
-        tilted: Posterior = base.reweight(face.partition.tilted_log_weights(solution.multipliers, solution.log_weights))
+        log_weights = solution.log_weights
+        if log_weights is None:
+            log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
+        tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
     else:
         tilted = base.tilt(evaluated, multipliers)
     kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
