@@ -117,7 +117,9 @@ def _elementary(g: Regularizer, view: View) -> list[Piece]:
             scale = np.max(np.abs(view.unit))
             price = view.factor * wide(g.C) * scale
             return [
-                Norm(view.index, view.target(g.target), np.abs(view.unit) / scale, wide(g.radius) / scale, g.norm, price)
+                Norm(
+                    view.index, view.target(g.target), np.abs(view.unit) / scale, wide(g.radius) / scale, g.norm, price
+                )
             ]
         case KL() | GeneralizedKL():
             prices = view.factor * wide(g.weight) * wide(g.target)
@@ -174,6 +176,14 @@ class Piece:
     def nearest(self, z: Wide) -> Wide:
         return z
 
+    def snapped(self, z: Wide, within: float) -> Wide:
+        """Return z moved onto kinks and edges close by, where optima like to lie and solvers to be a little off."""
+        return self.nearest(z)
+
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        """Return a subgradient at z, for a piece of one coordinate; infinite outside the domain."""
+        raise NotImplementedError
+
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         raise NotImplementedError
 
@@ -218,6 +228,14 @@ class Box(Piece):
     def nearest(self, z: Wide) -> Wide:
         return np.clip(z, self.low, self.high)
 
+    def snapped(self, z: Wide, within: float) -> Wide:
+        z = np.clip(z, self.low, self.high)
+        z = np.where(np.abs(z - self.low) < within, self.low, z)
+        return np.where(np.abs(z - self.high) < within, self.high, z)
+
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        return np.longdouble(-np.inf if z < self.low[0] else np.inf if z > self.high[0] else 0)
+
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         u = np.where((u > 0) & np.isinf(self.high), 0, np.where((u < 0) & np.isinf(self.low), 0, u))
         return u, np.sum(np.where(u > 0, u * _finite(self.high), u * _finite(self.low)))
@@ -251,6 +269,16 @@ class Excess(Piece):
         beyond = np.maximum(np.maximum(z - self.high, self.low - z), 0)
         return np.sum(self.prices * beyond ** wide(self.power))
 
+    def snapped(self, z: Wide, within: float) -> Wide:
+        for edge in (self.low, self.high) if self.power == 1 else ():
+            z = np.where(np.abs(z - edge) < within, edge, z)
+        return z
+
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        beyond = max(z - self.high[0], self.low[0] - z, np.longdouble(0))
+        side = 1 if z > self.high[0] else -1 if z < self.low[0] else 0
+        return side * self.prices[0] * wide(self.power) * beyond ** wide(self.power - 1)
+
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         u, _ = Box(self.index, self.low, self.high).dual(u)
         if self.power == 1:
@@ -277,6 +305,9 @@ class Quadratic(Piece):
 
     def value(self, z: Wide) -> np.longdouble:
         return np.sum(self.weights * (z - self.target) ** 2) / 2
+
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        return self.weights[0] * (z - self.target[0])
 
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         return u, np.sum(u * self.target + u**2 / (2 * self.weights))
@@ -319,6 +350,10 @@ class Norm(Piece):
             return z
         return self.target + (z - self.target) * (self.radius / length)
 
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        away = self.weights[0] * (z - self.target[0])
+        return np.longdouble(0) if abs(away) <= self.radius else np.sign(away) * self.price * self.weights[0]
+
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         length = self._length(u / self.weights, {1: np.inf, 2: 2, np.inf: 1}[self.norm])
         if length > self.price:
@@ -347,7 +382,7 @@ class Logarithm(Piece):
     zero: Wide
     side: Wide
     prices: Wide
-    slope: Wide
+    slopes: Wide
     constant: np.longdouble
 
     def cost(self, z: Any) -> tuple[Any, list[Any]]:
@@ -355,7 +390,7 @@ class Logarithm(Piece):
 
         used = np.flatnonzero(self.prices > 0)
         away = cp.multiply(narrow(self.side), z - narrow(self.zero))
-        total = narrow(self.constant) + narrow(self.slope) @ z
+        total = narrow(self.constant) + narrow(self.slopes) @ z
         return total - narrow(self.prices[used]) @ cp.log(away[used]), [away >= 0]
 
     def value(self, z: Wide) -> np.longdouble:
@@ -363,19 +398,24 @@ class Logarithm(Piece):
         away = (self.side * (z - self.zero))[used]
         if np.any(away <= 0):
             return np.longdouble(np.inf)
-        return self.constant + np.sum(self.slope * z) - np.sum(self.prices[used] * np.log(away))
+        return self.constant + np.sum(self.slopes * z) - np.sum(self.prices[used] * np.log(away))
 
     def nearest(self, z: Wide) -> Wide:
         return np.where((self.prices == 0) & (self.side * (z - self.zero) < 0), self.zero, z)
 
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        if self.side[0] * (z - self.zero[0]) <= 0:
+            return -self.side[0] * np.longdouble(np.inf)
+        return self.slopes[0] - self.prices[0] / (z - self.zero[0])
+
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
-        pull = np.minimum(self.side * (u - self.slope), 0)  # of -price log(y), y = side (z - zero)
+        pull = np.minimum(self.side * (u - self.slopes), 0)  # of -price log(y), y = side (z - zero)
         used = self.prices > 0
         pull = np.where(used & (pull == 0), -self.prices * np.longdouble(1e-30), pull)
-        u = self.side * pull + self.slope
+        u = self.side * pull + self.slopes
         p, v = self.prices[used], -pull[used]
         own = np.sum(p * (np.log(p) - np.log(v) - 1))
-        return u, own + np.sum((u - self.slope) * self.zero) - self.constant
+        return u, own + np.sum((u - self.slopes) * self.zero) - self.constant
 
     def bounds(self) -> Bounds | None:
         up, free = self.side > 0, np.longdouble(np.inf)
@@ -401,6 +441,10 @@ class Largest(Piece):
     def value(self, z: Wide) -> np.longdouble:
         worst = np.max(self.weights * z + self.shifts)
         return self.price * (np.maximum(worst, 0) ** 2 if self.squared else worst)
+
+    def slope(self, z: np.longdouble) -> np.longdouble:
+        worst = self.weights[0] * z + self.shifts[0]
+        return self.price * self.weights[0] * (2 * max(worst, np.longdouble(0)) if self.squared else 1)
 
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
         share = np.maximum(u / self.weights, 0)

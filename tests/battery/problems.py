@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from battery.pieces import Wide, narrow, wide
-from battery.references import Answer, Atoms, Normal, answer
 from numpy.typing import NDArray
 
+from battery.pieces import Wide, narrow, wide
+from battery.references import Answer, Atoms, Normal, answer
 from regbayes import Finite, Gaussian, Samples
 from regbayes.regularizers import (
     KL,
@@ -57,14 +57,74 @@ class Problem:
 
 
 def make_problem(seed: int, number: int) -> Problem:
-    """Draw one problem; the same for the same two numbers."""
+    """Draw one problem; the same for the same two numbers. One in a hundred is large."""
     rng = np.random.default_rng([seed, number])
+    if number % 100 == 99:
+        return _large(rng)
     kind = rng.random()
     if kind < 0.12:
         return _gaussian(rng)
     if kind < 0.20:
         return _proportions(rng)
     return _atoms(rng)
+
+
+def of_atoms(name: str, features: Any, regularizer: Regularizer, log_weights: Any = None) -> Problem:
+    """A problem on models with these features, uniform unless log-weights are given."""
+    features = np.asarray(features, dtype=np.float64)
+    features = features[:, None] if features.ndim == 1 else features
+    log_weights = np.zeros(len(features)) if log_weights is None else np.asarray(log_weights, dtype=np.float64)
+    posterior = Finite(np.arange(float(len(features))), log_weights=log_weights)
+    return Problem(name, posterior, features, regularizer, Atoms.of(features, log_weights))
+
+
+def named_problems() -> list[Problem]:
+    """Problems that were answered wrongly once, or given up, each with neighbours."""
+    rng = np.random.default_rng(0)
+    found = []
+    for weight in (1e-2, 10.0, 1e3, 1e6):
+        found.append(of_atoms("a constant beside zeros", [[1, 0], [1, 1], [1, 0]], KL([0.95, 0.05], weight)))
+        classes = np.eye(3)[rng.integers(3, size=60)]
+        found.append(of_atoms(f"proportions of weight {weight:g}", classes, KL([0.7, 0.2, 0.1], weight)))
+    for power in range(9, 14):
+        stamps = 10.0**power + np.round(100 * rng.normal(size=400)) / 100
+        found.append(of_atoms(f"time stamps of 1e{power}", stamps, Equal(np.round(stamps.mean() + 1))))
+        both = np.stack([stamps, rng.normal(size=400)], axis=1)
+        found.append(of_atoms(f"time stamps of 1e{power} and another", both, AtLeast(both.mean(axis=0) + 0.5)))
+    for power in range(2, 11):
+        z = rng.normal(size=500)
+        thin = np.stack([z, z + 10.0**-power * rng.normal(size=500)], axis=1)
+        found.append(of_atoms(f"collinear but for 1e-{power}", thin, Equal(thin.mean(axis=0) + 0.5)))
+        inside = thin.T @ rng.dirichlet(np.ones(500))
+        found.append(of_atoms(f"collinear but for 1e-{power}, reachable", thin, Equal(inside)))
+    for nats in (10, 40, 100, 700):
+        found.append(of_atoms(f"one model ahead by {nats} nats", [0, 1], AtLeast(0.3), [0, -nats]))
+        three = [[0, 0], [1, 0], [0, 1]]
+        found.append(of_atoms(f"one of three ahead by {nats} nats", three, Equal([0.3, 0.2]), [0, -nats, -2 * nats]))
+    for power in (-307, -200, 200, 307):
+        z = rng.uniform(-1, 1, size=30) * 10.0**power
+        found.append(of_atoms(f"features at 1e{power}", z, Equal(0.3 * 10.0**power)))
+        found.append(of_atoms(f"features at 1e{power}, a bound", np.stack([z, -z], 1), AtMost(-0.1 * 10.0**power)))
+    for power in (3, 6, 8):
+        z = rng.normal(size=(200, 3))
+        soft = Reflected(Hinge(10.0**power), [0.4, 0.2, 0.1])
+        found.append(of_atoms(f"soft bounds at a price of 1e{power}", z, soft))
+        found.append(of_atoms(f"a tube at a price of 1e{power}", z, EpsilonInsensitive(0.2, 0.0, 10.0**power)))
+    z = rng.normal(size=(5, 8))
+    found.append(of_atoms("five draws, eight equalities", z, Equal(z.mean(axis=0) + 0.1)))
+    found.append(of_atoms("five draws, eight bounds", z, AtLeast(z.T @ rng.dirichlet(np.ones(5)) - 0.01)))
+    found.append(of_atoms("five draws, eight bounds out of reach", z, AtLeast(z.mean(axis=0) + 0.3)))
+    square = np.array([[0.0, 0], [0, 1], [1, 0], [1, 1]])
+    for away in (-1e-3, 0.0, 1e-6, 1.0):
+        place = {-1e-3: "inside", 0.0: "on the edge of"}.get(away, f"{away:g} outside")
+        problem = of_atoms(f"{place} a square", square, Equal([0.5, 1 + away]))
+        face = square[:, 1] == 1 if away == 0 else None
+        found.append(Problem(problem.name, problem.posterior, square, problem.regularizer, problem.base, face))
+        found.append(of_atoms(f"{place} an interval", [0, 0.3, 1], AtLeast(1 + away)))
+    for m in (199, 201):
+        rows = rng.normal(size=(m, 220))
+        found.append(_of_gaussian(f"{m} equalities on a Gaussian", rows, Equal(rng.normal(size=m)), np.zeros(220)))
+    return found
 
 
 # Features and weights of atoms, in ordinary units
@@ -371,12 +431,23 @@ def _gaussian(rng: np.random.Generator) -> Problem:
     return Problem(name, Gaussian(mean, covariance), features, maker(rng, x, narrow(base.unit)), base)
 
 
-def describe(problem: Problem) -> dict[str, Any]:
-    """What is needed to write the problem down."""
-    posterior = problem.posterior
-    given = (
-        {"mean": posterior.mean, "covariance": posterior.covariance}
-        if isinstance(posterior, Gaussian)
-        else {"log_weights": posterior.log_weights}
-    )
-    return {"features": problem.features, "regularizer": problem.regularizer, **given}
+def _of_gaussian(name: str, rows: Floats, regularizer: Regularizer, mean: Floats) -> Problem:
+    """A problem on a standard Gaussian around a mean."""
+    base = Normal.of(rows, mean, np.eye(len(mean)))
+    return Problem(name, Gaussian(mean, np.ones(len(mean))), rows, regularizer, base)
+
+
+def _large(rng: np.random.Generator) -> Problem:
+    """Many draws and constraints, or a Gaussian with more equalities than Newton steps like."""
+    if rng.random() < 0.2:
+        m = int(rng.integers(150, 260))
+        rows = rng.normal(size=(m, m + 10))
+        return _of_gaussian(f"Gaussian {m + 10} x {m}, equal", rows, Equal(rng.normal(size=m)), np.zeros(m + 10))
+    n, m = int(rng.choice([500, 1000])), int(rng.choice([1, 5, 20, 40]))
+    features = rng.normal(size=(n, m)) @ (np.eye(m) + 0.5 * rng.normal(size=(m, m)) / np.sqrt(m))
+    base = Atoms.of(features, np.zeros(n))
+    x = narrow(base.centre + base.unit * base.expectation(base.tilted(wide(rng.normal(size=m)))))
+    asked = str(rng.choice(["equal", "bounds", "hinge", "tube", "ball"]))
+    regularizer = MAKERS[asked][0](rng, x, features.std(axis=0))
+    kind, posterior = _posterior(rng, n, np.zeros(n))
+    return Problem(f"{kind} {n} x {m}, large, {asked}", posterior, features, regularizer, base)

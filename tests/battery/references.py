@@ -4,7 +4,7 @@ All of them see features of the order of one (`pieces`). A candidate, whoever fo
 extended precision: multipliers give a lower bound of the optimum, weights an upper one. Where the two do not meet the
 answer is unknown.
 
-- one feature: bisection and golden sections in extended precision;
+- one feature: bisection in extended precision;
 - equalities on atoms: Newton's method in extended precision after orthogonalisation, for features nearly collinear;
 - everything else: CVXPY with one solver, and with a second where the bounds of the first do not meet;
 - whether constraints can be met: linear programs, whose certificates are checked in extended precision.
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from battery.pieces import Box, Logarithm, Norm, Piece, View, Wide, narrow, pieces_of, wide
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from battery.pieces import Box, Logarithm, Norm, Piece, View, Wide, narrow, pieces_of, wide
 from regbayes.regularizers import Regularizer
 
-GOLDEN = (np.sqrt(np.longdouble(5)) - 1) / 2
 CLOSE = 1e-7  # of one plus the optimum: bounds that are this close give its value
 FAR = 1e-8  # of a feature's half-range: constraints that miss by more are infeasible
 ROUNDING = 1e-13  # of a feature's half-range: what may be left of a violation by targets that are rounded
+SNAP = 1e-6  # of a feature's half-range: how far from a kink solvers end that should be on it
 INSIDE = 1e-6  # least weight of an atom, in units of the uniform weight, at which a point is clearly inside
 
 
@@ -66,7 +66,7 @@ class Atoms:
 
     @property
     def grain(self) -> Wide:
-        """How far apart neighbouring targets are, (m,): far from zero they are coarse."""
+        """A few roundings of a target, (m,): far from zero targets are coarse, and nothing finer can be asked for."""
         return grain_of(self.centre, self.unit)
 
     def log_partition(self, phi: Wide) -> np.longdouble:
@@ -83,12 +83,12 @@ class Atoms:
     def expectation(self, q: Wide) -> Wide:
         return q @ self.z
 
-    def moved(self, q: Wide, by: Wide) -> Wide:
-        """Return weights near q whose expectation differs by that much, as far as the features can."""
+    def moved(self, q: Wide, by: Wide) -> Wide | None:
+        """Return weights near q whose expectation differs by that much, as far as features can; None if too far."""
         centred = self.z - q @ self.z
         mix = orthonormalising(np.sqrt(q)[:, None] * centred)
         change = centred @ (mix @ (by @ mix))
-        return q * (1 + change) if np.all(change > -1) else q
+        return q * (1 + change) if np.all(change > -1) else None
 
     def restricted(self, keep: NDArray[np.bool_]) -> Atoms:
         kept = self.log_weights[keep]
@@ -133,7 +133,7 @@ class Normal:
 
 
 def grain_of(centre: Wide, unit: Wide) -> Wide:
-    return (np.abs(centre) + unit) * np.finfo(np.float64).eps / unit
+    return 16 * (np.abs(centre) + unit) * np.finfo(np.float64).eps / unit
 
 
 def log_sum_exp(scores: Wide) -> np.longdouble:
@@ -164,23 +164,28 @@ class Bounds:
             self.try_weights(self.base.tilted(phi), entered)
 
     def try_weights(self, q: Wide, multipliers: list[Wide]) -> None:
-        """Take one candidate, moved onto hard constraints that it misses.
+        """Take one candidate, moved onto hard constraints that it misses, and onto kinks that it nearly meets.
 
         What rounding leaves of the violation is charged at the multipliers, with something to spare. Without the move
         that would not be enough: between nearly collinear features a violation of 1e-9 is worth any multiplier.
         """
-        z = self.base.expectation(q)
-        off = wide(np.zeros(len(z)))
-        for piece in self.pieces:
-            off[piece.index] += piece.nearest(z[piece.index]) - z[piece.index]
-        if np.any(off != 0):
-            q = self.base.moved(q, off)
+        self._take(q, multipliers, ROUNDING)
+        for within in (0.0, SNAP):
             z = self.base.expectation(q)
-        high = self.base.divergence(q)
+            off = wide(np.zeros(len(z)))
+            for piece in self.pieces:
+                by = piece.snapped(z[piece.index], within) - z[piece.index]
+                off[piece.index] = np.where(by != 0, by, off[piece.index])
+            if np.any(off != 0) and (moved := self.base.moved(q, off)) is not None:
+                self._take(moved, multipliers, ROUNDING + self.base.grain)  # no weights meet coarse targets exactly
+
+    def _take(self, q: Wide, multipliers: list[Wide], rounding: Any) -> None:
+        rounding = np.broadcast_to(rounding, len(self.base.centre))
+        z, high = self.base.expectation(q), self.base.divergence(q)
         for piece, u in zip(self.pieces, multipliers, strict=True):
             nearest = piece.nearest(z[piece.index])
             left = np.abs(nearest - z[piece.index])
-            if np.any(left > ROUNDING):
+            if np.any(left > rounding[piece.index]):
                 return
             high += piece.value(nearest) + 2 * np.sum((np.abs(u) + 1) * left)
         if np.isfinite(high):
@@ -188,7 +193,7 @@ class Bounds:
 
     @property
     def meet(self) -> bool:
-        return bool(self.high - self.low <= CLOSE * (1 + abs(self.high)))
+        return bool(np.isfinite(self.high) and self.high - self.low <= CLOSE * (1 + abs(self.high)))
 
 
 def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None = None) -> Answer:
@@ -226,7 +231,7 @@ def _answer_inside(base: Atoms | Normal, pieces: list[Piece], word: str) -> Answ
 
 
 def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
-    """Minimise over the expectation, which grows with the multiplier: unimodal, so that golden sections cannot fail."""
+    """Find the interval that is left to the expectation, then the multiplier by bisection."""
     bottom, top = base.z.min(), base.z.max()
     low, high = bottom, top
     for piece in pieces:
@@ -236,7 +241,7 @@ def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
             return Answer("infeasible", how="interval")  # a logarithm's domain is open
     slip = np.longdouble(1e-17)  # rounding of the target in units of the range, in extended precision
     if low > high + slip:
-        return Answer("infeasible" if low > high + FAR + 4 * base.grain[0] else "edge", how="interval")
+        return Answer("infeasible" if low > high + FAR + base.grain[0] else "edge", how="interval")
     if top == bottom:
         value = sum((p.value(p.nearest(base.z[0])) for p in pieces), np.longdouble(0))
         return Answer("optimum" if np.isfinite(value) else "infeasible", float(value), float(value), "constant")
@@ -246,16 +251,31 @@ def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
         value = base.divergence(q) + sum((p.value(p.nearest(q @ base.z)) for p in pieces), np.longdouble(0))
         return Answer("boundary", float(value), float(value), "end of the range")
 
-    def total(phi: np.longdouble) -> np.longdouble:
-        q = base.tilted(wide([phi]))
-        x = np.clip(q @ base.z, low, high)
-        return base.divergence(q) + sum((p.value(p.nearest(x)) for p in pieces), np.longdouble(0))
-
-    ends = [_multiplier(base, end) for end in (low, high)]
-    phi = _golden(total, *ends)
-    value = float(min(total(at) for at in (phi, *ends)))
+    phi, q = _balance(base, pieces)
+    x = q @ base.z
+    at = np.clip(x, low, high)
+    for piece in pieces:
+        at = piece.snapped(at, within=1e-14)
+    # Bisection ends within rounding of a kink; the price of what is left is the multiplier.
+    value = float(base.divergence(q) + sum((p.value(at) for p in pieces), np.longdouble(0)) + phi * (at - x)[0])
     width = 1e-15 * (1 + abs(value) + float(abs(phi)))
-    return Answer("optimum", value - width, value + width, "one dimension")
+    return Answer("optimum", value - width, value + width, "bisection")
+
+
+def _balance(base: Atoms, pieces: list[Piece]) -> tuple[np.longdouble, Wide]:
+    """Find where the multiplier is minus a slope of the pieces: it grows, and they do with the expectation."""
+    low, high = np.arcsinh(np.longdouble(-1e30)), np.arcsinh(np.longdouble(1e30))
+    for _ in range(140):
+        middle = (low + high) / 2
+        phi = np.sinh(middle)
+        q = base.tilted(wide([phi]))
+        x = (q @ base.z)[0]
+        slopes = [piece.slope(x) for piece in pieces]
+        if phi + sum(slopes, np.longdouble(0)) < 0:
+            low = middle
+        else:
+            high = middle
+    return phi, q
 
 
 def _interval(piece: Piece) -> tuple[np.longdouble, np.longdouble]:
@@ -268,43 +288,6 @@ def _interval(piece: Piece) -> tuple[np.longdouble, np.longdouble]:
     if isinstance(piece, Logarithm):
         return (piece.zero[0], np.longdouble(np.inf)) if piece.side[0] > 0 else (-np.longdouble(np.inf), piece.zero[0])
     return -np.longdouble(np.inf), np.longdouble(np.inf)
-
-
-def _multiplier(base: Atoms, x: np.longdouble) -> np.longdouble:
-    """The tilt with that expectation, by bisection; a very large one towards an end of the range."""
-
-    def mean(phi: np.longdouble) -> np.longdouble:
-        return (base.tilted(wide([phi])) @ base.z)[0]
-
-    side = np.longdouble(1 if x > mean(np.longdouble(0)) else -1)
-    far = np.longdouble(1)
-    while side * (x - mean(side * far)) > 0 and far < 1e18:
-        far *= 4
-    near = np.longdouble(0)
-    for _ in range(90):
-        middle = (near + far) / 2
-        if side * (x - mean(side * middle)) > 0:
-            near = middle
-        else:
-            far = middle
-    return side * far
-
-
-def _golden(f: Any, a: np.longdouble, b: np.longdouble) -> np.longdouble:
-    """Minimise a unimodal function. Multipliers span many orders of magnitude, so sections are taken of arsinh."""
-    a, b = np.arcsinh(a), np.arcsinh(b)
-    c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
-    fc, fd = f(np.sinh(c)), f(np.sinh(d))
-    for _ in range(90):
-        if fc < fd:
-            b, d, fd = d, c, fc
-            c = b - GOLDEN * (b - a)
-            fc = f(np.sinh(c))
-        else:
-            a, c, fc = c, d, fd
-            d = a + GOLDEN * (b - a)
-            fd = f(np.sinh(d))
-    return np.sinh((a + b) / 2)
 
 
 # Several features
@@ -514,7 +497,7 @@ def _reach_by_lines(rows: Rows, weights: bool) -> str:
     """First the least violation of all rows; then, where there is none, the largest least weight of an atom."""
     size = np.maximum(1, np.abs(rows.limits))  # far bounds would spoil the scaling of the program
     sides, limits = narrow(rows.sides / size[:, None]), narrow(rows.limits / size)
-    give = narrow((1 + 4 * rows.grain / FAR) / size)  # so that a violation above FAR is beyond rounding as well
+    give = narrow((1 + rows.grain / FAR) / size)  # so that a violation above FAR is beyond rounding as well
     k, n = sides.shape
     least = linprog(
         np.r_[np.zeros(n), 1.0],

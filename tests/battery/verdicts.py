@@ -4,59 +4,74 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from battery.pieces import View, Wide, narrow, pieces_of, wide
-from battery.problems import Problem, make_problem
-from battery.references import Answer, Atoms
 
+from battery.pieces import View, Wide, narrow, pieces_of, wide
+from battery.problems import Problem, make_problem, named_problems
+from battery.references import Answer, Atoms
 from regbayes import regularize
 from regbayes.framework.regularize import RegularizedPosterior
 
 VALUE = 1e-6  # of one plus the optimum: how far a value may be off
 MET = 1e-6  # of a feature's half-range, or standard deviation: how far a constraint may be missed
 GIVEN_UP = ("stalled", "iteration_limit")
+ALLOWED = 0.01  # share of the problems with an optimum at which the solver may give up
 
 
 @dataclass(frozen=True)
 class Verdict:
     """One problem's outcome. ``wrong`` is empty where nothing was wrong."""
 
-    seed: int
-    number: int
+    label: str  # how to make the problem again
     name: str
     status: str
     answer: Answer
     wrong: str
     seconds: float
 
+    @property
+    def reference(self) -> str:
+        """The reference's word; "no value" where it knows that there is an optimum and not which."""
+        known = self.answer.word not in ("optimum", "boundary") or not np.isnan(self.answer.low)
+        return self.answer.word if known else f"{self.answer.word}, no value"
+
     def __str__(self) -> str:
         return (
-            f"make_problem({self.seed}, {self.number}): {self.name}\n"
+            f"{self.label}: {self.name}\n"
             f"    {self.status}, reference {self.answer.word} ({self.answer.how}): {self.wrong or 'right'}"
         )
 
 
-def judge(seed: int, number: int) -> Verdict:
-    """Solve one problem and compare."""
-    problem = make_problem(seed, number)
+def judge(problem: Problem, label: str = "") -> Verdict:
+    """Solve a problem, ask the references and compare."""
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = regularize(problem.posterior, problem.features, problem.regularizer, raise_infeasible=False)
     except Exception as error:  # whatever it is, it is no answer
-        seconds = time.perf_counter() - started
         wrong = f"raised {type(error).__name__}: {error}"
-        return Verdict(seed, number, problem.name, type(error).__name__, problem.answer(), wrong, seconds)
+        seconds = time.perf_counter() - started
+        return Verdict(label, problem.name, type(error).__name__, problem.answer(), wrong, seconds)
     seconds = time.perf_counter() - started
     found = problem.answer()
-    wrong = "; ".join(_untruths(problem, result, found))
-    return Verdict(seed, number, problem.name, str(result.status), found, wrong, seconds)
+    wrong = "; ".join(untruths(problem, result, found))
+    return Verdict(label, problem.name, str(result.status), found, wrong, seconds)
 
 
-def _untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> list[str]:
+def judge_drawn(seed: int, number: int) -> Verdict:
+    return judge(make_problem(seed, number), f"make_problem({seed}, {number})")
+
+
+def judge_named() -> list[Verdict]:
+    return [judge(problem, f"named_problems()[{i}]") for i, problem in enumerate(named_problems())]
+
+
+def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> list[str]:
+    """What a result says that a reference contradicts; empty where nothing is wrong."""
     status, wrong = str(result.status), []
     if status == "infeasible":
         return [] if found.word in ("infeasible", "edge", "unknown") else ["infeasible, but it can be met"]
@@ -83,7 +98,7 @@ def violation(problem: Problem, result: RegularizedPosterior) -> float:
     z = _expectation(problem, result)
     view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
     # Targets that rounding makes coarse cannot be met any better.
-    coarse = 1 + 4 * base.grain / MET
+    coarse = 1 + base.grain / MET
     off = [
         np.abs(piece.nearest(z[piece.index]) - z[piece.index]) / coarse[piece.index]
         for piece in pieces_of(problem.regularizer, view)
@@ -99,3 +114,9 @@ def _expectation(problem: Problem, result: RegularizedPosterior) -> Wide:
         q = np.exp(log_weights)
         return base.expectation(q / np.sum(q))
     return (wide(problem.features) @ wide(result.posterior.mean) - base.centre) / base.unit
+
+
+def given_up(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], int]:
+    """Those where the solver gave up although there is an optimum, and how many have one."""
+    solvable = [v for v in verdicts if v.answer.word == "optimum"]
+    return [v for v in solvable if v.status in GIVEN_UP], len(solvable)
