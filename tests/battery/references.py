@@ -74,7 +74,8 @@ class Atoms:
 
     def tilted(self, phi: Wide) -> Wide:
         scores = self.log_weights + self.z @ phi
-        return np.exp(scores - log_sum_exp(scores))
+        q = np.exp(scores - np.max(scores))
+        return q / np.sum(q)
 
     def divergence(self, q: Wide) -> np.longdouble:
         used = q > 0
@@ -102,6 +103,7 @@ class Normal:
     factor: Wide  # (m, d)
     centre: Wide  # (m,)
     unit: Wide  # (m,)
+    grain: Wide  # (m,): as for atoms, where what adds up to the mean counts
 
     @classmethod
     def of(cls, coefficients: NDArray[np.float64], mean: NDArray[np.float64], root: NDArray[np.float64]) -> Normal:
@@ -109,11 +111,8 @@ class Normal:
         factor, centre = wide(coefficients) @ wide(root), wide(coefficients) @ wide(mean)
         spread = np.sqrt(np.sum(factor**2, axis=1))
         unit = np.where(spread > 0, spread, np.where(centre != 0, np.abs(centre), 1))
-        return cls(factor / unit[:, None], centre, unit)
-
-    @property
-    def grain(self) -> Wide:
-        return grain_of(self.centre, self.unit)
+        grain = grain_of(np.abs(wide(coefficients)) @ np.abs(wide(mean)), unit)
+        return cls(factor / unit[:, None], centre, unit, grain)
 
     def log_partition(self, phi: Wide) -> np.longdouble:
         return np.sum((phi @ self.factor) ** 2) / 2
@@ -250,6 +249,8 @@ def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
         q = np.where(on, np.exp(base.log_weights - log_sum_exp(base.log_weights[on])), 0)
         value = base.divergence(q) + sum((p.value(p.nearest(q @ base.z)) for p in pieces), np.longdouble(0))
         return Answer("boundary", float(value), float(value), "end of the range")
+    if low >= top - base.grain[0] or high <= bottom + base.grain[0]:
+        return Answer("edge", how="interval")
 
     phi, q = _balance(base, pieces)
     x = q @ base.z
@@ -329,7 +330,8 @@ def solve_equalities(base: Atoms | Normal, target: Wide) -> Wide:
     value = dual(alpha)
     for _ in range(200):
         scores = base.log_weights + y @ alpha
-        q = np.exp(scores - log_sum_exp(scores))
+        q = np.exp(scores - np.max(scores))
+        q /= np.sum(q)
         mean = q @ y
         centred = y - mean
         hessian = (centred * q[:, None]).T @ centred
@@ -467,14 +469,22 @@ def reach(base: Atoms | Normal, pieces: list[Piece]) -> str:
     if isinstance(base, Atoms) and any(_outside_logarithm(base, p) for p in pieces if isinstance(p, Logarithm)):
         return "infeasible"
     rows = hard_rows(base, pieces)
-    if rows is None:
-        return _reach_by_cones(base, pieces)
-    if not len(rows.limits):
+    if rows is not None and not len(rows.limits):
         return "optimum"
-    word = _reach_by_lines(rows, isinstance(base, Atoms))
+    word = _reach_by_cones(base, pieces) if rows is None else _reach_by_lines(rows, isinstance(base, Atoms))
+    if word == "optimum" and is_thin(base):
+        return "edge"
     if word == "optimum" and isinstance(base, Atoms) and all(p.is_equality for p in pieces):
         word = _reach_along_thin_directions(base, pieces)
     return word
+
+
+def is_thin(base: Atoms | Normal) -> bool:
+    """Whether features vary along some direction by no more than the rounding of targets."""
+    rows = base.z - base.z.mean(axis=0) if isinstance(base, Atoms) else base.factor.T
+    mix = orthonormalising(rows)  # long where many features must be combined to see anything
+    longest = np.sqrt(np.max(np.sum(mix**2, axis=0), initial=np.longdouble(0)))
+    return bool(longest * 10 * np.max(base.grain) * np.sqrt(len(rows)) > 1)
 
 
 def _outside_logarithm(base: Atoms, piece: Logarithm) -> bool:
@@ -529,7 +539,7 @@ def _reach_by_lines(rows: Rows, weights: bool) -> str:
     )
     if inside.status != 0:
         return "unknown"
-    return "optimum" if -inside.fun > INSIDE else "edge"
+    return "optimum" if -inside.fun > INSIDE + 10 * float(np.max(rows.grain)) else "edge"
 
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -583,8 +593,9 @@ def _reach_by_cones(base: Atoms | Normal, pieces: list[Piece]) -> str:
         if t.value is None:
             return "unknown"
         found.append(float(t.value))
-        if not inside and found[0] > 10 * FAR:
+        if not inside and found[0] > 10 * (FAR + float(np.max(base.grain))):
             return "infeasible"
         if not weights:
             return "optimum" if found[0] <= FAR else "unknown"
-    return "optimum" if found[1] > INSIDE and found[0] <= FAR else "edge"
+    coarse = 10 * float(np.max(base.grain))
+    return "optimum" if found[1] > INSIDE + coarse and found[0] <= FAR else "edge"

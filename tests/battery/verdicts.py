@@ -117,6 +117,6 @@ def _expectation(problem: Problem, result: RegularizedPosterior) -> Wide:
 
 
 def given_up(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], int]:
-    """Those where the solver gave up although there is an optimum, and how many have one."""
-    solvable = [v for v in verdicts if v.answer.word == "optimum"]
+    """Those where the solver gave up although a reference found the optimum, and how many optima were found."""
+    solvable = [v for v in verdicts if v.reference == "optimum"]
     return [v for v in solvable if v.status in GIVEN_UP], len(solvable)
