@@ -50,7 +50,7 @@ class Problem:
     features: Floats  # (n, m) of atoms, (m, d) of a Gaussian
     regularizer: Regularizer
     base: Atoms | Normal
-    face: NDArray[np.bool_] | None = None  # the only atoms that can have weight, where the problem was made like that
+    face: NDArray[np.bool_] | None = None  # the atoms that alone can have weight where all expectations are prescribed
 
     def answer(self) -> Answer:
         return answer(self.base, self.regularizer, self.face)
@@ -174,6 +174,20 @@ def _duplicated(rng: np.random.Generator, n: int, m: int) -> Floats:
     return rng.normal(size=(max(2, n // 4), m))[rng.integers(max(2, n // 4), size=n)]
 
 
+def _classes(rng: np.random.Generator, n: int, m: int) -> Floats:
+    """Indicators of m classes: they add up to one, and targets do so up to rounding."""
+    return np.eye(m)[rng.integers(m, size=n)]
+
+
+def _moments(rng: np.random.Generator, n: int, m: int) -> Floats:
+    return rng.normal(size=(n, 1)) ** np.arange(1, m + 1)
+
+
+def _rare(rng: np.random.Generator, n: int, m: int) -> Floats:
+    """Events of tails, nested in each other."""
+    return (rng.normal(size=(n, 1)) > np.linspace(0, 2.5, m)).astype(float)
+
+
 FEATURES: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
     "normal": _normal,
     "rounded": _rounded,
@@ -184,6 +198,9 @@ FEATURES: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
     "nearly collinear": _nearly_collinear,
     "one constant": _with_constant,
     "duplicated atoms": _duplicated,
+    "classes": _classes,
+    "moments": _moments,
+    "rare events": _rare,
 }
 
 WEIGHTS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -226,7 +243,7 @@ class Place:
 def _place(rng: np.random.Generator, base: Atoms, features: Floats) -> Place:
     """A point inside, on the edge or outside what atoms can reach."""
     kinds = ["inside", "tilted", "mean", "near an edge", "on an edge", "just outside", "outside", "far"]
-    kind = str(rng.choice(kinds, p=[0.3, 0.2, 0.05, 0.12, 0.1, 0.1, 0.08, 0.05]))
+    kind = str(rng.choice(kinds, p=[0.26, 0.18, 0.05, 0.12, 0.16, 0.1, 0.08, 0.05]))
     n, m = base.z.shape
     direction = wide(rng.normal(size=m))
     vertex = base.z[int(np.argmax(base.z @ direction))]
@@ -364,7 +381,7 @@ def _atoms(rng: np.random.Generator) -> Problem:
     kind, posterior = _posterior(rng, n, log_weights)
     name = f"{kind} {n} x {m}, {shape}, weights {weighting}, units {units}, {asked} {place.name}"
     regularizer = maker(rng, place.x, narrow(base.unit))
-    return Problem(name, posterior, features, regularizer, base, place.face if asked == "equal" else None)
+    return Problem(name, posterior, features, regularizer, base, place.face)
 
 
 def _proportions(rng: np.random.Generator) -> Problem:
@@ -396,8 +413,14 @@ def _proportions(rng: np.random.Generator) -> Problem:
     if rng.random() < 0.15:
         regularizer = regularizer + AtMost(narrow(np.quantile(features, 0.8, axis=0)) + 0.1)
         asked += " and bounds"
+    elif rng.random() < 0.2:
+        beside = rng.normal(size=(n, 1))
+        features = np.hstack([features, beside])
+        x = np.array([rng.dirichlet(np.ones(n)) @ beside[:, 0]])
+        regularizer = Blocks([regularizer, _bounds(rng, x, x) if rng.random() < 0.5 else Equal(x)], [m, 1])
+        asked += " beside another"
     kind, posterior = _posterior(rng, n, log_weights)
-    name = f"{kind} {n} x {m}, {shape}, weights {weighting}, {asked} of weight {weight:.2g}"
+    name = f"{kind} {n} x {features.shape[1]}, {shape}, weights {weighting}, {asked} of weight {weight:.2g}"
     return Problem(name, posterior, features, regularizer, Atoms.of(features, log_weights))
 
 

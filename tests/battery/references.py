@@ -198,14 +198,14 @@ class Bounds:
 def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None = None) -> Answer:
     """Answer a problem.
 
-    ``face`` marks the atoms that alone can have weight where a point on the edge is asked for: on the edge rounding
-    decides, so that only the way a problem was made can tell.
+    ``face`` marks the atoms that alone can have weight where every expectation is prescribed, and is on an edge: there
+    rounding decides, so that only the way a problem was made can tell.
     """
     view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
     pieces = pieces_of(g, view)
     if isinstance(base, Atoms) and base.z.shape[1] == 1:
         return answer_in_one_dimension(base, pieces)
-    if isinstance(base, Atoms) and face is not None and not np.all(face):
+    if isinstance(base, Atoms) and face is not None and not np.all(face) and _prescribe_all(base, pieces):
         rest = base.restricted(face)
         found = _answer_inside(rest, pieces, "boundary")
         cost = float(-log_sum_exp(base.log_weights[face]))
@@ -214,6 +214,18 @@ def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None 
     if word != "optimum":  # on an edge there is no value either: it jumps where the boundary is crossed
         return Answer(word, how="reach")
     return _answer_inside(base, pieces, word)
+
+
+def _prescribe_all(base: Atoms, pieces: list[Piece]) -> bool:
+    """Whether the pieces leave one point of all expectations."""
+    low, high = wide(np.full(len(base.centre), -np.inf)), wide(np.full(len(base.centre), np.inf))
+    for piece in pieces:
+        if isinstance(piece, Box):
+            low[piece.index] = np.maximum(low[piece.index], piece.low)
+            high[piece.index] = np.minimum(high[piece.index], piece.high)
+        elif isinstance(piece, Norm) and np.isinf(piece.price) and piece.radius == 0:
+            low[piece.index] = high[piece.index] = piece.target
+    return bool(np.all(low == high))
 
 
 def _answer_inside(base: Atoms | Normal, pieces: list[Piece], word: str) -> Answer:
@@ -584,13 +596,12 @@ def _reach_by_cones(base: Atoms | Normal, pieces: list[Piece]) -> str:
         goal = cp.Maximize(t) if inside else cp.Minimize(t)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            program = cp.Problem(goal, [*rules, t >= -1, t <= 1] if inside else [*rules, t >= 0])
             try:
-                cp.Problem(goal, [*rules, t >= -1, t <= 1] if inside else [*rules, t >= 0]).solve(
-                    solver="CLARABEL", tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11
-                )
+                program.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
             except cp.error.SolverError:
                 return "unknown"
-        if t.value is None:
+        if program.status != "optimal" or t.value is None:
             return "unknown"
         found.append(float(t.value))
         if not inside and found[0] > 10 * (FAR + float(np.max(base.grain))):
