@@ -508,6 +508,8 @@ def _outside_logarithm(base: Atoms, piece: Logarithm) -> bool:
 def _reach_along_thin_directions(base: Atoms, pieces: list[Piece]) -> str:
     """Look again where features are nearly collinear: across, the rounding of targets may be more than they vary."""
     mix = orthonormalising(base.z - base.z.mean(axis=0))
+    if not mix.size:
+        return "optimum"  # nothing varies
     y, at = base.z @ mix, common_target(base, pieces) @ mix
     size = np.max(np.abs(y), axis=0, initial=np.longdouble(1e-300))
     rows = Rows((y / size).T, at / size, 0 * at)
