@@ -51,6 +51,7 @@ class Problem:
     regularizer: Regularizer
     base: Atoms | Normal
     face: NDArray[np.bool_] | None = None  # the atoms that alone can have weight where all expectations are prescribed
+    reachable: bool = False  # whether the expectations asked for are, to the last bit, those of one atom or of a few
 
     def answer(self) -> Answer:
         return answer(self.base, self.regularizer, self.face)
@@ -238,6 +239,7 @@ class Place:
     name: str
     x: Floats  # (m,)
     face: NDArray[np.bool_] | None = None  # the atoms that alone can have weight when the expectation is x, if known
+    reachable: bool = False  # to the last bit
 
 
 def _place(rng: np.random.Generator, base: Atoms, features: Floats) -> Place:
@@ -270,11 +272,11 @@ def _on_an_edge(rng: np.random.Generator, base: Atoms, features: Floats, vertex:
         scores = features @ rng.integers(-2, 3, size=features.shape[1])
         face = scores == np.max(scores)
         chosen = rng.choice(np.flatnonzero(face), size=int(rng.choice([1, 2, 4])))
-        return Place("on a face", features[chosen].mean(axis=0), face)
+        return Place("on a face", features[chosen].mean(axis=0), face, True)
     face = np.all(base.z == vertex, axis=1)
     beside = base.z[~face] @ direction
     clear = not len(beside) or np.max(beside) < vertex @ direction - 1e-9 * np.sqrt(np.sum(direction**2))
-    return Place("at a vertex", features[int(np.argmax(face))], face if clear else None)
+    return Place("at a vertex", features[int(np.argmax(face))], face if clear else None, True)
 
 
 # What is asked of expectations near x, in units of each feature
@@ -381,7 +383,7 @@ def _atoms(rng: np.random.Generator) -> Problem:
     kind, posterior = _posterior(rng, n, log_weights)
     name = f"{kind} {n} x {m}, {shape}, weights {weighting}, units {units}, {asked} {place.name}"
     regularizer = maker(rng, place.x, narrow(base.unit))
-    return Problem(name, posterior, features, regularizer, base, place.face)
+    return Problem(name, posterior, features, regularizer, base, place.face, place.reachable and asked != "multi-class")
 
 
 def _proportions(rng: np.random.Generator) -> Problem:

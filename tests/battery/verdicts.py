@@ -74,7 +74,8 @@ def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> l
     """What a result says that a reference contradicts; empty where nothing is wrong."""
     status, wrong = str(result.status), []
     if status == "infeasible":
-        return [] if found.word in ("infeasible", "edge", "unknown") else ["infeasible, but it can be met"]
+        met = problem.reachable or found.word in ("optimum", "boundary")
+        return ["infeasible, but it can be met"] if met else []
     if found.word == "infeasible" and status not in GIVEN_UP:
         wrong.append(f"{status}, but it cannot be met")
     if found.word == "optimum" and status == "boundary":
