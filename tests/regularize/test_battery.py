@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from battery.pieces import View, pieces_of
 from battery.problems import Problem, make_problem, named_problems, of_atoms
 from battery.references import Atoms, Bounds, answer, solve_equalities, solve_with_cvxpy
-from battery.verdicts import ALLOWED, given_up, judge, judge_drawn, untruths
+from battery.verdicts import ALLOWED, Verdict, given_up, judge, judge_drawn, untruths
 from regbayes import Finite, Gaussian, regularize
 from regbayes.engine import Status
 from regbayes.regularizers import AtLeast, Equal, Hinge, Shifted
@@ -21,18 +22,23 @@ pytestmark = pytest.mark.skipif(
 SEED = 2026
 
 
+def listed(verdicts: Iterable[Verdict]) -> str:
+    """Verdicts one below the other, each with the call that makes its problem again."""
+    return "\n".join(str(verdict) for verdict in verdicts)
+
+
 def test_named_problems_get_no_wrong_word_and_are_all_solved():
-    verdicts = [judge(problem) for problem in named_problems()]
-    assert not [str(v) for v in verdicts if v.wrong]
-    assert not [str(v) for v in given_up(verdicts)[0]]
+    verdicts = [judge(problem, f"named_problems()[{i}]") for i, problem in enumerate(named_problems())]
+    assert not listed(v for v in verdicts if v.wrong)
+    assert not listed(given_up(verdicts)[0])
 
 
 @pytest.mark.parametrize("hundred", range(3))
 def test_drawn_problems_get_no_wrong_word_and_are_nearly_all_solved(hundred):
     verdicts = [judge_drawn(SEED, number) for number in range(100 * hundred, 100 * (hundred + 1))]
-    assert not [str(v) for v in verdicts if v.wrong]
+    assert not listed(v for v in verdicts if v.wrong)
     left, solvable = given_up(verdicts)
-    assert len(left) <= ALLOWED * max(solvable, 1 / ALLOWED), [str(v) for v in left]
+    assert len(left) <= ALLOWED * max(solvable, 1 / ALLOWED), listed(left)
     # A battery whose references know nothing would find nothing.
     assert sum(v.reference in ("optimum", "boundary", "infeasible") for v in verdicts) >= 90
 
