@@ -70,6 +70,11 @@ def main() -> int:
     left, solvable = given_up(verdicts)
     print(f"\n{len(wrong)} wrong words in {len(verdicts)} problems")
     print(f"given up: {len(left)} of {solvable} with an optimum, {len(left) / solvable:.2%} (at most {ALLOWED:.0%})")
+    noisy = [v for v in verdicts if v.noise]
+    print(
+        f"warnings of NumPy's that got out: {len(noisy)}"
+        + (f", as {noisy[0].label}: {noisy[0].noise}" if noisy else "")
+    )
     for title, chosen in (("wrong", wrong), ("given up", left)):
         print(f"\n{title}:" if chosen else "")
         for verdict in chosen:

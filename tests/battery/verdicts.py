@@ -31,6 +31,7 @@ class Verdict:
     answer: Answer
     wrong: str
     seconds: float
+    noise: str = ""  # the first warning of NumPy's that got out: no wrong word, but nobody asked for it
 
     @property
     def reference(self) -> str:
@@ -49,8 +50,8 @@ def judge(problem: Problem, label: str = "") -> Verdict:
     """Solve a problem, ask the references and compare."""
     started = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
             result = regularize(problem.posterior, problem.features, problem.regularizer, raise_infeasible=False)
     except Exception as error:  # whatever it is, it is no answer
         wrong = f"raised {type(error).__name__}: {error}"
@@ -59,7 +60,8 @@ def judge(problem: Problem, label: str = "") -> Verdict:
     seconds = time.perf_counter() - started
     found = problem.answer()
     wrong = "; ".join(untruths(problem, result, found))
-    return Verdict(label, problem.name, str(result.status), found, wrong, seconds)
+    noise = next((str(w.message) for w in heard if issubclass(w.category, RuntimeWarning)), "")
+    return Verdict(label, problem.name, str(result.status), found, wrong, seconds, noise)
 
 
 def judge_drawn(seed: int, number: int) -> Verdict:
