@@ -72,8 +72,7 @@ def main() -> int:
     print(f"given up: {len(left)} of {solvable} with an optimum, {len(left) / solvable:.2%} (at most {ALLOWED:.0%})")
     noisy = [v for v in verdicts if v.noise]
     print(
-        f"warnings of NumPy's that got out: {len(noisy)}"
-        + (f", as {noisy[0].label}: {noisy[0].noise}" if noisy else "")
+        f"warnings of NumPy's that got out: {len(noisy)}", *(f"{v.label}: {v.noise}" for v in noisy[:3]), sep="\n    "
     )
     for title, chosen in (("wrong", wrong), ("given up", left)):
         print(f"\n{title}:" if chosen else "")
