@@ -71,9 +71,7 @@ def main() -> int:
     print(f"\n{len(wrong)} wrong words in {len(verdicts)} problems")
     print(f"given up: {len(left)} of {solvable} with an optimum, {len(left) / solvable:.2%} (at most {ALLOWED:.0%})")
     noisy = [v for v in verdicts if v.noise]
-    print(
-        f"warnings of NumPy's that got out: {len(noisy)}", *(f"{v.label}: {v.noise}" for v in noisy[:3]), sep="\n    "
-    )
+    print(f"NumPy's warnings that got out: {len(noisy)}", *(f"{v.label}: {v.noise}" for v in noisy[:3]), sep="\n    ")
     for title, chosen in (("wrong", wrong), ("given up", left)):
         print(f"\n{title}:" if chosen else "")
         for verdict in chosen:
