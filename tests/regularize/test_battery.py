@@ -33,14 +33,13 @@ def test_named_problems_get_no_wrong_word_and_are_all_solved():
     assert not listed(given_up(verdicts)[0])
 
 
-@pytest.mark.parametrize("hundred", range(3))
-def test_drawn_problems_get_no_wrong_word_and_are_nearly_all_solved(hundred):
-    verdicts = [judge_drawn(SEED, number) for number in range(100 * hundred, 100 * (hundred + 1))]
+def test_drawn_problems_get_no_wrong_word_and_are_nearly_all_solved():
+    verdicts = [judge_drawn(SEED, number) for number in range(300)]
     assert not listed(v for v in verdicts if v.wrong)
     left, solvable = given_up(verdicts)
-    assert len(left) <= ALLOWED * max(solvable, 1 / ALLOWED), listed(left)
+    assert len(left) <= ALLOWED * solvable, listed(left)
     # A battery whose references know nothing would find nothing.
-    assert sum(v.reference in ("optimum", "boundary", "infeasible") for v in verdicts) >= 90
+    assert sum(v.reference in ("optimum", "boundary", "infeasible") for v in verdicts) >= 270
 
 
 # The references
