@@ -45,5 +45,5 @@ def fit(request: FitRequest) -> None:
     fitted.save(request.output)
     show_model(fitted, request.output, out)
     out.result({"command": "fit", "model": request.output, **summary(fitted)})
-    if fitted.facts["interrupted"]:
+    if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Flags
+from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.modelfile import ModelFile
@@ -20,8 +20,15 @@ __all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
 Details = list[dict[str, Any]]
 
 
-def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: bool = False) -> float:
-    """Return the accuracy over observed labels, or R² over observed numbers.
+def score_of(
+    kind: Kind,
+    y: NDArray[Any],
+    predicted: NDArray[Any],
+    *,
+    balanced: bool = False,
+    weights: Floats | None = None,
+) -> float:
+    """Return the accuracy over observed labels, or R² over observed numbers; rows count as often as they weigh.
 
     R² and the balanced accuracy (the mean of the classes' recalls) are means over targets where there are several: they
     may be in different units, and have different classes.
@@ -29,49 +36,59 @@ def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: 
     from regbayes.metrics import explained_variance_pooled, task_accuracy
 
     if kind != "regressor" and not balanced:
-        return task_accuracy(y, predicted)
+        return task_accuracy(y, predicted, sample_weight=weights)
     score = explained_variance_pooled if kind == "regressor" else _mean_recall
     if y.ndim == 1:
-        return score(y, predicted)
-    pairs = [(observed_rows(y[:, j]), j) for j in range(y.shape[1])]
-    return float(np.mean([score(y[seen, j], predicted[seen, j]) for seen, j in pairs if seen.any()]))
+        return score(y, predicted, sample_weight=weights)
+    found = []
+    for j in range(y.shape[1]):
+        seen = observed_rows(y[:, j])
+        if seen.any():
+            some = None if weights is None else weights[seen]
+            found.append(score(y[seen, j], predicted[seen, j], sample_weight=some))
+    return float(np.mean(found))
 
 
-def _mean_recall(y: NDArray[Any], predicted: NDArray[Any]) -> float:
+def _mean_recall(y: NDArray[Any], predicted: NDArray[Any], sample_weight: Floats | None = None) -> float:
     """Return scikit-learn's balanced accuracy, without a warning of classes that are predicted and not there."""
     from sklearn.metrics import recall_score
 
     truth, answer = y.astype(str), predicted.astype(str)
-    return float(recall_score(truth, answer, labels=np.unique(truth), average="macro"))
+    return float(recall_score(truth, answer, labels=np.unique(truth), average="macro", sample_weight=sample_weight))
 
 
-def score_fit(estimator: Any, X: Any, y: NDArray[Any], *, kind: Kind, balanced: bool) -> float:
+def score_fit(
+    estimator: Any, X: Any, y: NDArray[Any], *, sample_weight: Floats | None = None, kind: Kind, balanced: bool
+) -> float:
     """Score a fit: a scorer, as scikit-learn knows them, once kind and balance are given."""
-    return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced)
+    return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced, weights=sample_weight)
 
 
-def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
+def metric_name(kind: Kind, n_targets: int, *, balanced: bool = False) -> str:
     """Return what `score_of` is called for this target."""
-    several = "" if len(spec.names) == 1 else ", mean over targets"
+    several = "" if n_targets == 1 else ", mean over targets"
     if balanced:
         return f"balanced accuracy{several}"
-    if spec.kind == "regressor":
+    if kind == "regressor":
         return f"R²{several}"
-    return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
+    return "accuracy" if kind == "classifier" else "accuracy over all labels"
 
 
-def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False) -> float:
-    """Return the score of always predicting the most frequent class, or the mean, of each target."""
+def baseline_score(
+    y: NDArray[Any], kind: Kind, *, balanced: bool = False, weights: Floats | None = None
+) -> float:
+    """Return the score of always predicting the most frequent class, or the mean, of each target of these rows."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
     columns = y[:, None] if y.ndim == 1 else y
     predicted = np.empty(columns.shape, dtype=columns.dtype)
     nothing = np.zeros((len(y), 1))
     for j, column in enumerate(columns.T):
-        seen = observed_rows(column) if column.dtype.kind in "fO" else np.ones(len(y), dtype=bool)
+        seen = observed_rows(column)
         model = DummyRegressor() if kind == "regressor" else DummyClassifier(strategy="most_frequent")
-        predicted[:, j] = model.fit(nothing[seen], column[seen]).predict(nothing)
-    return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced)
+        some = None if weights is None else weights[seen]
+        predicted[:, j] = model.fit(nothing[seen], column[seen], sample_weight=some).predict(nothing)
+    return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced, weights=weights)
 
 
 def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:

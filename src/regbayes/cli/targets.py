@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
-from regbayes._types import Flags
+from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, UserError, listed
 from regbayes.cli.inputs import LARGEST
 from regbayes.cli.tables import Table, plain_number, text_of
 
-__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "target_values", "task_values"]
+__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "row_weights", "target_values", "task_values"]
 
 MAX_CLASSES = 20  # different whole numbers that still count as classes
 FARTHEST_RATING = 10  # from zero: stars, marks, degrees of approval
@@ -197,6 +197,21 @@ def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
     return np.array(texts)
 
 
+def row_weights(table: Table, name: str) -> Floats:
+    """Return how often each row counts: a column of numbers, none negative; 0 where it is missing."""
+    column = table.column(name, "--weight")
+    if column.dtype == object:
+        odd = next((value for value in column if value is not None), None)
+        raise BadDataError(f"--weight {name}: the column should hold numbers, but it has {odd!r}")
+    if np.any(column < 0) or np.any(np.isinf(column)):
+        odd = column[(column < 0) | np.isinf(column)][0]
+        raise BadDataError(f"--weight {name}: weights are numbers of 0 or more, but there is {odd:g}")
+    weights = np.nan_to_num(column)
+    if not np.any(weights > 0):
+        raise BadDataError(f"--weight {name}: no row has a weight above 0")
+    return weights
+
+
 def observed_rows(y: NDArray[Any]) -> Flags:
     """Which rows have a target, at least one."""
     seen = _observed(y)
@@ -214,7 +229,7 @@ def _observed(column: NDArray[Any]) -> Flags:
     if column.dtype == object:
         flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
         return np.array(flat, dtype=bool).reshape(column.shape)
-    return np.asarray(np.isfinite(column))
+    return np.asarray(np.isfinite(column)) if column.dtype.kind == "f" else np.ones(column.shape, dtype=bool)
 
 
 def _distinct(column: NDArray[Any]) -> NDArray[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
-from regbayes._types import Integers
+from regbayes._types import Floats, Integers
 from regbayes.cli.documents import is_documents, read_documents
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
@@ -25,6 +26,7 @@ from regbayes.cli.targets import (
     choose_targets,
     decide,
     observed_rows,
+    row_weights,
     shown_label,
     target_values,
     task_values,
@@ -61,7 +63,7 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     output.say(why)
     if request.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
-    table, y, row_names = _rows_with_target(table, spec, request, output)
+    table, y, row_names, weights = _rows_with_target(table, spec, request, output)
     task = task_values(table, spec)
     inputs = _learn_inputs(table, spec, request, output)
     with output.hearing_warnings():
@@ -74,6 +76,7 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     shown = {
         "task": task,
+        "weights": weights,
         "row_names": row_names,
         "image_shape": request.image_shape,
         "data_name": "training rows" + (", numbers in standard deviations" if request.scaled else ""),
@@ -90,7 +93,7 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
     spec, why = decide(table, names, request.kind, of_texts=table.counts is None)
     output.say(f"MedLDA, {why}")
     _check_documents(spec, request)
-    table, y, row_names = _rows_with_target(table, spec, request, output, needs_all=True)
+    table, y, row_names, weights = _rows_with_target(table, spec, request, output, needs_all=True)
     if spec.kind == "multilabel":
         y = _indicators(y, spec)
     words, X = learn_words(
@@ -106,12 +109,14 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
         output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
         table, y, X = table.take(full), y[full], X[full]
         row_names = [name for name, kept in zip(row_names, full, strict=True) if kept]
+        weights = None if weights is None else weights[full]
     _check_classes(y, spec, request, output)
     output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
     if X.dtype.kind == "f" and request.inference is None:
         output.say("counts are not whole, so topics are inferred by mean field (--inference variational)")
     shown = {
         "kind": "text",
+        "weights": weights,
         "row_names": row_names,
         "texts": show_documents(table, words, X),
         "data_name": "training documents",
@@ -130,16 +135,26 @@ def _fit_and_report(
     facts: dict[str, Any],
     output: Output,
 ) -> ModelFile:
-    estimator, predictions, found = fit_model(request, spec.kind, X, y, shown.get("task"), output)
-    metric = metric_name(spec, balanced=request.balanced)
-    if found["cross_validation"] is not None:
+    weights = shown.pop("weights")
+    estimator, predictions, found = fit_model(
+        request, spec.kind, X, y, shown.get("task"), output, weights=weights, names=spec.names
+    )
+    metric = metric_name(spec.kind, len(spec.names), balanced=request.balanced)
+    comparison = found["comparison"]
+    if comparison is None:
+        baseline = baseline_score(y, spec.kind, balanced=request.balanced, weights=weights)
+    else:
+        scores = [row["score"] for row in comparison["systems"] if row["role"] == "baseline"]
+        baseline = scores[0] if scores else None  # None: Ctrl-C came before
         found["cross_validation"] = {"metric": metric, **found["cross_validation"]}
     facts = {
         **facts,
         **found,
         "rows": X.shape[0],
         "inputs": X.shape[1],
-        "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
+        "weight": request.weight,
+        "baseline": baseline,
+        "useless": None if comparison is None else comparison["useless"],
         "metric": metric,
     }
     shown["feature_names"] = inputs.get_feature_names_out().tolist()
@@ -149,26 +164,43 @@ def _fit_and_report(
 
 def _rows_with_target(
     table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool = False
-) -> tuple[Table, NDArray[Any], list[str]]:
-    """Leave out rows without any target, or with a hole in one of several; return what to call the others, too."""
+) -> tuple[Table, NDArray[Any], list[str], Floats | None]:
+    """Leave out rows without any target, with a hole in one of several, or without weight.
+
+    Returns
+    -------
+    table, y
+    row_names : list of str
+        What to call the rows.
+    weights : (n,) or None
+        How often each counts.
+    """
     y = target_values(table, spec)
     kept = observed_rows(y)
     if needs_all and y.ndim == 2:
         kept = np.all([observed_rows(column) for column in y.T], axis=0)
     key = request.names or next(iter(table.keys), None)
     called: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
-    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
     if not kept.all():
         lack = "lack a target" if needs_all and y.ndim == 2 else "have no target"
         output.say(f"{int((~kept).sum())} of {len(kept)} rows {lack} and are left out")
-        table, y = table.take(kept), y[kept]
+    weights = None
+    if request.weight is not None:
+        weights = row_weights(table, request.weight)
+        idle = kept & ~(weights > 0)
+        if idle.any():
+            output.say(f"{int(idle.sum())} of {len(kept)} rows have no weight and are left out")
+        kept &= weights > 0
+        weights = weights[kept]
+    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
+    table, y = (table, y) if kept.all() else (table.take(kept), y[kept])
     if len(y) < 2:
         raise BadDataError(
             f"{table.source} has {len(y)} row with a target; at least 2 are needed, and many more to learn"
         )
     if table.first is not None:
         output.say(f"the columns of {table.source} are counted from {table.first}")
-    return table, as_labels(y) if spec.kind == "classifier" else y, row_names
+    return table, as_labels(y) if spec.kind == "classifier" else y, row_names, weights
 
 
 def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: Output) -> TableInputs:
@@ -178,7 +210,9 @@ def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: O
             table.column(name, option)
     if spec.task is not None and spec.task in spec.names:
         raise UserError(f"--task and --target name the same column, {spec.task!r}")
-    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names}
+    if request.weight is not None and request.weight in spec.names:
+        raise UserError(f"--weight and --target name the same column, {request.weight!r}")
+    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
     possible = table.names if table.inputs is None else table.inputs
     inputs = TableInputs(request.scaled, request.categorical)
     inputs.fit(table.frame[[name for name in possible if name not in used]])
@@ -247,6 +281,7 @@ def _collect_report(
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
     found = facts["cross_validation"]
+    more = {name: facts[name] for name in ("comparison", "kept") if name in signature(collect).parameters}
     try:
         with output.hearing_warnings():
             return collect(
@@ -256,8 +291,9 @@ def _collect_report(
                 target_names=list(spec.names) if len(spec.names) > 1 else None,
                 predictions=predictions,
                 prediction_note=note,
-                scores={} if found is None else {f"{found['metric']}, cross-validated": found["mean"]},
+                scores={} if found is None else {f"{found['metric']}, cross-validated": found["pooled"]},
                 title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
+                **more,
                 **shown,
             )
     except Exception as error:
