@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regbayes.cli import demo, evaluate, fit, predict, report, reproduce
+from regbayes.cli import demo, evaluate, fit, interrupts, predict, report, reproduce
 from regbayes.cli.errors import ExitCode, StoppedError, UserError
 from regbayes.cli.options import FitRequest, ModelRequest, make_command
 
@@ -40,7 +40,8 @@ def _guard(run: Callable[..., None]) -> Callable[..., None]:
     @wraps(run)
     def guarded(request: Any) -> None:
         try:
-            run(request)
+            with interrupts.hearing():
+                run(request)
         except KeyboardInterrupt:
             raise StoppedError("interrupted") from None
 
@@ -77,9 +78,12 @@ def _regbayes(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; a user's mistake gets a message and no traceback."""
+    own_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
+        if own_process and code == ExitCode.INTERRUPTED:
+            interrupts.ignore()
     except BrokenPipeError:  # whoever was reading has gone away, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13

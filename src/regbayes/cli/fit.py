@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from regbayes.cli import interrupts
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
@@ -42,8 +43,10 @@ def fit(request: FitRequest) -> None:
 
     out = Output(json=request.json, quiet=request.quiet)
     fitted = train(request, out)
-    fitted.save(request.output)
-    show_model(fitted, request.output, out)
-    out.result({"command": "fit", "model": request.output, **summary(fitted)})
+    with interrupts.held():  # all is done but writing it down
+        fitted.save(request.output)
+        show_model(fitted, request.output, out)
+        out.result({"command": "fit", "model": request.output, **summary(fitted)})
+        interrupts.forget()
     if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from regbayes._types import Floats
-from regbayes.cli import Kind
+from regbayes.cli import Kind, interrupts
 from regbayes.cli.comparison import Judged, Problem, compare
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
 from regbayes.cli.options import FitRequest
@@ -177,6 +177,7 @@ def fit_model(
         raise BadDataError(
             f"the model cannot be fitted to these data: {str(error).rstrip('.')}{_remedy(kind, y, folds)}"
         ) from None
+    interrupts.forget()  # a second Ctrl-C that came when the last fit was done
     if folds >= 2:
         facts["comparison"] = _compare(problem, estimator, watch, request, facts, compiling.seconds, output)
         facts["cross_validation"]["pooled"] = facts["comparison"]["systems"][0]["score"]
@@ -230,21 +231,61 @@ def _compare(
 
 
 def _fit_alone(
-    estimator: Any, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
+    estimator: Any,
+    request: FitRequest,
+    X: Any,
+    y: NDArray[Any],
+    metadata: Metadata,
+    output: Output,
+    *,
+    asked_before: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """Fit to all rows; Ctrl-C keeps the best state so far."""
+    """Fit to all rows; Ctrl-C keeps the best state so far.
+
+    Where the user had asked to stop before (``asked_before``) and asks again before there is a state, the fit is made
+    as short as it can be: so many settings were tried for it.
+    """
     bar = int(not output.quiet and sys.stderr.isatty())
     estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
     with _hearing(request, output) as heard:
-        estimator.fit(X, y, **metadata)
+        try:
+            estimator.fit(X, y, **metadata)
+            interrupted = any(map(is_interrupt, heard))
+        except KeyboardInterrupt:  # before there was a state to keep
+            if not asked_before:
+                raise
+            _fit_shortly(estimator, X, y, metadata)
+            interrupted = True
     estimator.set_params(verbose=0, n_jobs=None)
-    interrupted = any(map(is_interrupt, heard))
     return estimator, {
         "settings": {"C": _margin_penalty(estimator)},
         "cross_validation": None,
         "interrupted": interrupted,
         "kept": "Interrupted: the fit was ended early, at its best state so far." if interrupted else None,
     }
+
+
+def _fit_shortly(estimator: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> Any:
+    """Make a fit as short as it can be, and let nothing interrupt it."""
+    with interrupts.held():
+        return estimator.set_callbacks(StopAtOnce()).fit(X, y, **metadata).set_callbacks()
+
+
+class StopAtOnce:
+    """A callback, as scikit-learn knows them, that ends a fit after its first iteration."""
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Nothing to prepare."""
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Nothing to put away."""
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
+        """Let it begin."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> bool:
+        """Ask the fit to stop."""
+        return True
 
 
 def _margin_penalty(estimator: Any) -> float:
@@ -276,12 +317,20 @@ def _fit_searching(
         estimator, watch.chosen = search.best_estimator_, search.best_params_
         ended_early = sum(map(is_interrupt, heard)) > watch.told
         interrupted = watch.told or ended_early
-    except KeyboardInterrupt:  # before a setting was tried on every fold, or on the way to the last fit
+    except KeyboardInterrupt:
         if not watch.records:
             raise StoppedError("interrupted before the first fit was done; nothing was written") from None
-        watch.tell_interrupted(watch.best())
-        estimator, alone = _fit_alone(base.set_params(**watch.chosen), request, X, y, metadata, output)
-        interrupted, ended_early = True, alone["interrupted"]
+        if watch.told or len(watch.records) == watch.total:  # on the way to the last fit, where there is no state yet
+            watch.chosen = search.best_params_ if "best_params_" in vars(search) else watch.best()
+            with _hearing(request, output):
+                estimator = _fit_shortly(base.set_params(**watch.chosen), X, y, metadata)
+            ended_early = True
+        else:  # before a setting was tried on every fold
+            watch.tell_interrupted(watch.best())
+            base.set_params(**watch.chosen)
+            estimator, alone = _fit_alone(base, request, X, y, metadata, output, asked_before=True)
+            ended_early = alone["interrupted"]
+        interrupted = True
     if not interrupted:
         estimator, interrupted, ended_early = _extend(search, watch, request, X, y, metadata, output)
     facts = {**watch.results(watch.chosen), "interrupted": interrupted}

@@ -296,6 +296,7 @@ def _collect_report(
                 **more,
                 **shown,
             )
-    except Exception as error:
-        output.warn(f"the page about the model could not be prepared, and the model is saved without ({error})")
+    except (Exception, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error
+        output.warn(f"the page about the model could not be prepared, and the model is saved without ({reason})")
         return None

@@ -11,10 +11,13 @@ import copy
 import functools
 import glob
 import os
+import signal
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import product
@@ -225,9 +228,10 @@ def iter_records(
             yield from fit_path(plan, samples, job)
         return
     with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
-        found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-            delayed(_leave_records)(plan, samples, job, folder) for job in jobs
-        )
+        with _undisturbed():  # processes that begin here ignore Ctrl-C: the search hears it, and ends them
+            found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
+                delayed(_leave_records)(plan, samples, job, folder, os.getpid()) for job in jobs
+            )
         try:
             for _ in found:
                 yield from _collect_records(folder)
@@ -235,11 +239,30 @@ def iter_records(
             yield from _collect_records(folder)  # fits of paths that were not at their end
             raise
         finally:
-            found.close()  # ends the processes that are still fitting
+            with _undisturbed():
+                found.close()  # ends the processes that are still fitting
 
 
-def _leave_records(plan: Plan, samples: Samples, job: Job, folder: str) -> None:
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, which a terminal sends to all processes, while others are begun and ended.
+
+    joblib calls a program to end them, which a second Ctrl-C would end first.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave_records(plan: Plan, samples: Samples, job: Job, folder: str, owner: int) -> None:
     """Fit along a path in a process of its own, and leave each record where the search finds it."""
+    if os.getpid() != owner:  # a process of an earlier search may not ignore it yet
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     for i, record in enumerate(fit_path(plan, samples, job)):
         name = os.path.join(folder, f"{id(job)}-{os.getpid()}-{time.monotonic_ns()}-{i}")
         joblib.dump(record, f"{name}.part")
