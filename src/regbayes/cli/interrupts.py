@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM, which batch systems and ``kill`` send: both are a KeyboardInterrupt, but never at a bad moment."""
+"""Ctrl-C, and SIGTERM, which ``kill`` and batch systems send: a KeyboardInterrupt both, but not at a bad moment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 __all__ = ["forget", "hearing", "held", "ignore"]
@@ -14,21 +15,28 @@ __all__ = ["forget", "hearing", "held", "ignore"]
 ALARM = getattr(signal, "SIGALRM", None)  # there is none on Windows
 GRACE = 1.0  # seconds after a signal in which the next one waits: what the first one ended is put away meanwhile
 
-_holds = 0  # blocks of `held` that are open
-_pending = False  # whether a signal came meanwhile
-_last = -GRACE  # when a signal was heard
+
+@dataclass
+class State:
+    """What this process has heard."""
+
+    holds: int = 0  # blocks of `held` that are open
+    pending: bool = False  # whether a signal came meanwhile
+    last: float = -GRACE  # when a signal was heard
+
+
+_state = State()
 
 
 def _hear(number: int, _frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, now or later."""
-    global _pending, _last
-    wait = _last + GRACE - time.monotonic()
-    if _holds:
-        _pending = True
+    wait = _state.last + GRACE - time.monotonic()
+    if _state.holds:
+        _state.pending = True
     elif wait > 0 and number != ALARM and ALARM is not None:
         signal.setitimer(signal.ITIMER_REAL, wait)
     else:
-        _last = time.monotonic()
+        _state.last = time.monotonic()
         raise KeyboardInterrupt
 
 
@@ -53,8 +61,7 @@ def hearing() -> Iterator[None]:
 
 def forget() -> None:
     """Forget a signal that waits: what it was about is done."""
-    global _pending
-    _pending = False
+    _state.pending = False
     if ALARM is not None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -62,14 +69,13 @@ def forget() -> None:
 @contextmanager
 def held() -> Iterator[None]:
     """Let nothing interrupt this block; a signal that comes in it counts when it has ended."""
-    global _holds, _pending
-    _holds += 1
+    _state.holds += 1
     try:
         yield
     finally:
-        _holds -= 1
-    if _pending and not _holds:
-        _pending = False
+        _state.holds -= 1
+    if _state.pending and not _state.holds:
+        _state.pending = False
         raise KeyboardInterrupt
 
 

@@ -162,9 +162,10 @@ class SearchWatch:
         last = "was ended early too, at its best state so far" if ended_early else "was finished"
         if done == self.total:
             return f"Interrupted in the last fit, to all rows ({settings}), which was ended at its best state so far."
+        which = f"{counted(tried, 'setting')} that {'was' if tried == 1 else 'were'} tried"
         return (
-            f"Interrupted after {done} of {self.total} fits: {settings} is the best of {counted(tried, 'setting')} that "
-            f"{'was' if tried == 1 else 'were'} tried on {folds} of {self.n_folds} folds; the last fit, to all rows, {last}."
+            f"Interrupted after {done} of {self.total} fits: {settings} is the best of {which} on {folds} of "
+            f"{self.n_folds} folds; the last fit, to all rows, {last}."
         )
 
     def records_of(self, chosen: Mapping[str, Any]) -> list[FoldRecord]:

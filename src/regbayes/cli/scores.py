@@ -9,11 +9,19 @@ from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
-from regbayes.cli.errors import BadDataError
-from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.errors import BadDataError, counted, listed
+from regbayes.cli.modelfile import ModelFile, classes_by_target
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
-from regbayes.cli.targets import TargetSpec, as_labels, observed_rows, shown_label, target_values, task_values
+from regbayes.cli.targets import (
+    TargetSpec,
+    as_labels,
+    observed_rows,
+    row_weights,
+    shown_label,
+    target_values,
+    task_values,
+)
 
 __all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
 
@@ -74,9 +82,7 @@ def metric_name(kind: Kind, n_targets: int, *, balanced: bool = False) -> str:
     return "accuracy" if kind == "classifier" else "accuracy over all labels"
 
 
-def baseline_score(
-    y: NDArray[Any], kind: Kind, *, balanced: bool = False, weights: Floats | None = None
-) -> float:
+def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weights: Floats | None = None) -> float:
     """Return the score of always predicting the most frequent class, or the mean, of each target of these rows."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
@@ -109,95 +115,127 @@ def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
         table, y = table.take(kept), y[kept]
     with output.hearing_warnings():
         predicted = model.predict(table)
+    weights = _weights(model, table, output)
     if spec.kind == "classifier":
-        scores, details = _of_classes(as_labels(y), predicted)
+        _tell_new_classes(y, model.estimator.classes_, "", output)
+        scores, details = _of_classes(_labels(y), predicted, weights)
     elif spec.kind == "multilabel":
-        scores, details = _of_labels(y, predicted, spec, _classes_by_target(model))
+        by_target = classes_by_target(model.estimator, len(spec.names))
+        for j, name in enumerate(spec.names):
+            _tell_new_classes(y[:, j], by_target[j], f" of {name!r}", output)
+        scores, details = _of_labels(y, predicted, spec, by_target, weights)
     else:
-        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec))
+        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec), weights)
     return {"rows": len(y), "scores": scores, "details": details}
 
 
-def _of_classes(y: NDArray[Any], predicted: NDArray[Any]) -> tuple[dict[str, float], Details]:
+def _labels(y: NDArray[Any]) -> NDArray[Any]:
+    return y if y.dtype == object else as_labels(y)
+
+
+def _weights(model: ModelFile, table: Table, output: Output) -> Floats | None:
+    """Return how often rows count, as in training where the table says so."""
+    name = model.facts.get("weight")
+    if name is None or name not in table:
+        return None
+    output.say(f"rows count as often as {name!r} says")
+    return row_weights(table, name)
+
+
+def _tell_new_classes(y: NDArray[Any], known: Any, of_target: str, output: Output) -> None:
+    """Say which classes were not there in training: a model cannot answer them."""
+    known = {shown_label(label) for label in known}
+    new = [shown_label(label) for label in y[observed_rows(y)].tolist() if shown_label(label) not in known]
+    if new:
+        output.warn(
+            f"classes{of_target} that were not there in training ({listed(sorted(set(new)), 4)}), in "
+            f"{counted(len(new), 'row')}: the model cannot answer them, and they count as errors"
+        )
+
+
+def _of_classes(y: NDArray[Any], predicted: NDArray[Any], weights: Floats | None) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
     truth, answer = _as_text(y), _as_text(predicted)
     classes = np.unique(truth)
-    parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0)
+    parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0, sample_weight=weights)
+    counts = [int(np.sum(truth == label)) for label in classes]
     scores = {
-        "accuracy": accuracy_score(truth, answer),
+        "accuracy": accuracy_score(truth, answer, sample_weight=weights),
         "balanced accuracy": float(np.mean(parts[1])),
         "F1, class average": float(np.mean(parts[2])),
-        "always the most frequent class": baseline_score(truth, "classifier"),
+        "always the most frequent class": baseline_score(truth, "classifier", weights=weights),
     }
     details = [
         {"class": str(label), "rows": int(n), "precision": float(p), "recall": float(r), "F1": float(f)}
-        for label, p, r, f, n in zip(classes, *parts, strict=True)
+        for label, p, r, f, n in zip(classes, *parts[:3], counts, strict=True)
     ]
     return scores, details
 
 
-def _classes_by_target(model: ModelFile) -> list[Any]:
-    """Return the classes of each target; those of documents' labels are no and yes."""
-    n = len(model.target.names)
-    if not hasattr(model.estimator, "tasks_"):
-        return [(0, 1)] * n
-    classes = model.estimator.classes_
-    return classes if isinstance(classes, list) else [classes] * n
-
-
 def _of_labels(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any]
+    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any], weights: Floats | None
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import f1_score
+
+    weights = np.ones(len(y)) if weights is None else weights
 
     details: Details = []
     hits: list[Flags] = []
     yes: list[tuple[Flags, Flags]] = []
+    counts: list[Floats] = []
     for j, name in enumerate(spec.names):
         seen = observed_rows(y[:, j])
         truth, answer = _as_text(y[seen, j]), _as_text(predicted[seen, j])
         hits.append(truth == answer)
-        detail: dict[str, Any] = {"target": name, "rows": int(seen.sum()), "accuracy": _mean(truth == answer)}
+        counts.append(weights[seen])
+        detail: dict[str, Any] = {"target": name, "rows": int(seen.sum())}
+        detail["accuracy"] = _mean(truth == answer, counts[-1])
         if len(by_target[j]) == 2:  # yes is the later of two: 1, true, yes
             positive = shown_label(by_target[j][1])
             yes.append((truth == positive, answer == positive))
-            detail |= {"share": _mean(truth == positive), "F1": float(f1_score(*yes[-1], zero_division=0))}
+            detail["share"] = _mean(truth == positive, counts[-1])
+            detail["F1"] = float(f1_score(*yes[-1], zero_division=0, sample_weight=counts[-1]))
         details.append(detail)
-    scores = {"accuracy over all labels": _mean(np.concatenate(hits))}
+    every = np.concatenate(counts)
+    scores = {"accuracy over all labels": _mean(np.concatenate(hits), every)}
     if len(yes) == len(spec.names):
         together = [np.concatenate(parts) for parts in zip(*yes, strict=True)]
-        scores["F1, micro"] = float(f1_score(*together, zero_division=0))
+        scores["F1, micro"] = float(f1_score(*together, zero_division=0, sample_weight=every))
         scores["F1, macro"] = float(np.mean([detail["F1"] for detail in details]))
     if all(len(hit) == len(y) for hit in hits):
-        scores["all labels of a row right"] = float(np.mean(np.all(hits, axis=0)))
+        scores["all labels of a row right"] = _mean(np.all(hits, axis=0), weights)
     return scores, details
 
 
 def _of_numbers(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, task: NDArray[Any] | None
+    y: NDArray[Any],
+    predicted: NDArray[Any],
+    spec: TargetSpec,
+    task: NDArray[Any] | None,
+    weights: Floats | None,
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
     from regbayes.metrics import explained_variance_within_tasks
 
-    r2 = score_of("regressor", y, predicted)
+    r2 = score_of("regressor", y, predicted, weights=weights)
     if y.ndim == 1:
         scores = {
             "R²": r2,
-            "root mean squared error": root_mean_squared_error(y, predicted),
-            "mean absolute error": mean_absolute_error(y, predicted),
+            "root mean squared error": root_mean_squared_error(y, predicted, sample_weight=weights),
+            "mean absolute error": mean_absolute_error(y, predicted, sample_weight=weights),
         }
         if task is not None:
-            scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task)
+            scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task, weights)
         return scores, []
     details: Details = []
     for j, name in enumerate(spec.names):
         rows = observed_rows(y[:, j])
         if rows.any():
-            truth, answer = y[rows, j], predicted[rows, j]
-            numbers = {"R²": score_of("regressor", truth, answer)}
-            numbers["root mean squared error"] = root_mean_squared_error(truth, answer)
+            truth, answer, some = y[rows, j], predicted[rows, j], None if weights is None else weights[rows]
+            numbers = {"R²": score_of("regressor", truth, answer, weights=some)}
+            numbers["root mean squared error"] = root_mean_squared_error(truth, answer, sample_weight=some)
             details.append({"target": name, "rows": int(rows.sum()), **numbers})
     return {"R², mean over targets": r2}, details
 
@@ -206,5 +244,5 @@ def _as_text(labels: NDArray[Any]) -> NDArray[Any]:
     return np.array([shown_label(label) for label in labels], dtype=object)
 
 
-def _mean(values: NDArray[Any]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
+def _mean(values: NDArray[Any], weights: Floats) -> float:
+    return float(np.average(values, weights=weights)) if weights.any() else float("nan")

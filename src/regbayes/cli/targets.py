@@ -73,7 +73,9 @@ def decide(
         found, why = _guess(names, columns, of_texts)
     texts = [name for name, column in zip(names, columns, strict=True) if column.dtype == object]
     if found == "regressor" and texts:
-        raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
+        digits = "".join(str(value) for value in columns[names.index(texts[0])][:3] if value is not None)
+        why = "; whole numbers of so many digits count as names: divide them first" if digits.isdigit() else ""
+        raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict{why}")
     if found == "classifier" and len(names) > 1:
         raise UserError(f"--kind classifier takes one target, but there are {len(names)}; use --kind multilabel")
     if found == "multilabel" and len(names) == 1:
@@ -174,10 +176,19 @@ def _values(table: Table, name: str, spec: TargetSpec, place: int) -> NDArray[An
     column = table.column(name)
     if spec.as_text[place]:
         return np.array(text_of(column), dtype=object)
+    if column.dtype == object and spec.kind != "regressor":  # classes that are new among numbers
+        return np.array([_number_or_text(text) for text in text_of(column)], dtype=object)
     if column.dtype == object:
         odd = next((value for value in column if value is not None), None)
         raise BadDataError(f"the target {name!r} held numbers in training, but {table.source} has {odd!r} there")
     return np.where(np.isfinite(column), column, np.nan)
+
+
+def _number_or_text(text: str | None) -> Any:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
@@ -222,7 +233,8 @@ def as_labels(y: NDArray[Any]) -> NDArray[Any]:
     """Return labels of one target without missing ones as an array of text or of numbers, whole if they all are."""
     if y.dtype == object:
         return np.array([str(value) for value in y])
-    return y.astype(np.int64) if np.all(y == np.round(y)) else y
+    whole = np.all(y == np.round(y)) and np.all(np.abs(y) < 2.0**63)
+    return y.astype(np.int64) if whole else y
 
 
 def _observed(column: NDArray[Any]) -> Flags:

@@ -57,8 +57,7 @@ def train(request: FitRequest, output: Output) -> ModelFile:
 
 def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     """Fit iLSVM, or MT-iLSVM where there are several targets or tasks, to the columns of a table."""
-    for note in table.notes:
-        output.warn(note)
+    _tell_of_reading(table, output)
     spec, why = decide(table, choose_targets(table, request.target), request.kind, request.task)
     output.say(why)
     if request.balanced and spec.kind == "regressor":
@@ -71,7 +70,7 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
         pixels = np.prod(request.image_shape)
         raise UserError(f"--image {request.image} has {pixels} pixels, but there are {X.shape[1]} inputs")
-    columns = counted(len(inputs.numbers_) + len(inputs.categories_), "column")
+    columns = counted(len(inputs.columns_), "column")
     sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {columns}"]
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     shown = {
@@ -87,8 +86,7 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
 
 def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
     """Fit MedLDA to the words of documents."""
-    for note in table.notes:
-        output.warn(note)
+    _tell_of_reading(table, output)
     names = choose_targets(table, request.target)
     spec, why = decide(table, names, request.kind, of_texts=table.counts is None)
     output.say(f"MedLDA, {why}")
@@ -123,6 +121,13 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
     }
     facts = {"why": why, "source": table.source, "first_column": table.first}
     return _fit_and_report(request, spec, words, X, y, shown, facts, output)
+
+
+def _tell_of_reading(table: Table, output: Output) -> None:
+    for note in table.notes:
+        output.warn(note)
+    for remark in table.remarks:
+        output.say(remark)
 
 
 def _fit_and_report(
@@ -221,8 +226,10 @@ def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: O
     if not inputs.numbers_ and not inputs.categories_:
         more = "".join(f"; {hint}" for hint in inputs.hints_)
         raise BadDataError(f"{table.source} has no column left that could be an input{more}")
-    for hint in inputs.hints_:
-        output.say(hint)
+    for remark in (*inputs.remarks_, *inputs.hints_):
+        output.say(remark)
+    for doubt in inputs.doubts_:
+        output.warn(doubt)
     return inputs
 
 
