@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Floats
 from regbayes.cli.errors import counted
 
 __all__ = ["Dates", "describe_dates", "expand_dates", "find_dates"]
@@ -75,7 +74,7 @@ def parts_of(dates: Dates) -> tuple[str, ...]:
     return ("year", "month", "weekday", "elapsed", *(("hour",) if dates["clock"] else ()))
 
 
-def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> Mapping[str, Floats | NDArray[Any]]:
+def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> Mapping[str, NDArray[Any]]:
     """Return the columns that a column of dates becomes: numbers, and months and weekdays by their names."""
     import pandas as pd
 
@@ -90,10 +89,10 @@ def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> Mappin
         )
     days = (moments - pd.Timestamp(dates["origin"])) / pd.Timedelta(days=1)
     clock = moments.hour + moments.minute / 60 + moments.second / 3600
-    made = {
+    made: dict[str, NDArray[Any]] = {
         "year": np.asarray(moments.year, dtype=np.float64),
-        "month": np.where(gone, None, moments.month_name()),
-        "weekday": np.where(gone, None, moments.day_name()),
+        "month": np.where(gone, np.array(None), moments.month_name()),
+        "weekday": np.where(gone, np.array(None), moments.day_name()),
         "elapsed": np.asarray(days, dtype=np.float64),
         "hour": np.asarray(clock, dtype=np.float64),
     }

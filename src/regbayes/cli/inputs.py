@@ -263,8 +263,8 @@ def _doubt_scale(name: str, column: Floats) -> list[str]:
     if low == high or abs(farthest - middle) <= FAR * (high - low):
         return []
     return [
-        f"column {name!r} holds {farthest:g}, though {share} of its values are between {low:g} and {high:g}: it sets the "
-        "scale, and the others look alike beside it. Put it right; if it marks a missing value: --missing "
+        f"column {name!r} holds {farthest:g}, though {share} of its values are between {low:g} and {high:g}: it sets "
+        "the scale, and the others look alike beside it. Put it right; if it marks a missing value: --missing "
         f"{plain_number(float(farthest))}"
     ]
 

@@ -127,8 +127,8 @@ class ModelFile(Saveable):
     def in_use(self) -> Integers:
         """The features that are in use, by their numbers: on for some rows and off for others, or with some weight.
 
-        Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics are
-        in use.
+        Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics
+        are in use.
         """
         from regbayes.estimators._common import in_use
 

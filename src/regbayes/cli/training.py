@@ -146,6 +146,7 @@ def _fit_and_report(
     )
     metric = metric_name(spec.kind, len(spec.names), balanced=request.balanced)
     comparison = found["comparison"]
+    baseline: float | None
     if comparison is None:
         baseline = baseline_score(y, spec.kind, balanced=request.balanced, weights=weights)
     else:

@@ -24,7 +24,7 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats, Integers
 from regbayes.engine import FitResult
 from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import drop_weightless, labeled_rows, one_blas_thread, row_weights
+from regbayes.estimators._common import OverFeatures, drop_weightless, labeled_rows, one_blas_thread, row_weights
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import UNLABELED
@@ -79,6 +79,8 @@ def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
     """Latent features of rows; the state of the fitted model is in ``_state``."""
+
+    coef_ = OverFeatures()
 
     def _valid_rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "_state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import AbstractContextManager
 from functools import cache
@@ -20,6 +21,7 @@ from threadpoolctl import ThreadpoolController
 from regbayes._types import Flags, Floats
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
+UNSCALED = 1000.0  # between the ranges of columns
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -98,6 +100,19 @@ def in_use(psi: Floats) -> Flags:
     return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
 
 
+def warn_if_unscaled(X: Floats) -> None:
+    """Say when columns have such different ranges that the largest decide alone what the features are."""
+    ranges = np.ptp(X, axis=0)
+    ranges = ranges[ranges > 0]
+    if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
+        warnings.warn(
+            f"the columns of X have ranges from {ranges.min():.3g} to {ranges.max():.3g}: the largest alone decide "
+            "what the features are. Scale them, with StandardScaler for instance.",
+            UnscaledWarning,
+            stacklevel=3,
+        )
+
+
 def warn_if_unused(n_used: int) -> None:
     """Say when the features tell nothing about the rows."""
     if n_used == 0:
@@ -122,3 +137,43 @@ def warn_if_truncated(n_used: int, n_components: int) -> None:
 
 class TruncationWarning(ConvergenceWarning):
     """The truncation binds: the data may ask for more features than n_components allows."""
+
+
+class UnscaledWarning(ConvergenceWarning):
+    """Columns of X have so different scales that only the largest count."""
+
+
+class OverFeatures:
+    """A fitted attribute with an entry per latent feature, which feature selection must not take for one per input.
+
+    scikit-learn's SelectFromModel and RFE look for ``coef_`` and choose columns of X by its entries: silently the wrong
+    ones, or an IndexError. They ask like everyone else, so only who asks tells them apart. The value lies among the
+    attributes of the estimator under the same name, and is saved with them.
+    """
+
+    in_vars = True  # for `regbayes.persistence`: this hides nothing
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        if self.name not in vars(instance):
+            raise AttributeError(f"{type(instance).__name__!r} object has no attribute {self.name!r}")
+        frame: Any = sys._getframe(1)
+        while frame.f_globals["__name__"].startswith("regbayes.") and frame.f_back is not None:  # a search asks for it
+            frame = frame.f_back
+        if frame.f_globals["__name__"].startswith("sklearn.feature_selection."):
+            raise TypeError(
+                f"{self.name} of {type(instance).__name__} has an entry per latent feature, not per column of X, so "
+                "columns cannot be selected by it. Give importance_getter a function with a number per column, or "
+                "select by sklearn.inspection.permutation_importance; transform gives the latent features"
+            )
+        return vars(instance)[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self.name] = value
+
+    def __delete__(self, instance: Any) -> None:
+        del vars(instance)[self.name]

@@ -20,6 +20,7 @@ from regbayes.estimators._common import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
+    OverFeatures,
     generator,
     in_use,
     n_threads,
@@ -54,6 +55,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     At home in MT-iLSVM's estimators, whose parameters it reads.
     """
 
+    coef_ = OverFeatures()
     _sorts_rows = True
     _remedy = SHARE_NEW
 

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status, make_executor
 from regbayes.estimators._bases import IterativeEstimator
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread
+from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, OverFeatures, generator, n_threads, one_blas_thread
 from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
@@ -61,6 +61,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     like in its units.
     """
 
+    coef_ = OverFeatures()
     _default_variances: ClassVar[dict[str, float]]  # of the weights, by margins; those of the sampler are "posterior"
     _default_word_prior: ClassVar[float]  # of mean field
 

@@ -74,7 +74,7 @@ def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> Non
                     f"{walk.here}.{name} is not a field of the dataclass {cls.__qualname__}: declare it with "
                     "field(init=False), or leave it out with persistable(skip=...)"
                 )
-        elif hasattr(type(_class_attribute(cls, name)), "__get__"):
+        elif hasattr(type(found := _class_attribute(cls, name)), "__get__") and not getattr(found, "in_vars", False):
             raise PersistenceError(f"{walk.here}.{name} would hide a method or property of {cls.__qualname__}")
     for name, allowed in registration.only.items():
         content = state.get(name, allowed[0])
