@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from cli_tools import flowers, reviews, run_here
-from regbayes.cli.app import app
+from regbayes.cli.app import make_app
 
 ONE = ("--n-components", 4, "--max-iter", 3, "--no-cv", "--C", 1)
 SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C", 1)
@@ -94,9 +94,19 @@ OPTIONS = {
     "demo": ["--output", "-o", *SAYING],
     "fit": [
         *("data", "--output", "-o", "--target", "-t", "--kind", "--model", "--task", "--ignore", "--categorical"),
-        *("--names", "--standardize", "--no-standardize", "--balanced", "--image"),
+        *("--names", "--standardize", "--no-standardize", "--weight", "--balanced", "--image"),
         *("--text", "--min-df", "--max-words", "--stop-words", "--inference"),
-        *("--cv", "--no-cv", "--folds", "--n-components", "--C", "--temperature", "--include-inputs"),
+        *(
+            "--cv",
+            "--no-cv",
+            "--folds",
+            "--compare",
+            "--no-compare",
+            "--n-components",
+            "--C",
+            "--temperature",
+            "--include-inputs",
+        ),
         *("--features-only", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
     ],
     "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
@@ -180,7 +190,7 @@ def test_keys_of_report_and_of_errors(folder, fits):
 
 
 def test_options_of_every_command():
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(make_app()).commands
     found = {
         name: [spelling for one in command.params for spelling in one.opts + one.secondary_opts]
         for name, command in commands.items()
