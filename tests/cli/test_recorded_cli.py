@@ -29,10 +29,15 @@ FITS = {  # model -> data and options
 }
 FIT_KEYS = {
     *("command", "model", "estimator", "kind", "targets[]", "task", "rows", "inputs", "settings.C", "warnings[]"),
-    *("n_components", "n_components_in_use", "seconds", "interrupted", "baseline_score", "cross_validation"),
+    *("n_components", "n_components_in_use", "seconds", "interrupted", "baseline_score", "cross_validation", "kept"),
+    *("weight", "useless", "comparison"),
 }
-SEARCH_KEYS = (FIT_KEYS - {"cross_validation"}) | {
-    *(f"cross_validation.{name}" for name in ("metric", "mean", "std", "folds")),
+SEARCH_KEYS = (FIT_KEYS - {"cross_validation", "comparison"}) | {
+    *(f"cross_validation.{name}" for name in ("metric", "mean", "std", "folds", "pooled")),
+    *(f"comparison.{name}" for name in ("metric", "folds", "best_of", "useless", "interrupted", "sentences[]")),
+    *(f"comparison.{name}[]" for name in ("beaten_by", "never_answered")),
+    *(f"comparison.systems[].{name}" for name in ("role", "name", "score", "std", "difference", "error")),
+    *(f"comparison.systems[].{name}" for name in ("things", "things_are", "seconds", "note")),
     *(f"cross_validation.candidates[].{name}" for name in ("C", "mean", "std")),
 }
 TASK_SEARCH_KEYS = {
@@ -56,13 +61,13 @@ COLUMNS = {  # model and options -> columns
     ("flowers",): ["kind"],
     ("flowers", "--keep", "size", "--scores", "--features"): [
         *("size", "kind", "kind=aster score", "kind=lily score", "kind=rose score"),
-        *("feature0", "feature1", "feature2", "feature3"),
+        *("feature0", "feature1", "feature2", "feature3"),  # those in use
     ],
     ("numbers",): ["sum", "difference"],
     ("groups",): ["sum"],
-    ("labels", "--scores"): ["Y0", "Y1", "Y0 score", "Y1 score"],
+    ("labels", "--scores"): ["Y0", "Y1", "Y0=1 score", "Y1=1 score"],
     ("texts", "--keep", "id", "--scores", "--features"): [
-        *("id", "subject", "subject score", "topic0", "topic1", "topic2", "topic3"),
+        *("id", "subject", "subject=sport score", "topic0", "topic1", "topic2", "topic3"),
     ],
 }
 
