@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ class State:
 
     holds: int = 0  # blocks of `held` that are open
     pending: bool = False  # whether a signal came meanwhile
-    last: float = -GRACE  # when a signal was heard
+    last: float = -math.inf  # when a signal was heard
 
 
 _state = State()
@@ -46,6 +47,7 @@ def hearing() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # others may not say who hears a signal
         yield
         return
+    _state.last = -math.inf
     numbers = [number for number in (signal.SIGINT, signal.SIGTERM, ALARM) if number is not None]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():

@@ -168,22 +168,27 @@ def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
 def _without_comments(text: str, source: str, remarks: list[str]) -> tuple[str, str | None]:
     """Return the text with empty lines for comments, and the delimiter that a line ``sep=;`` tells.
 
-    A comment begins with # and has another number of fields than the rows. Lines stay where they are, so that messages
-    name the right ones.
+    Comments begin with #. The last of them above the rows may be the names of columns, and further down one may be a
+    row: they are if they have as many fields as rows have. Lines stay where they are, so that messages name the right
+    ones.
     """
     lines = text.split("\n")
-    first = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    told = re.fullmatch(r'"?sep=(.)"?', lines[first].strip("\r\n"))
+    tops = [i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")]
+    told = re.fullmatch(r'"?sep=(.)"?', lines[tops[0]].strip("\r\n")) if tops else None
     if told is not None:
-        lines[first] = ""
+        lines[tops.pop(0)] = ""
     marked = [i for i, line in enumerate(lines) if line.startswith("#")]
-    plain = next((line for line in lines if line.strip() and not line.startswith("#")), None)
-    if marked and plain is not None:
-        delimiter = told.group(1) if told is not None else _delimiter(plain)
-        inside = '"' in text  # a line that begins with # may be part of a field
-        top = next(i for i, line in enumerate(lines) if line is plain)
+    if marked and tops:
+        first, row = tops[0], lines[tops[0]]
+        delimiter = told.group(1) if told is not None else _delimiter(row)
+        names = max((i for i in marked if i < first), default=-1)
+        if not any(_is_number(field) for field in row.split(delimiter)):
+            names = -1  # the row has the names
+        inside = '"' in text  # then a line that begins with # may be part of a field
         comments = [
-            i for i in marked if (i < top or not inside) and lines[i].count(delimiter) != plain.count(delimiter)
+            i
+            for i in marked
+            if (i < first and i != names) or (not inside and lines[i].count(delimiter) != row.count(delimiter))
         ]
         for i in comments:
             lines[i] = ""
