@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -33,6 +33,7 @@ from regbayes.cli.scores import metric_name, score_fit
 __all__ = ["fit_model", "make_estimator", "make_search", "possible_folds"]
 
 FEWEST_TOPICS = 10
+ROWS_TO_COMPILE_WITH = 200
 OPTIONS = {  # what the values of a parameter are called here
     "C": "the values of --C",
     "temperature": "the values of --temperature",
@@ -308,6 +309,8 @@ def _fit_searching(
     output.say(f"cross-validation: {counted(n_settings, 'setting')} on {n_folds} folds, then a fit to all rows")
     names = sorted(name for name, values in lists.items() if name == "C" or len(values) > 1)
     watch = SearchWatch(n_settings, n_folds, names, output)
+    if request.jobs != 1:
+        _compile_first(base, X, y, metadata)
     ended_early = False
     try:
         with watch, _hearing(request, output, lambda found: watch.tell(found, search)) as heard:
@@ -335,6 +338,17 @@ def _fit_searching(
         estimator, interrupted, ended_early = _extend(search, watch, request, X, y, metadata, output)
     facts = {**watch.results(watch.chosen), "interrupted": interrupted}
     return estimator, watch, {**facts, "kept": watch.kept(ended_early=ended_early) if interrupted else None}
+
+
+def _compile_first(base: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> None:
+    """Make a small fit here, so that what must be compiled is, once, before several processes need it."""
+    from sklearn.base import clone
+
+    rows = np.unique(np.linspace(0, len(y) - 1, ROWS_TO_COMPILE_WITH).astype(np.int64))
+    some = {name: values[rows] for name, values in metadata.items()}
+    with warnings.catch_warnings(), suppress(ValueError):  # of a class or task that some rows lack
+        warnings.simplefilter("ignore")
+        clone(base).set_params(max_iter=1).fit(X[rows], y[rows], **some)
 
 
 def _extend(
