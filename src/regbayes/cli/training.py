@@ -164,8 +164,32 @@ def _fit_and_report(
         "metric": metric,
     }
     shown["feature_names"] = inputs.get_feature_names_out().tolist()
+    shown |= _told_on_page(comparison)
     report = _collect_report(estimator, X, y, spec, predictions, facts, shown, output)
     return ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, report, facts)
+
+
+def _told_on_page(comparison: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the options of `collect` that show the comparison, and a notice where the model is useless."""
+    from regbayes.report import collect, data
+
+    if comparison is None or "comparison" not in signature(collect).parameters:
+        return {}
+    systems = [row for row in comparison["systems"] if row["score"] is not None]
+    table = vars(data)["Comparison"](
+        metric=comparison["metric"],
+        names=tuple(row["name"] for row in systems),
+        own=0,
+        scores=np.array([row["score"] for row in systems]),
+        deviations=np.array([row["std"] for row in systems]),
+        n_things=np.array([row["things"] for row in systems], dtype=np.int64),
+        seconds=np.array([row["seconds"] for row in systems]),
+        verdict=" ".join(comparison["sentences"]),
+    )
+    return {
+        "comparison": table,
+        "notices": [("warning", comparison["sentences"][0])] if comparison["useless"] else [],
+    }
 
 
 def _rows_with_target(
@@ -289,7 +313,6 @@ def _collect_report(
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
     found = facts["cross_validation"]
-    more = {name: facts[name] for name in ("comparison", "kept") if name in signature(collect).parameters}
     try:
         with output.hearing_warnings():
             return collect(
@@ -301,7 +324,6 @@ def _collect_report(
                 prediction_note=note,
                 scores={} if found is None else {f"{found['metric']}, cross-validated": found["pooled"]},
                 title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
-                **more,
                 **shown,
             )
     except (Exception, KeyboardInterrupt) as error:
