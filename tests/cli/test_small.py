@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -92,6 +93,27 @@ def test_predicting_a_row_imports_what_it_needs(folder):
     unneeded |= {"regbayes.estimators.path_search", "regbayes.report.collecting", "regbayes.cli.fit"}
     unneeded |= {"numba.np.arrayobj", "matplotlib"}  # the first comes with the first call of compiled code
     assert not unneeded & loaded
+
+
+def cpu_of(*command: str, folder) -> float:
+    """Return the CPU seconds of a process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_predicting_a_row_costs_hardly_more_than_importing_what_it_stands_on(folder):
+    (folder / "one.csv").write_text(flowers(1))
+    pairs = [
+        (
+            cpu_of("-c", "import sklearn.pipeline, numba, pandas", folder=folder),
+            cpu_of("-m", "regbayes", "predict", "three", "one.csv", folder=folder),
+        )
+        for _ in range(3)
+    ]
+    imports, predict = map(min, zip(*pairs, strict=True))
+    assert predict < 1.3 * imports
 
 
 def test_few_rows_are_predicted_as_many_are(folder):

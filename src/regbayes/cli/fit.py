@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from regbayes.cli import interrupts
+from regbayes.cli import interrupts, resume_collection
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
@@ -37,6 +37,7 @@ def fit(request: FitRequest) -> None:
     cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text, a folder
     or a text set the rows are documents, and the model finds topics in them.
     """
+    resume_collection()
     request.check()
     from regbayes.cli.summaries import show_model, summary
     from regbayes.cli.training import train
