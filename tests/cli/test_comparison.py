@@ -279,5 +279,7 @@ def test_documents_and_what_there_is_to_look_at(folder):
 def test_inputs_beside_features_are_things_to_look_at(folder):
     found = fit(folder, "sum", "--include-inputs", "--json").json
     model = found["comparison"]["systems"][0]
-    assert model["things"] == found["n_components_in_use"] + 4
+    from regbayes import load
+
+    assert model["things"] == len(load(folder / "m").in_use) + 4
     assert model["things_are"].endswith("and 4 inputs")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "classes_by_target", "load_model", "open_model"]
+__all__ = ["ModelFile", "classes_by_target", "features_in_use", "load_model", "open_model"]
 
 NEGLIGIBLE = 1e-3  # of the largest weight
 
@@ -126,19 +126,8 @@ class ModelFile(Saveable):
 
     @property
     def in_use(self) -> Integers:
-        """The features that are in use, by their numbers: on for some rows and off for others, or with some weight.
-
-        Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics
-        are in use.
-        """
-        from regbayes.estimators._common import in_use
-
-        if self.of_documents:
-            return np.arange(len(self.estimator.components_))
-        if hasattr(self.estimator, "embedding_"):
-            return np.flatnonzero(in_use(self.estimator.embedding_))
-        weights = np.abs(self.estimator.coef_).max(axis=0)
-        return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
+        """The features that are in use, by their numbers."""
+        return features_in_use(self.estimator)
 
     def _ask(self, method: Any, table: Table, *, with_tasks: bool = True) -> Any:
         """Call a method of the estimator with the inputs of a table, and the tasks of rows where there are tasks."""
@@ -168,6 +157,22 @@ class ModelFile(Saveable):
             rows = counted(new, "row")
             found.append(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
         return found
+
+
+def features_in_use(estimator: Any) -> Integers:
+    """Return the features that are in use, by their numbers: on for some rows and off for others, or with some weight.
+
+    Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics are in
+    use.
+    """
+    from regbayes.estimators._common import in_use
+
+    if hasattr(estimator, "embedding_"):
+        return np.flatnonzero(in_use(estimator.embedding_))
+    if not hasattr(estimator, "tasks_"):
+        return np.arange(len(estimator.components_))
+    weights = np.abs(estimator.coef_).max(axis=0)
+    return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
 
 
 def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:

@@ -25,6 +25,7 @@ from regbayes._types import Floats
 from regbayes.cli import Kind, interrupts
 from regbayes.cli.comparison import Judged, Problem, compare
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
+from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
 from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
@@ -204,7 +205,7 @@ def _compare(
 ) -> dict[str, Any]:
     """Compare the model with plain systems on the folds that its settings were tried on."""
     tried = watch.records_of(watch.chosen)
-    in_use = getattr(estimator, "n_components_", estimator.n_components)
+    in_use = len(features_in_use(estimator))
     noun = "topic" if issparse(problem.X) else "feature"
     things, are = in_use, counted(in_use, noun)
     if getattr(estimator, "include_inputs", False):
