@@ -34,6 +34,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     infer_features,
     kl_of_each_loading,
+    reconstruct,
 )
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
@@ -131,6 +132,7 @@ def initial_params(X: Rows, settings: Settings, rng: np.random.Generator) -> Par
     variance = 1.0 / (1.0 / settings.prior_variance + half / settings.noise_variance)
     return Params(
         loadings=random_loadings(X, settings, rng),
+        offset=np.zeros(X.n_inputs),
         variances=np.full(K, variance),
         sticks=sticks,
         noise_variance=settings.noise_variance,
@@ -308,7 +310,7 @@ class WarmUp:
         params, n_rows = at.params, at.stats.n_rows
         X = self.problem.data.X
         some = X.take(np.sort(rng.choice(len(X), min(len(X), START_ROWS), replace=False)))
-        rest = Rows.centre(some.array() - infer_features(some, params) @ params.loadings)
+        rest = Rows.centre(some.array() - reconstruct(infer_features(some, params), params))
         new = random_loadings(rest, replace(settings, n_components=n_new), rng)
         counts = np.concatenate([at.stats.counts, np.full(n_new, NEW_SHARE * n_rows)])
         prior = prior_sticks(settings.alpha, n_new)
