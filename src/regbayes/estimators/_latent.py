@@ -38,7 +38,7 @@ class BinaryFeatures(LatentModel):
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
         """Return where a new fit starts."""
-        return warmup.initial_params(X, settings, rng)
+        return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes."""
@@ -60,14 +60,14 @@ class BinaryFeatures(LatentModel):
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         start: State | Params
-        early_rows, seed = None, 0
+        early_rows = None
         if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
             start = previous
         else:
             rng = generator(self.random_state)
             with one_blas_thread():
                 start = self._start(data.X, settings, rng)
-            early_rows, seed = warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+            early_rows = warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state)
@@ -78,7 +78,7 @@ class BinaryFeatures(LatentModel):
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         result = self._run(
-            partial(run, data, settings, start, margins=margins, early_rows=early_rows, seed=seed),
+            partial(run, data, settings, start, margins=margins, early_rows=early_rows),
             attributes,
             fit.list_stages(margins, guesses, settings.max_iter),
             shown,
@@ -123,7 +123,9 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
+        import os
         weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
+        weight *= max(1.0, DEFAULT_TEMPERATURE / temperature) ** float(os.environ.get("RPOW", "1"))
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
 
 

@@ -48,7 +48,6 @@ def fit(
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
     stage: str | None = None,
 ) -> FitResult[State]:
@@ -66,8 +65,6 @@ def fit(
         training rows (the paper, docs/math.md eq. (27)-(28)).
     early_rows : array of int, default=None
         Rows that the warm-up is content with, in order; all of them by default. `warmup.draw_early_rows` draws them.
-    seed : int, default=0
-        For the features that the warm-up adds to those of the start.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the warm-up too. Its ``stage`` says which they are, and
         its ``state`` is the `State` of a fit that ends there: rows are inferred for it when it is looked at.
@@ -98,7 +95,7 @@ def fit(
         if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
-            phases = WarmUp.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
+            phases = WarmUp.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
             state, status = phases.run(params, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
@@ -129,7 +126,6 @@ def fit_transductive(
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
@@ -138,7 +134,7 @@ def fit_transductive(
     their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
     the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
-    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks)]
+    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]

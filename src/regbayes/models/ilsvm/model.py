@@ -23,7 +23,7 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
-from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.sweeps import reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead
@@ -251,6 +251,13 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
+    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+        """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
+
+        It can be compared between models with different numbers of features; J itself cannot.
+        """
+        return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
+
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J with respect to the loadings and the offset, docs/math.md eq. (34), shape (K + 1, D)."""
         r, loadings, offset = self.weight, params.loadings, params.offset
@@ -359,6 +366,15 @@ def kl_of_each_loading(params: Params) -> Floats:
     ratio = params.variances / params.prior_variance
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings) / params.prior_variance
     return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
+
+
+def log_normalisers(params: Params) -> Floats:
+    """Log of what the tempered prior of each feature of a row sums to, shape (K,), docs/math.md eq. (35).
+
+    What the variance of a feature's loadings costs where it is on counts as part of its prior.
+    """
+    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+    return stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
