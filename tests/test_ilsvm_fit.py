@@ -29,7 +29,7 @@ def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
-    start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
+    start = warmup.random_params(data.X, settings, np.random.default_rng(0))
     assert start.temperature > 15 * cold
     result = fit.fit(data, settings, start)
     soft = fit.fit(data, replace(settings, temperature=start.temperature), start)
@@ -48,7 +48,7 @@ def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
     data = make_data(3)
     settings = make_settings(data.X)
     settings = replace(settings, temperature=factor * settings.temperature)
-    assert warmup.initial_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
+    assert warmup.random_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
 
 
 def test_without_margins_it_is_factor_analysis():
@@ -97,7 +97,7 @@ def test_planted_features_are_found_and_no_others(seed):
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
     )
-    starts = [warmup.initial_params(X, settings, np.random.default_rng(start)) for start in range(3)]
+    starts = [warmup.random_params(X, settings, np.random.default_rng(start)) for start in range(3)]
     best = min((fit.fit(data, settings, start) for start in starts), key=lambda result: result.trace.objective[-1])
     psi = best.state.embedding
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
@@ -112,7 +112,7 @@ def test_scaling_the_inputs_changes_nothing():
     for scale in (1.0, 1024.0):
         scaled = replace(data, X=Rows.centre(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
-        state = fit.fit(scaled, settings, warmup.initial_params(scaled.X, settings, np.random.default_rng(0))).state
+        state = fit.fit(scaled, settings, warmup.random_params(scaled.X, settings, np.random.default_rng(0))).state
         found.append((state.embedding, state.params.loadings / scale))
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
     assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
@@ -123,7 +123,7 @@ def test_result_does_not_depend_on_the_number_of_threads():
     states = []
     for n_threads in (1, 3):
         settings = make_settings(data.X, max_iter=3, n_threads=n_threads)
-        start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
+        start = warmup.random_params(data.X, settings, np.random.default_rng(0))
         states.append(fit.fit(data, settings, start).state)
     assert np.array_equal(states[0].params.loadings, states[1].params.loadings)
     assert np.array_equal(states[0].embedding, states[1].embedding)
@@ -365,7 +365,7 @@ def test_more_rows_show_more_features_whatever_the_truncation():
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
             settings = make_settings(X, **changes, **ESTIMATED)
-            state = fit.fit(data, settings, warmup.initial_params(X, settings, np.random.default_rng(0))).state
+            state = fit.fit(data, settings, warmup.random_params(X, settings, np.random.default_rng(0))).state
             found[n_rows, K] = int(np.sum(np.ptp(state.embedding, axis=0) > 0.1))
     often = int(np.sum(drawn.features.mean(axis=0) >= 0.02))
     for K in (40, 80):

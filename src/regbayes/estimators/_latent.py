@@ -36,8 +36,10 @@ INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 class BinaryFeatures(LatentModel):
     """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts."""
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        if getattr(self, "margins", "consistent") == "posterior":
+            return warmup.random_params(X, settings, rng)
         return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class BinaryFeatures(LatentModel):
         """
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        start: State | Params
+        start: State | Params | list[Params]
         early_rows = None
         if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
             start = previous

@@ -44,7 +44,7 @@ STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternat
 def fit(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
@@ -57,9 +57,10 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Params or State
-        A new start, from `warmup.initial_params`; or an earlier fit to go on from, which has its warm-up behind it:
-        the features that it has are not judged again. Where its temperature was higher, it is cooled in steps.
+    start : Params, State or sequence of Params
+        A new start, or several of which the warm-up takes the best, from `warmup.initial_params`; or an earlier fit to
+        go on from, which has its warm-up behind it: the features that it has are not judged again. Where its
+        temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
         training rows (the paper, docs/math.md eq. (27)-(28)).
@@ -79,9 +80,12 @@ def fit(
     """
     problem = ILSVMProblem.of(data, settings)
     multipliers = _known_multipliers(problem, start)
-    is_new = isinstance(start, Params)
-    params = start if isinstance(start, Params) else _resume(start.params, settings)
-    there = replace(params, temperature=settings.temperature)
+    is_new = not isinstance(start, State)
+    if isinstance(start, State):
+        starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
+    else:
+        starts = [start] if isinstance(start, Params) else start
+    there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
     step: Any
     state: Any
@@ -90,13 +94,11 @@ def fit(
         state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
         step = partial(descent.step, problem.joint)
-        if not is_new:
-            params, there = drop_empty(params), drop_empty(there)
-        if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
+        if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
             phases = WarmUp.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
-            state, status = phases.run(params, multipliers, is_new)
+            state, status = phases.run(starts, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
@@ -122,7 +124,7 @@ def fit(
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
@@ -191,9 +193,11 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_multipliers(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | None:
+def _known_multipliers(
+    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
+) -> Floats | None:
     """Return the multipliers that came with a start, unless they are those of other rows or classes."""
-    known = None if isinstance(start, Params) else start.multipliers
+    known = start.multipliers if isinstance(start, State | descent.Evaluation) else None
     shape = (len(problem.data.labeled), len(problem.data.cost))
     return known if problem.head is not None and known is not None and known.shape == shape else None
 

@@ -57,21 +57,25 @@ START_SPREAD = 1.0  # standard deviation of a random feature's logit over the ro
 START_LENGTH = 2.0  # largest squared length of random loadings, in units of the tempered noise
 RANK = 1e-10  # variance of a direction, relative to the largest, below which rows do not vary along it
 FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
-ROTATIONS, ROTATION_TOL = 200, 1e-5  # steps of varimax at most, and the change at which it has settled
+ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
+MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
+BETTER = 1e-2  # gain per row, in units of its loss, for which a start is taken that is not the preferred one
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
 TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier
-COOLING = 0.9  # factor between the temperatures of two phases
+START_HEAT = 2.0  # temperature of a start, relative to the wanted one, where that is below soft
+COOLING = 0.7  # factor between the temperatures of two phases
 COOLING_STEPS = 8  # of descent in a phase
 COOLING_TOL = 1e-4  # the same as TOL for cooling: what is not learned warm is not learned cold
-WORTH = 2e-3  # what a feature must be worth per row, in units of its loss
+import os
+WORTH = float(os.environ.get("WORTH", "2e-3"))  # what a feature must be worth per row, in units of its loss
 TRIAL_STEPS = 8  # of descent that a model with one feature less gets before it is compared
 TRIED = 2  # features that are put on trial for one to go
 BIRTH_STEPS = 24  # of descent that a new feature gets before it is judged
 BIRTHS = 2  # directions that are tried for a new feature
 LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of an on/off one
-GLANCE = Tolerance(gap=1e-3, max_epochs=5.0)  # of the head where features are ranked
+GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are ranked
 
 
 def default_noise_variance(X: Rows) -> float:
@@ -105,21 +109,34 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
 # --- starts
 
 
-def initial_params(X: Rows, settings: Settings) -> Params:
-    """Principal directions that stand out from the noise, rotated, as on/off features; an offset to match.
+def initial_params(X: Rows, settings: Settings) -> list[Params]:
+    """Return starts, those that are preferred first: principal directions as on/off features, and an offset to match.
 
-    Along a direction that is noise alone, rows vary by the noise variance times ``(1 + sqrt(D / N))^2`` at most
-    (Marchenko and Pastur 1967).
+    As many directions as stand out from the noise, and half as many more; rotated so that each has few inputs, and so
+    that the rows have independent scores. Along a direction that is noise alone, rows vary by the noise variance times
+    ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur 1967).
     """
     N, D = X.total_weight, X.n_inputs
     most = min(settings.n_components, D, len(X))
     moments, directions = leading_directions(lambda V: X.combine(X.weigh(X.project(V))), D, most)
-    variances = moments / N
+    variances = np.maximum(moments / N, 0.0)
     edge = settings.noise_variance * (1.0 + np.sqrt(D / N)) ** 2
-    n = max(1, min(int(np.sum(variances > edge)), int(np.sum(variances > RANK * variances[0]))))
-    scaled = np.sqrt(np.maximum(variances[:n, None], 0.0)) * directions[:n]
-    loadings, shares = on_off(X, varimax(scaled))
-    return make_params(loadings, shares, -shares @ loadings, X, settings)
+    rank = max(1, int(np.sum(variances > RANK * variances[0])))
+    n_clear = int(np.clip(np.sum(variances > edge), 1, rank))
+    soft = soft_temperature(X, settings.noise_variance)
+    temperature = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
+    if temperature <= (1.0 + ROUNDING) * settings.temperature:
+        temperature = settings.temperature
+    # Soft features melt together: they end as the same ones, however many there were.
+    is_cold = temperature > settings.temperature
+    numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
+    settings = replace(settings, temperature=temperature)
+    starts = []
+    for rotate in (varimax, partial(separate, X)):
+        for n in numbers:
+            loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
+            starts.append(make_params(loadings, shares, -shares @ loadings, X, settings))
+    return starts
 
 
 def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
@@ -161,6 +178,33 @@ def varimax(loadings: Floats) -> Floats:
         left, _, right = np.linalg.svd(slope)
         before, rotation = rotation, left @ right
         if np.abs(rotation - before).max() < ROTATION_TOL:
+            break
+    return rotation @ loadings
+
+
+def separate(X: Rows, loadings: Floats) -> Floats:
+    """Rotate loadings (K, D) of uncorrelated scores so that the scores of the rows are independent of each other.
+
+    Fixed-point steps (Hyvarinen 1999) on the sum of ``skewness^2 / 12 + kurtosis^2 / 48``, which approximates how far
+    scores are from normal ones. On/off features have one or the other, whatever their share of the rows.
+    """
+    squares = np.einsum("kd,kd->k", loadings, loadings)
+    if not np.all(squares > 0):
+        return loadings
+    scores = X.project(loadings / squares[:, None])
+    weighed = X.weigh(scores) / X.total_weight
+    rotation = np.eye(len(loadings))
+    for _ in range(ROTATIONS):
+        turned = scores @ rotation.T
+        squared = turned * turned
+        by_skewness = squared.T @ weighed
+        squared *= turned
+        by_kurtosis = squared.T @ weighed - 3.0 * rotation
+        skewness, kurtosis = (np.einsum("kj,kj->k", by, rotation) for by in (by_skewness, by_kurtosis))
+        slope = 0.5 * skewness[:, None] * by_skewness + kurtosis[:, None] / 6.0 * by_kurtosis
+        left, _, right = np.linalg.svd(slope)
+        before, rotation = rotation, left @ right
+        if np.abs(np.abs(np.einsum("kj,kj->k", rotation, before)) - 1.0).max() < ROTATION_TOL:
             break
     return rotation @ loadings
 
@@ -257,31 +301,46 @@ class WarmUp:
         part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
-    def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
         """
-        wanted = self.problem.settings.temperature
-        temperature = max(start.temperature, wanted)
-        n_steps, tol = FIRST_STEPS, TOL
-        if not is_new:  # an earlier fit at a higher temperature, which has had its first steps
-            temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
         try:
-            while True:
-                problem = self._at(temperature)
-                search = descent.start(problem.joint, replace(start, temperature=temperature), multipliers)
-                search = self.latest = self._run_phase(problem, search, n_steps, tol)
-                if temperature == wanted:
-                    return (self._settle(search) if is_new else search), Status.CONVERGED
-                start, multipliers = search.at.params, search.at.multipliers
-                temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
+            if not is_new:
+                return self._cool(starts[0], multipliers), Status.CONVERGED
+            tried = [self._take_first_steps(start) for start in starts]
+            judged = [self._judge(search.at) for search in tried]
+            enough = min(judged) + BETTER * self.problem.unit
+            self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
+            return self._settle(self.latest), Status.CONVERGED
         except _CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
             if self.latest is None:
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
+
+    def _take_first_steps(self, start: Params) -> Search:
+        """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down."""
+        problem = self._at(max(start.temperature, self.problem.settings.temperature))
+        search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
+        search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep=self.latest)
+        if self.latest is None:
+            self.latest = search
+        return self._cool(search.at.params, search.at.multipliers, search)
+
+    def _cool(self, params: Params, multipliers: Floats | None, search: Search | None = None) -> Search:
+        """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
+        wanted = self.problem.settings.temperature
+        while params.temperature > wanted or search is None:
+            problem = self._at(max(COOLING * params.temperature, wanted))
+            search = descent.start(
+                problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
+            )
+            search = self.latest = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL)
+            params, multipliers = search.at.params, search.at.multipliers
+        return search
 
     def _at(self, temperature: float) -> ILSVMProblem:
         """Return the problem at a temperature that may not be the final one.
@@ -336,29 +395,35 @@ class WarmUp:
         return WORTH * self.problem.unit
 
     def _prune(self, search: Search) -> Search:
-        """Take out one feature at a time, while one of those that seem least needed is not worth having."""
+        """Take out features that are not worth having, in turn those whose absence seems to matter least.
+
+        Where the objective is lower without several of them, each taken out alone, half of these go at once.
+        """
         while len(search.at.params.loadings) > 1:
-            limit = self._judge(search.at) + self._worth
-            smaller = [self._without(search.at, k) for k in range(len(search.at.params.loadings))]
-            judged = [
-                self._judge(descent.evaluate(self.problem.joint, params, search.at.warm_start, GLANCE)[0])
-                for params in smaller
-            ]
-            for k in np.argsort(judged, kind="stable")[:TRIED]:
-                trial = descent.start(self.problem.joint, smaller[k], search.at.warm_start)
+            at, K = search.at, len(search.at.params.loadings)
+            value = self._judge(at)
+            judged = np.array([self._glance(self._without(at, [k]), at.warm_start) for k in range(K)])
+            order = np.argsort(judged, kind="stable")
+            n_clear = int(np.sum(judged <= value))
+            for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [order[[n]] for n in range(min(TRIED, K))]:
+                trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
-                if self._judge(trial.at) <= limit:
+                if self._judge(trial.at) <= min(value + self._worth, judged[leaving[0]] if len(leaving) > 1 else np.inf):
                     search = self.latest = trial
                     break
             else:
                 return search
         return search
 
-    def _without(self, at: Evaluation, k: int) -> Params:
-        """Return the model without a feature; the offset has what it gave to the rows on average."""
+    def _glance(self, params: Params, warm_start: Any) -> float:
+        """Return the normalised objective of parameters, with a head that is solved roughly."""
+        return self._judge(descent.evaluate(self.problem.joint, params, warm_start, GLANCE)[0])
+
+    def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
+        """Return the model without some features; the offset has what they gave to the rows on average."""
         params, stats = at.params, at.stats
-        kept = np.delete(np.arange(len(params.loadings)), k)
-        offset = params.offset + stats.counts[k] / stats.n_rows * params.loadings[k]
+        kept = np.delete(np.arange(len(params.loadings)), leaving)
+        offset = params.offset + stats.counts[leaving] / stats.n_rows @ params.loadings[leaving]
         smaller = replace(take_features(params, kept), offset=offset)
         return settle_sticks(smaller, stats.counts[kept], stats.n_rows, self.problem.settings.alpha)
 
@@ -370,7 +435,7 @@ class WarmUp:
         limit = self._judge(at) - self._worth
         for direction in self._ask_for_features(at):
             larger = [self._with(at, direction, length) for length in LENGTHS]
-            judged = [self._judge(descent.evaluate(joint, params, at.warm_start, GLANCE)[0]) for params in larger]
+            judged = [self._glance(params, at.warm_start) for params in larger]
             trial = descent.start(joint, larger[int(np.argmin(judged))], at.warm_start)
             trial = self._run_phase(self.problem, trial, BIRTH_STEPS, TOL, keep=search)
             if self._judge(trial.at) <= limit:
