@@ -125,9 +125,9 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
-        import os
-        weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
-        weight *= max(1.0, DEFAULT_TEMPERATURE / temperature) ** float(os.environ.get("RPOW", "1"))
+        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
+        weight = DEFAULT_GENERATIVE_SHARE * C / np.sqrt(heat) * n_margins * labeled_share**LABELED_POWER
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
 
 

@@ -68,8 +68,8 @@ START_HEAT = 2.0  # temperature of a start, relative to the wanted one, where th
 COOLING = 0.7  # factor between the temperatures of two phases
 COOLING_STEPS = 8  # of descent in a phase
 COOLING_TOL = 1e-4  # the same as TOL for cooling: what is not learned warm is not learned cold
-import os
-WORTH = float(os.environ.get("WORTH", "2e-3"))  # what a feature must be worth per row, in units of its loss
+WORTH = 2e-3  # what a feature must be worth per row, in units of its loss, to stay
+BIRTH_WORTH = 1.5e-2  # the same for a new one
 TRIAL_STEPS = 8  # of descent that a model with one feature less gets before it is compared
 TRIED = 2  # features that are put on trial for one to go
 BIRTH_STEPS = 24  # of descent that a new feature gets before it is judged
@@ -390,10 +390,6 @@ class WarmUp:
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
         return model.normalise(at) - (1.0 - self.share) * price
 
-    @property
-    def _worth(self) -> float:
-        return WORTH * self.problem.unit
-
     def _prune(self, search: Search) -> Search:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
 
@@ -408,7 +404,7 @@ class WarmUp:
             for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [order[[n]] for n in range(min(TRIED, K))]:
                 trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
-                if self._judge(trial.at) <= min(value + self._worth, judged[leaving[0]] if len(leaving) > 1 else np.inf):
+                if self._judge(trial.at) <= min(value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf):
                     search = self.latest = trial
                     break
             else:
@@ -432,7 +428,7 @@ class WarmUp:
         joint, at = self.problem.joint, search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
-        limit = self._judge(at) - self._worth
+        limit = self._judge(at) - BIRTH_WORTH * self.problem.unit
         for direction in self._ask_for_features(at):
             larger = [self._with(at, direction, length) for length in LENGTHS]
             judged = [self._glance(params, at.warm_start) for params in larger]
