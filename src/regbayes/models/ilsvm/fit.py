@@ -20,6 +20,7 @@ from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
@@ -104,6 +105,12 @@ def fit(
                 state = descent.start(problem.joint, there, multipliers)
             elif phases.share < 1.0:  # what some of the rows found, evaluated on all of them
                 state = descent.start(problem.joint, state.at.params, None)
+        estimated = settings.estimate_noise or settings.estimate_prior
+        if is_new and halted is None and settings.max_iter > 0 and estimated:
+            # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
+            again = problem.joint.model.update_blocks(state.at.params, state.at.stats)
+            again = descent.start(problem.joint, again, state.at.multipliers)
+            state = again if again.at.objective < state.at.objective else state
     result: FitResult[Any] = run(
         step,
         state,
@@ -119,6 +126,25 @@ def fit(
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
         final, cut = _finish(problem, result.state.at, AS_IT_IS), Status.INTERRUPTED
     return replace(result, state=final, status=cut or halted or result.status)
+
+
+def normalised_objective(data: Data, settings: Settings, state: State) -> float:
+    """Return J of a fitted model with the tempered prior normalised, docs/math.md eq. (35).
+
+    Fits of the same data with the same settings can be compared by it, whatever their numbers of features.
+    """
+    problem = ILSVMProblem.of(data, settings)
+    model, first, sums = problem.joint.model, 0, []
+    assert isinstance(model, BinaryFeatures)
+    for rows in problem.joint.blocks:
+        sums.append(model.summarize(rows, state.embedding[first : first + len(rows)]))
+        first += len(rows)
+    stats = sum(sums[1:], start=sums[0]).explain(state.params)
+    terms, head = model.terms(state.params, stats), None
+    if problem.head is not None:
+        head = problem.head.solve(state.embedding, _known_multipliers(problem, state), FINAL)
+        terms |= head.terms
+    return model.normalise(descent.Evaluation(state.params, stats, head, terms))
 
 
 def fit_transductive(
