@@ -114,7 +114,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     mean_ : array of shape (n_features,)
         Of the rows.
     offset_ : array of shape (n_features,)
-        What a row has without any feature: ``embedding_ @ components_ + offset_`` are the rows as the features have them.
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has

@@ -108,8 +108,9 @@ def fit(
         estimated = settings.estimate_noise or settings.estimate_prior
         if is_new and halted is None and settings.max_iter > 0 and estimated:
             # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
-            again = problem.joint.model.update_blocks(state.at.params, state.at.stats)
-            again = descent.start(problem.joint, again, state.at.multipliers)
+            updated = problem.joint.model.update_blocks(state.at.params, state.at.stats)
+            assert updated is not None
+            again = descent.start(problem.joint, updated, state.at.multipliers)
             state = again if again.at.objective < state.at.objective else state
     result: FitResult[Any] = run(
         step,
@@ -219,9 +220,7 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_multipliers(
-    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
-) -> Floats | None:
+def _known_multipliers(problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]) -> Floats | None:
     """Return the multipliers that came with a start, unless they are those of other rows or classes."""
     known = start.multipliers if isinstance(start, State | descent.Evaluation) else None
     shape = (len(problem.data.labeled), len(problem.data.cost))

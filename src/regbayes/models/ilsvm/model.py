@@ -1,9 +1,9 @@
 """iLSVM: binary features of rows under an Indian buffet prior, learned under a margin head.
 
-Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred by sweeps of
-mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so margins act
-on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's generative
-part is ``r F_T / T``, eq. (25), (29)-(30).
+Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
+by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
+generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
@@ -322,7 +322,9 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
     squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows))
+    return Stats(
+        rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows)
+    )
 
 
 def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:

@@ -401,10 +401,14 @@ class WarmUp:
             judged = np.array([self._glance(self._without(at, [k]), at.warm_start) for k in range(K)])
             order = np.argsort(judged, kind="stable")
             n_clear = int(np.sum(judged <= value))
-            for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [order[[n]] for n in range(min(TRIED, K))]:
+            for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [
+                order[[n]] for n in range(min(TRIED, K))
+            ]:
                 trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
-                if self._judge(trial.at) <= min(value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf):
+                if self._judge(trial.at) <= min(
+                    value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
+                ):
                     search = self.latest = trial
                     break
             else:
@@ -439,7 +443,7 @@ class WarmUp:
         return None
 
     def _ask_for_features(self, at: Evaluation) -> Floats:
-        """Return directions along which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
+        """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
         data, params = self.problem.data, at.params
         psi, r = infer_features(data.X, params), self.problem.settings.generative_weight
         multipliers = np.zeros((len(data.X), 1))
@@ -462,7 +466,7 @@ class WarmUp:
         return sums - (coefficients.T @ psi) @ params.loadings
 
     def _with(self, at: Evaluation, direction: Floats, length: float) -> Params:
-        """Return the model with one more feature behind the others, along a direction of what they leave of the rows."""
+        """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
         params, X = at.params, self.problem.data.X
         left = X.project(direction[None, :])[:, 0] - direction @ params.offset
         left -= infer_features(X, params) @ (params.loadings @ direction)
@@ -476,7 +480,9 @@ class WarmUp:
             params,
             loadings=np.vstack([params.loadings, new]),
             offset=params.offset - share[0] * new,
-            variances=np.append(params.variances, 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)),
+            variances=np.append(
+                params.variances, 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)
+            ),
             sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
         )
         return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
