@@ -132,8 +132,8 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
     settings = replace(settings, temperature=temperature)
     starts = []
-    for rotate in (varimax, partial(separate, X)):
-        for n in numbers:
+    for n in numbers:
+        for rotate in (varimax, partial(separate, X)):
             loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
             starts.append(make_params(loadings, shares, -shares @ loadings, X, settings))
     return starts
@@ -212,8 +212,8 @@ def separate(X: Rows, loadings: Floats) -> Floats:
 def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
     """Turn loadings of scores of unit variance into those of on/off features, the largest first.
 
-    A feature that is on in a share p of the rows varies by ``p (1 - p)`` and its skewness is ``(1 - 2 p) / sqrt(p (1 - p))``:
-    the skewness of the rows along a direction says how rare it is, and which side of it is on.
+    A feature that is on in a share p of the rows varies by ``p (1 - p)``, with a skewness of
+    ``(1 - 2 p) / sqrt(p (1 - p))``: that of the rows along a direction says how rare it is, and which side of it is on.
 
     Returns
     -------
