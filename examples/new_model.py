@@ -25,14 +25,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regbayes._registry import Saveable
 from regbayes._types import Floats, Reals
 from regbayes.engine import AbsoluteChange, FitResult, row_blocks
-from regbayes.estimators._classes import chosen_classes, coded_classes
-from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, generator
-from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    FitReporter,
+    chosen_classes,
+    coded_classes,
+    generator,
+    warn_of_status,
+)
 from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 from regbayes.persistence import persistable
 
 # --- the model: what it knows, what it sums over rows, and the functions that a joint model has

@@ -12,10 +12,9 @@ from scipy.special import logsumexp
 
 from regbayes._types import Floats
 from regbayes.baselines import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
-from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.harmonium.learning import Data, Settings, pose_problem
 from regbayes.models.harmonium.model import Params, Rows, Sums
 from regbayes.models.harmonium.units import (
@@ -109,12 +108,12 @@ class GaussianProblem:
 
     def evaluate(self, weights: Floats, warm_start: Floats | None = None) -> Evaluation[Params, Sums]:
         """J at given weights, the head solved to a tiny gap."""
-        return descent.evaluate(self.joint, Params(weights, np.zeros(len(weights))), warm_start, TIGHT)[0]
+        return self.joint.evaluate(Params(weights, np.zeros(len(weights))), warm_start, TIGHT)[0]
 
     def gradient(self, weights: Floats, warm_start: Floats | None = None) -> Floats:
         """The gradient of J there."""
-        found = descent.evaluate(self.joint, Params(weights, np.zeros(len(weights))), warm_start, TIGHT)
-        return np.asarray(descent.gradient(self.joint, *found))
+        found = self.joint.evaluate(Params(weights, np.zeros(len(weights))), warm_start, TIGHT)
+        return np.asarray(self.joint.gradient(*found))
 
     def spectrum(self, k: int) -> Spectrum:
         """The spectrum of the statistics."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Rows, Settings
 

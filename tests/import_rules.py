@@ -29,6 +29,7 @@ LAYERS = (
     "models",
     "persistence",
     "estimators",
+    "dask",
     "baselines",
     "datasets",
     "plots",
@@ -44,13 +45,15 @@ SILENT_LAYERS = LAYERS[: LAYERS.index("estimators")]  # no scikit-learn, no warn
 EXCEPTIONS = {
     # regularize() is called by users directly; it warns when the draws cannot carry the tilt (Pareto k-hat).
     "regbayes.framework.regularize": {"warnings"},
+    # regularize_moments() too: it calls regularize() many times and lets only the last call speak.
+    "regbayes.framework.moments": {"warnings"},
 }
 
 # A method such as `save` reaches up, when it is called and not before.
 LAZY_FROM_ANYWHERE = "persistence"
 
-# layer -> packages of its own extra: only commands import the modules that need them, once they are found installed
-EXTRA_OF_LAYER = {"cli": {"pandas", "typer"}}
+# layer -> packages of its own extra: nothing imports the modules that need them but a user who has it
+EXTRA_OF_LAYER = {"cli": {"pandas", "typer"}, "dask": {"dask", "distributed"}}
 
 COMES_WITH_SCIKIT_LEARN = {"joblib", "threadpoolctl"}
 

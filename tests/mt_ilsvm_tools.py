@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes.joint.descent import evaluate, pull_back
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.mt_ilsvm.fit import prepare
 from regbayes.models.mt_ilsvm.model import Latent, Settings
 from regbayes.priors.indian_buffet import Sticks
@@ -54,13 +53,13 @@ def toy_problem(seed, loss="squared_hinge", missing=0.0, **settings):
 
 def exact(problem, latent, warm_start=None):
     """J at given features, the head solved exactly."""
-    return evaluate(problem, problem.model.at(latent), warm_start, EXACT)
+    return problem.evaluate(problem.model.at(latent), warm_start, EXACT)
 
 
 def exact_gradient(problem, latent):
     """The gradient of J by the logits, and what margins are worth to the probabilities."""
     at, inferred = exact(problem, latent)
-    pulled = pull_back(problem, at, inferred)
+    pulled = problem.pull_back(at, inferred)
     return problem.model.gradient(at.params, at.stats, pulled), pulled.psi
 
 

@@ -16,9 +16,8 @@ from new_model import Params, PredictivePCA, PredictivePCAClassifier, fit
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 
 TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
 OPTIONS = {"weight": 0.5, "max_iter": 500, "tol": 1e-9}
@@ -61,9 +60,9 @@ def test_the_gradient_is_that_of_finite_differences(data, with_head):
     params, rng = some_params(), np.random.default_rng(2)
 
     def evaluate(position):
-        return descent.evaluate(problem, replace(params, loadings=position), None, TIGHT)
+        return problem.evaluate(replace(params, loadings=position), None, TIGHT)
 
-    gradient = descent.gradient(problem, *evaluate(params.loadings))
+    gradient = problem.gradient(*evaluate(params.loadings))
     for direction in rng.standard_normal((3, 5, 2)):
         ahead, behind = (evaluate(params.loadings + step * direction)[0].objective for step in (1e-5, -1e-5))
         assert np.vdot(gradient, direction) == pytest.approx((ahead - behind) / 2e-5, rel=1e-5)
@@ -99,7 +98,7 @@ def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
     problem, params, rng = pose(X, y), result.state.params, np.random.default_rng(3)
 
     def value(loadings):
-        return descent.evaluate(problem, replace(params, loadings=loadings), None, TIGHT)[0].objective
+        return problem.evaluate(replace(params, loadings=loadings), None, TIGHT)[0].objective
 
     lowest = value(params.loadings)
     changes = [value(params.loadings + size * rng.standard_normal((5, 2))) for size in (1e-3, 1e-2) for _ in range(10)]

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from experiments_tools import ragged_sample
 from regbayes.baselines import MTRLRegressor
-from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._bases import InterruptedWarning
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.peers import RangeScaled, TaskAdapter, TaskDeviationRidge

@@ -264,7 +264,7 @@ def test_no_setting_is_crippled_by_those_before_it_on_the_path():
         search.cv_results_["mean_test_score"], [fitted.score(Xs[test], ys[test]) for fitted in down]
     )
     reached = {"alone": alone, "up": up, "down": down}
-    reached = {name: [fitted.normalized_objective_ for fitted in fits] for name, fits in reached.items()}
+    reached = {name: [fitted.objective_ for fitted in fits] for name, fits in reached.items()}
     # Features do not return. Upwards few are left, and the larger C does badly with them.
     assert [n_kept(fitted) for fitted in up] == [n_kept(alone[0])] * len(Cs)
     assert n_kept(alone[0]) < n_kept(alone[-1])

@@ -65,19 +65,9 @@ def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
     g = start_of(problem)
     larger = warmup.pad(g, 9, problem.settings.alpha)
     model = problem.joint.model
-    at, there = (descent.evaluate(problem.joint, params, None, EXACT)[0] for params in (g, larger))
+    at, there = (problem.joint.evaluate(params, None, EXACT)[0] for params in (g, larger))
     assert abs(there.objective - at.objective) > 1.0
     assert model.normalise(there) == pytest.approx(model.normalise(at), abs=1e-6)
-
-
-def test_a_fit_s_normalised_objective_is_that_of_its_parameters():
-    problem = make_problem(3, {"max_iter": 5, "n_components": 12}, n_unlabeled=10)
-    state = fit.fit(problem.data, problem.settings, start_of(problem)).state
-    small = warmup.drop_empty(state.params)
-    assert len(small.loadings) < 12
-    at, _ = descent.evaluate(problem.joint, small, state.multipliers, EXACT)
-    found = fit.normalised_objective(problem.data, problem.settings, state)
-    assert found == pytest.approx(problem.joint.model.normalise(at), rel=1e-3)
 
 
 def test_no_feature_of_a_fit_is_one_to_take_out():
@@ -86,7 +76,7 @@ def test_no_feature_of_a_fit_is_one_to_take_out():
     state = fit.fit(data, settings, warmup.initial_params(data.X, settings)).state
     problem = fit.ILSVMProblem.of(data, settings)
     params = warmup.drop_empty(state.params)
-    at, _ = descent.evaluate(problem.joint, params, state.multipliers, EXACT)
+    at, _ = problem.joint.evaluate(params, state.multipliers, EXACT)
     model = problem.joint.model
     for k in range(len(params.loadings)):
         kept = np.delete(np.arange(len(params.loadings)), k)

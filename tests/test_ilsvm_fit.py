@@ -150,7 +150,7 @@ def test_rows_without_labels_shape_the_features_but_have_no_margins():
     assert state.multipliers.shape == (40, 3)
     assert np.abs(state.params.loadings - alone.params.loadings).max() > 1e-3
     psi = infer_features(data.X, state.params)
-    at, _ = descent.evaluate(problem.joint, state.params, state.multipliers, EXACT)
+    at, _ = problem.joint.evaluate(state.params, state.multipliers, EXACT)
     refit = build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
     assert at.head.head.weights == pytest.approx(refit.head.weights, abs=1e-5)
 

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from sklearn.svm import LinearSVC
 
 from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
-from regbayes.joint import alternation, descent
+from regbayes.joint import alternation
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import (
@@ -57,14 +57,14 @@ def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fi
     changes["one_vs_rest"] = one_vs_rest
     problem = make_problem(1, changes, n_unlabeled=8)
     g = replace(start_of(problem), offset=np.random.default_rng(3).standard_normal(7))
-    at, inferred = descent.evaluate(problem.joint, g, None, EXACT)
-    gradient = descent.gradient(problem.joint, at, inferred)
+    at, inferred = problem.joint.evaluate(g, None, EXACT)
+    gradient = problem.joint.gradient(at, inferred)
     direction = np.random.default_rng(2).standard_normal(gradient.shape)
 
     def value(step):
         model = problem.joint.model
         moved = model.move(g, model.position(g) + step * direction)
-        return descent.evaluate(problem.joint, moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -303,8 +303,8 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
         found = []
         for data in (heavy, repeated):
             problem = ILSVMProblem.of(data, replace(settings, C=C))
-            at, inferred = descent.evaluate(problem.joint, params, None, EXACT)
-            found.append((at, descent.gradient(problem.joint, at, inferred), problem.unit))
+            at, inferred = problem.joint.evaluate(params, None, EXACT)
+            found.append((at, problem.joint.gradient(at, inferred), problem.unit))
         (at, gradient, unit), (there, expected, unit_there) = found
         assert unit == pytest.approx(unit_there, rel=1e-12)
         assert dict(at.terms) == pytest.approx(dict(there.terms), rel=tol)
@@ -340,13 +340,13 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
     other = Data(Rows.centre(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
     moved = ILSVMProblem.of(other, problem.settings).joint
-    at, inferred = descent.evaluate(problem.joint, g, None, EXACT)
-    there, moved_inferred = descent.evaluate(moved, replace(g, loadings=g.loadings[:, columns]), None, EXACT)
+    at, inferred = problem.joint.evaluate(g, None, EXACT)
+    there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)
     psi, moved_psi = inferred[0].features, moved_inferred[0].features
     assert there.objective == pytest.approx(at.objective, rel=1e-9)
     assert moved_psi == pytest.approx(psi[rows], abs=1e-12)
     assert there.head.head.weights == pytest.approx(at.head.head.weights[classes], abs=1e-5)
-    gradients = descent.gradient(problem.joint, at, inferred), descent.gradient(moved, there, moved_inferred)
+    gradients = problem.joint.gradient(at, inferred), moved.gradient(there, moved_inferred)
     assert gradients[1] == pytest.approx(gradients[0][:, columns], abs=1e-5 * np.abs(gradients[0]).max())
 
 

@@ -13,7 +13,7 @@ from sklearn.svm import LinearSVC
 
 from infinite_svm_tools import labelled, planted, settings, some_responsibilities
 from regbayes.engine.executor import row_blocks
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import Tolerance
 from regbayes.models import infinite_svm
 from regbayes.models.infinite_svm import (
     Margins,

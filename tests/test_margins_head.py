@@ -11,9 +11,8 @@ import pytest
 
 from large_margin_tools import minimise
 from regbayes.engine import Status
-from regbayes.margins.head import MarginHead, score_multipliers, simplex_multipliers
+from regbayes.margins.head import MarginHead, Tolerance, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
-from regbayes.margins.tolerance import Tolerance
 
 EXACT = Tolerance(gap=1e-11, max_epochs=2e4)
 N, K, N_INPUTS, N_OUTPUTS = 24, 3, 2, 3

@@ -19,9 +19,8 @@ from reference_tools import is_nearer_to
 from regbayes import MedLDARegressor, load
 from regbayes.engine.executor import Serial
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.meanfield import TrainingDocuments, random_logits, select_documents
 from regbayes.models.medlda.posterior import (

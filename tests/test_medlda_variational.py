@@ -14,10 +14,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 from medlda_tools import after_a_round, bound, documents_of, draw_documents, first_round, lagrangian
 from regbayes.engine import Status
 from regbayes.engine.executor import Serial, Threads
-from regbayes.joint import descent
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, Signs
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda import meanfield, posterior
 from regbayes.models.medlda.meanfield import class_logits, fold_intercept, random_logits, select_documents
 from regbayes.models.medlda.posterior import (
@@ -261,9 +259,9 @@ def test_gradient_is_the_derivative_of_the_objective(kind, n_sweeps):
     logits = class_logits(DOCUMENTS, 40, 4, np.eye(3)[LABELS], rng).astype(np.float32)
 
     def evaluate(logits):
-        return descent.evaluate(problem, meanfield.make_topics(logits), None, EXACT)
+        return problem.evaluate(meanfield.make_topics(logits), None, EXACT)
 
-    slope = descent.gradient(problem, *evaluate(logits))
+    slope = problem.gradient(*evaluate(logits))
     for _ in range(2):
         way = rng.standard_normal(logits.shape).astype(np.float32)
         step = np.float32(1e-2)
@@ -342,8 +340,8 @@ def test_a_document_that_counts_twice_is_there_twice_label_free(kind):
     for rows, weights in ((np.arange(120), WEIGHTS), (REPEATED, None)):
         kept, asked = select_documents(documents_of(X[rows]), SUPERVISION[kind].take(rows), weights)
         problem = label_free_problem(kept, asked)
-        at, inferred = descent.evaluate(problem, meanfield.make_topics(logits), None, EXACT)
-        found.append((at, descent.gradient(problem, at, inferred)))
+        at, inferred = problem.evaluate(meanfield.make_topics(logits), None, EXACT)
+        found.append((at, problem.gradient(at, inferred)))
     (weighted, slope), (repeated, expected) = found
     for name in ("likelihood", "kl_proportions", "kl_topics"):
         assert weighted.terms[name] == pytest.approx(repeated.terms[name], rel=1e-12)

@@ -9,8 +9,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from regbayes.joint.descent import ToleranceSchedule
 from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, update_history
-from regbayes.margins.tolerance import SMALLEST_GAP, Tolerance, ToleranceSchedule
+from regbayes.margins.head import SMALLEST_GAP, Tolerance
 
 RNG = np.random.default_rng(0)
 ROWS, TARGETS = RNG.standard_normal((80, 12)) * np.linspace(0.2, 5.0, 12), RNG.choice([-1.0, 1.0], 80)

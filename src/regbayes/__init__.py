@@ -16,6 +16,7 @@ from regbayes._registry import declare_provider
 if TYPE_CHECKING:
     from regbayes import baselines, datasets, metrics, plots, regularizers, report, search
     from regbayes.estimators import (
+        FeatureStability,
         GridEdgeWarning,
         IBPFactorAnalysis,
         ILSVMClassifier,
@@ -30,24 +31,28 @@ if TYPE_CHECKING:
         MultiTaskILSVMRegressor,
         MultiTaskILSVMRegressorCV,
         PathSearchCV,
+        PoorFitWarning,
         TruncationWarning,
+        feature_stability,
     )
-    from regbayes.framework.constraints import E
+    from regbayes.framework.constraints import Corr, E, Var
     from regbayes.framework.empirical_bayes import empirical_bayes
+    from regbayes.framework.moments import RegularizedMoments, regularize_moments
     from regbayes.framework.posteriors import Finite, Gaussian, Samples
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
-        RegularizedPosterior,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "regbayes.estimators": (
+        "FeatureStability",
         "GridEdgeWarning",
         "IBPFactorAnalysis",
         "ILSVMClassifier",
@@ -62,18 +67,21 @@ _HOMES = {
         "MultiTaskILSVMRegressor",
         "MultiTaskILSVMRegressorCV",
         "PathSearchCV",
+        "PoorFitWarning",
         "TruncationWarning",
+        "feature_stability",
     ),
-    "regbayes.framework.constraints": ("E",),
+    "regbayes.framework.constraints": ("Corr", "E", "Var"),
     "regbayes.framework.empirical_bayes": ("empirical_bayes",),
+    "regbayes.framework.moments": ("RegularizedMoments", "regularize_moments"),
     "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
-        "RegularizedPosterior",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
@@ -106,7 +114,9 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Corr",
     "E",
+    "FeatureStability",
     "Finite",
     "Gaussian",
     "GridEdgeWarning",
@@ -125,18 +135,23 @@ __all__ = [
     "MultiTaskILSVMRegressorCV",
     "NotConvergedWarning",
     "PathSearchCV",
+    "PoorFitWarning",
+    "RegularizedMoments",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",
     "UnreliableWeightsWarning",
+    "Var",
     "__version__",
     "baselines",
     "datasets",
     "empirical_bayes",
+    "feature_stability",
     "load",
     "metrics",
     "plots",
     "regularize",
+    "regularize_moments",
     "regularizers",
     "report",
     "search",

@@ -13,6 +13,7 @@ from cli_tools import flowers, run_here
 from persistence_tools import VERSION_1
 from reference_tools import fits_its_rows
 from regbayes.cli.errors import ExitCode
+from regbayes.cli.modelfile import load_model
 from regbayes.cli.output import Output, jsonable
 
 QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--C", 1)
@@ -69,6 +70,17 @@ def test_fit_without_cross_validation_says_which_price_it_took(folder):
         *("--n-components", 4, "--max-iter", 5, "--temperature", 0.05),
     )
     assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
+
+
+def test_fit_says_which_features_come_back(folder):
+    more = ("--n-init", 2, "--stability", 2)
+    done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "stable.model", *QUICK, *more)
+    assert done.code == 0, done.err
+    assert "2 fits to parts of the rows" in done.err
+    assert "2 resamples; a likeness of 0.8 is a return" in done.err
+    fitted = load_model(str(folder / "stable.model"))
+    assert fitted.report.features.returned.shape == fitted.report.features.number.shape
+    assert fitted.estimator.n_init == 2
 
 
 def test_fit_with_cross_validation_reports_every_setting(folder):

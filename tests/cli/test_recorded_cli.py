@@ -49,7 +49,7 @@ KEYS_OF_FITS = {
     "groups": FIT_KEYS,
     "labels": FIT_KEYS,
     "texts": FIT_KEYS | TOPIC_KEYS | {"topics[].weights.sport"},
-    "texts-search": SEARCH_KEYS | TOPIC_KEYS | {"topics[].weights.target"},
+    "texts-search": SEARCH_KEYS | TOPIC_KEYS | {"topics[].weights.stars"},
 }
 
 COLUMNS = {  # model and options -> columns
@@ -97,11 +97,11 @@ OPTIONS = {
         *("--names", "--standardize", "--no-standardize", "--balanced", "--image"),
         *("--text", "--min-df", "--max-words", "--stop-words", "--inference"),
         *("--cv", "--no-cv", "--folds", "--n-components", "--C", "--temperature", "--include-inputs"),
-        *("--features-only", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
+        *("--features-only", "--n-init", "--stability", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
     ],
     "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
     "evaluate": ["model", "data", "--text", *READING, *SAYING],
-    "report": ["model", "--output", "-o", *SAYING],
+    "report": ["model", "data", "--output", "-o", "--text", *READING, *SAYING],
     "reproduce": ["what", "--quick", "--output", "-o", "--seeds", "--jobs", "-j", "--fresh", *SAYING],
 }
 
@@ -174,7 +174,7 @@ def test_keys_of_evaluate(folder, fits, name):
 
 def test_keys_of_report_and_of_errors(folder, fits):
     done = run_here("report", folder / "flowers", "-o", folder / "page.html", "--json")
-    assert (done.code, keys_of(done.json)) == (0, {"command", "model", "output", "bytes", "warnings[]"})
+    assert (done.code, keys_of(done.json)) == (0, {"command", "model", "data", "output", "bytes", "warnings[]"})
     done = run_here("evaluate", folder / "flowers", folder / "none.csv", "--json")
     assert (done.code, keys_of(done.json)) == (3, {"error", "exit_code"})
 

@@ -88,7 +88,7 @@ def test_a_model_is_saved_with_all_that_predicting_needs(table, tmp_path):
     np.testing.assert_array_equal(again.encode(table), model.encode(table))
     assert again.target == model.target
     assert again.facts == model.facts
-    assert again.report.title == "kind"
+    assert again.report.title == "Predicting kind from flowers.csv"
     assert model.facts["rows"] == 90
     assert np.mean(model.predict(table) == table.column("kind")) > model.facts["baseline"]
 

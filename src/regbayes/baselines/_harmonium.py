@@ -11,8 +11,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from regbayes._types import Floats, Indices
-from regbayes.estimators._bases import binary_difference
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, binary_difference
 from regbayes.models.harmonium import units
 from regbayes.models.harmonium.learning import Settings
 from regbayes.models.harmonium.model import State

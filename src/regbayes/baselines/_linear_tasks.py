@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from regbayes._types import Floats
-from regbayes.estimators._common import NOT_NEGATIVE
+from regbayes.estimators._bases import NOT_NEGATIVE
 from regbayes.estimators._task_bases import TaskProblem
 from regbayes.models.linear_tasks.problem import LinearTasks, Loss
 

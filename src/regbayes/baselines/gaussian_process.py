@@ -14,7 +14,7 @@ from regbayes._types import Floats
 from regbayes.baselines import _process
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document
 from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, TaskRows
-from regbayes.estimators._common import generator
+from regbayes.estimators._bases import generator
 from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
 from regbayes.joint.quasi_newton import Search
 
@@ -126,9 +126,8 @@ class MTGPRegressor(TaskRegressor):
             }
 
         steps, tol = int(self.max_iter), float(self.tol)
-        self._run(
-            lambda callbacks: _process.maximise(likelihood, steps, tol, callbacks), attributes, steps, problem.data
-        )
+        with self._fitting(attributes, steps, problem.data) as reporter:
+            reporter.result = _process.maximise(likelihood, steps, tol, [reporter])
 
     def _start(self, rows: TaskRows) -> Covariances:
         rng, M = generator(self.random_state), rows.n_tasks

@@ -19,8 +19,7 @@ from regbayes.baselines._harmonium import (
     read_views,
     views_of,
 )
-from regbayes.estimators._bases import LatentModel, UnsupervisedFeatures
-from regbayes.estimators._common import generator
+from regbayes.estimators._bases import LatentModel, UnsupervisedFeatures, generator
 from regbayes.models.harmonium import learning, model
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
@@ -70,12 +69,8 @@ class Harmonium(LatentModel):
         check_values(views, data.X, names)
         visible = make_visible(views, data.X, data.weights, self.noise_variance, settings.n_components)
         rng = generator(self.random_state)
-        self._run(
-            lambda callbacks: learning.fit(data, settings, visible, rng, callbacks=callbacks),
-            self._attributes,
-            settings.max_iter,
-            shown,
-        )
+        with self._fitting(self._attributes, settings.max_iter, shown) as reporter:
+            reporter.result = learning.fit(data, settings, visible, rng, callbacks=[reporter])
 
     def _attributes(self, state: State) -> dict[str, Any]:
         return latent_attributes(state)

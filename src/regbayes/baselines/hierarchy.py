@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document, linear_problem
-from regbayes.estimators._common import generator
+from regbayes.estimators._bases import generator
 from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import hierarchy
 from regbayes.models.linear_tasks.hierarchy import Hierarchy, HierarchySettings
@@ -127,7 +127,8 @@ class BMTLRegressor(TaskRegressor):
         settings = HierarchySettings(n_clusters, self.n_hidden, int(self.max_iter), float(self.tol))
         linear, rng = linear_problem(problem, "squared", CONSTANT), generator(self.random_state)
         stages = hierarchy.list_stages(n_clusters, settings.max_iter)
-        self._run(lambda callbacks: hierarchy.fit(linear, settings, rng, callbacks), _attributes, stages, problem.data)
+        with self._fitting(_attributes, stages, problem.data) as reporter:
+            reporter.result = hierarchy.fit(linear, settings, rng, [reporter])
 
     def _scores(self, X: Floats) -> Floats:
         rows = np.column_stack([X, np.full(len(X), CONSTANT)])

@@ -11,8 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LabeledRows, LatentClassifier
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, one_blas_thread
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier, generator, one_blas_thread
 from regbayes.models import infinite_svm
 from regbayes.models.infinite_svm import Data, Settings, State
 from regbayes.priors.dirichlet_process import expected_weights
@@ -176,12 +175,8 @@ class InfiniteSVMClassifier(LatentClassifier):
         settings = self._settings(data)
         with one_blas_thread():
             start = infinite_svm.start_responsibilities(data, settings, generator(self.random_state))
-        self._run(
-            lambda callbacks: infinite_svm.fit(data, settings, start, callbacks=callbacks),
-            _attributes,
-            settings.max_iter,
-            rows.data,
-        )
+        with self._fitting(_attributes, settings.max_iter, rows.data) as reporter:
+            reporter.result = infinite_svm.fit(data, settings, start, callbacks=[reporter])
 
     def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)

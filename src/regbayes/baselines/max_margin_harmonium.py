@@ -11,8 +11,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines._harmonium import HARMONIUM_CONSTRAINTS, classifier_attributes
 from regbayes.baselines.harmonium import Harmonium
-from regbayes.estimators._bases import LabeledRows, LatentClassifier
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
 

@@ -18,7 +18,7 @@ from regbayes.baselines._linear_tasks import (
     linear_attributes,
     linear_problem,
 )
-from regbayes.estimators._common import POSITIVE, generator
+from regbayes.estimators._bases import POSITIVE, generator
 from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
 from regbayes.models.linear_tasks import predictor_subspace
 from regbayes.models.linear_tasks.predictor_subspace import Subspace, SubspaceSettings
@@ -129,12 +129,8 @@ class PredictorSubspaceClassifier(LinearScores, TaskClassifier):
             tol=float(self.tol),
         )
         linear, rng = linear_problem(problem, "logistic", CONSTANT), generator(self.random_state)
-        self._run(
-            lambda callbacks: predictor_subspace.fit(linear, settings, rng, callbacks),
-            _attributes,
-            settings.max_iter,
-            problem.data,
-        )
+        with self._fitting(_attributes, settings.max_iter, problem.data) as reporter:
+            reporter.result = predictor_subspace.fit(linear, settings, rng, [reporter])
 
 
 def _attributes(state: Subspace) -> dict[str, Any]:

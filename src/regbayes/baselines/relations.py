@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from regbayes.baselines._linear_tasks import (
     linear_attributes,
     linear_problem,
 )
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import relations
 from regbayes.models.linear_tasks.problem import Loss
@@ -109,12 +110,8 @@ class _RelatedTasks(LinearScores, TaskModel):
             tol=float(self.tol),
         )
         linear = linear_problem(problem, self._loss, constant, balanced=bool(self.balance_tasks))
-        self._run(
-            lambda callbacks: relations.fit(linear, settings, callbacks),
-            lambda state: _attributes(state, constant),
-            settings.max_iter,
-            problem.data,
-        )
+        with self._fitting(partial(_attributes, constant=constant), settings.max_iter, problem.data) as reporter:
+            reporter.result = relations.fit(linear, settings, [reporter])
 
     def _given_covariance(self, n_outputs: int) -> Floats | None:
         """Return the covariance that the user gave, None if there is none."""

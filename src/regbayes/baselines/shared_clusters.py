@@ -22,7 +22,7 @@ from regbayes.baselines._linear_tasks import (
     linear_attributes,
     linear_problem,
 )
-from regbayes.estimators._common import POSITIVE, generator
+from regbayes.estimators._bases import POSITIVE, generator
 from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
 from regbayes.models.linear_tasks import shared_clusters
 from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
@@ -153,12 +153,8 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
         def attributes(state: Clusters) -> dict[str, Any]:
             return _attributes(state) | {"centres_": None if kernel is None else state.centres}
 
-        self._run(
-            lambda callbacks: shared_clusters.fit(linear, settings, rng, callbacks),
-            attributes,
-            settings.max_iter,
-            problem.data,
-        )
+        with self._fitting(attributes, settings.max_iter, problem.data) as reporter:
+            reporter.result = shared_clusters.fit(linear, settings, rng, [reporter])
 
     def _log_kernel(self, problem: TaskProblem) -> Floats:
         """Logarithm of the kernel between every two outputs."""

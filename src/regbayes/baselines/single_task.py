@@ -16,8 +16,7 @@ from regbayes.baselines._linear_tasks import (
     linear_attributes,
     linear_problem,
 )
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
-from regbayes.estimators._reporting import FitReporter
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, FitReporter
 from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
 from regbayes.framework.coordinate_ascent import TaskLayout
 from regbayes.framework.dual_forms import BoxDual

@@ -17,7 +17,7 @@ from regbayes.baselines._linear_tasks import (
     linear_attributes,
     linear_problem,
 )
-from regbayes.estimators._common import POSITIVE
+from regbayes.estimators._bases import POSITIVE
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import structure
 from regbayes.models.linear_tasks.problem import Loss
@@ -99,12 +99,12 @@ class _StructuredTasks(LinearScores, TaskModel):
             tol=float(self.tol),
         )
         linear = linear_problem(problem, self._loss, constant)
-        self._run(
-            lambda callbacks: structure.fit(linear, settings, callbacks),
-            lambda state: {**linear_attributes(state.weights, constant), "components_": state.subspace},
-            settings.max_iter,
-            problem.data,
-        )
+
+        def attributes(state: Any) -> dict[str, Any]:
+            return {**linear_attributes(state.weights, constant), "components_": state.subspace}
+
+        with self._fitting(attributes, settings.max_iter, problem.data) as reporter:
+            reporter.result = structure.fit(linear, settings, [reporter])
 
 
 @persistable(skip=("_skl_callbacks",))

@@ -206,6 +206,13 @@ class FitRequest(DataRequest):
             help="Whether predictions use the inputs beside the features.",
         ),
     ] = None
+    n_init: Annotated[
+        int | None, option("--n-init", panel=SEARCH, min=1, help="Starts of a fit, of which the best is kept.")
+    ] = None
+    stability: Annotated[
+        int | None,
+        option("--stability", panel=SEARCH, min=1, help="Fits to parts of the rows: the page says what comes back."),
+    ] = None
     max_iter: Annotated[int | None, option("--max-iter", panel=SEARCH, min=1, help="Most iterations of a fit.")] = None
     seed: Annotated[int, option("--seed", panel=SEARCH, min=0, help="For the starts and the folds.")] = 0
     jobs: Annotated[int, option("--jobs", "-j", panel=SEARCH, min=-1, help="Processes; -1 is one per core.")] = 1
@@ -257,6 +264,7 @@ class FitRequest(DataRequest):
                 "--image": self.image,
                 "--temperature": self.temperature,
                 "--include-inputs and --features-only": self.include_inputs is not None,
+                "--n-init": self.n_init,
             },
         }
         name = {"ilsvm": "iLSVM; --model medlda finds topics of documents", "medlda": "MedLDA, which sees words alone"}

@@ -24,7 +24,7 @@ PLAIN_SECONDS = 15.0  # between lines where there is no terminal
 
 def is_interrupt(found: warnings.WarningMessage) -> bool:
     """Whether a warning says that Ctrl-C ended something."""
-    from regbayes.estimators._reporting import InterruptedWarning
+    from regbayes.estimators._bases import InterruptedWarning
 
     return issubclass(found.category, InterruptedWarning)
 

@@ -63,6 +63,7 @@ def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tas
         model = regbayes.ILSVMClassifier if kind == "classifier" and not tasks else model
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs
+        wanted["n_init"] = request.n_init
         wanted["unseen_tasks"] = "shared" if tasks else None
     return model(random_state=request.seed, **{name: value for name, value in wanted.items() if value is not None})
 
@@ -84,7 +85,7 @@ def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks:
         common["temperatures"] = request.temperature
     if request.include_inputs is not None:
         common["include_inputs"] = [request.include_inputs]
-    for name in {"n_components", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
+    for name in {"n_components", "n_init", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
         common[name] = getattr(base, name)
     cv = folds if kind != "classifier" or tasks else _splitter(request, kind, folds)
     return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,10 +77,10 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
         "task": task,
         "row_names": row_names,
         "image_shape": request.image_shape,
-        "data_name": "training rows" + (", numbers in standard deviations" if request.scaled else ""),
+        "data_name": "training rows",
     }
     facts = {"why": why, "source": table.source, "first_column": table.first}
-    return _fit_and_report(request, spec, inputs, X, y, shown, facts, output)
+    return _fit_and_report(request, spec, inputs, table, X, y, shown, facts, output)
 
 
 def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
@@ -117,13 +118,14 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
         "data_name": "training documents",
     }
     facts = {"why": why, "source": table.source, "first_column": table.first}
-    return _fit_and_report(request, spec, words, X, y, shown, facts, output)
+    return _fit_and_report(request, spec, words, table, X, y, shown, facts, output)
 
 
-def _fit_and_report(
+def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     request: FitRequest,
     spec: TargetSpec,
     inputs: Any,
+    table: Table,
     X: Any,
     y: NDArray[Any],
     shown: dict[str, Any],
@@ -142,9 +144,10 @@ def _fit_and_report(
         "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
         "metric": metric,
     }
-    shown["feature_names"] = inputs.get_feature_names_out().tolist()
-    report = _collect_report(estimator, X, y, spec, predictions, facts, shown, output)
-    return ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, report, facts)
+    if request.stability:
+        shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
+    model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts)
+    return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
 
 
 def _rows_with_target(
@@ -227,39 +230,46 @@ def _check_classes(y: NDArray[Any], spec: TargetSpec, request: FitRequest, outpu
         )
 
 
-def _collect_report(
-    estimator: Any,
-    X: Any,
-    y: NDArray[Any],
-    spec: TargetSpec,
-    predictions: NDArray[Any] | None,
-    facts: dict[str, Any],
-    shown: dict[str, Any],
-    output: Output,
+def _find_stability(
+    request: FitRequest, estimator: Any, X: Any, y: NDArray[Any], task: NDArray[Any] | None, output: Output
 ) -> Any:
-    """Gather what the page shows, with options of `collect`; a failure must not cost the user the fit."""
-    from regbayes.report import collect
+    """Fit again to parts of the rows; Ctrl-C leaves the page without, and the model as it is."""
+    from regbayes import feature_stability
 
-    noun = "document" if shown.get("kind") == "text" else "row"
-    note = (
-        f"Predictions are of the {noun}s that the model was fitted to, so they look better than those of new {noun}s."
-        if predictions is None
-        else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
-    )
-    found = facts["cross_validation"]
+    output.say(f"{counted(request.stability or 0, 'fit')} to parts of the rows, to see which features come back")
     try:
         with output.hearing_warnings():
-            return collect(
+            found = feature_stability(
                 estimator,
                 X,
                 y,
-                target_names=list(spec.names) if len(spec.names) > 1 else None,
-                predictions=predictions,
-                prediction_note=note,
-                scores={} if found is None else {f"{found['metric']}, cross-validated": found["mean"]},
-                title=f"{', '.join(spec.names[:3])}{' and more' if len(spec.names) > 3 else ''}",
-                **shown,
+                n_resamples=request.stability or 0,
+                random_state=request.seed,
+                n_jobs=request.jobs,
+                task=task,
             )
+    except KeyboardInterrupt:
+        output.warn("stopped before it was seen which features come back; the page does not say")
+        return None
+    output.say(repr(found))
+    return found
+
+
+def _collect_report(
+    model: ModelFile,
+    table: Table,
+    X: Any,
+    y: NDArray[Any],
+    predictions: NDArray[Any] | None,
+    shown: dict[str, Any],
+    output: Output,
+) -> Any:
+    """Gather what the page shows; a failure must not cost the user the fit."""
+    from regbayes.cli.pages import collect_training_page
+
+    try:
+        with output.hearing_warnings():
+            return collect_training_page(model, table, X, y, predictions, shown)
     except Exception as error:
         output.warn(f"the page about the model could not be prepared, and the model is saved without ({error})")
         return None

@@ -1,13 +1,19 @@
-"""Bases of the estimators: a fit that reports what it does, latent features of rows, and classifiers on them."""
+"""Bases of the estimators: what they are given, a fit that reports what it does, features of rows, classifiers."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from numbers import Integral, Real
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -17,48 +23,422 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from threadpoolctl import ThreadpoolController
+from tqdm import tqdm
 
 from regbayes._registry import Saveable
-from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult
-from regbayes.estimators._classes import chosen_classes, coded_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import drop_weightless, labeled_rows, one_blas_thread, row_weights
-from regbayes.estimators._reporting import FitReporter, warn_of_status
-from regbayes.margins.targets import Classes
+from regbayes._types import Flags, Floats, Integers
+from regbayes.engine import FitResult, Progress, Status
+from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
+POSITIVE = Interval(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
+
+LATENT_CONSTRAINTS: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "alpha": [POSITIVE],
+    "temperature": [POSITIVE, StrOptions({"auto"})],
+    "noise_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
+    "prior_variance": [POSITIVE, StrOptions({"auto", "estimate"})],
+    "n_sweeps": [Interval(Integral, 1, None, closed="left")],
+    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 0, None, closed="left")],
+    "tol": [NOT_NEGATIVE],
+    "warm_start": ["boolean"],
+    "random_state": ["random_state"],
+    "n_jobs": [Integral, None],
+    "verbose": ["verbose"],
+}
+
+
+def generator(random_state: Any) -> np.random.Generator:
+    """Return the generator that a scikit-learn ``random_state`` stands for."""
+    return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Return the number of threads that ``n_jobs`` asks for."""
+    if n_jobs == 0:
+        raise ValueError("n_jobs must be a number of threads, -1 for one on each core, or None; got 0")
+    return int(effective_n_jobs(n_jobs))
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Keep BLAS to the thread that calls it, because ``n_jobs`` says how many threads there are.
+
+    The products are those of chunks of rows, which threads of our own share out. BLAS threads on top of them gain
+    little, and cost a great deal where other processes want the same cores.
+    """
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
+
+
+def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
+    """Return how often each row counts, None where all count once; none is negative, and some are positive."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not np.any(weights > 0):
+        raise ValueError("sample_weight must be positive for some row: all of them are zero")
+    return None if np.all(weights == 1.0) else weights
+
+
+def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, Any, Floats | None]:
+    """Return the rows that count, their labels if there are any, and how often they count."""
+    if weights is None or np.all(weights > 0):
+        return X, y, weights
+    kept = weights > 0
+    return X[kept], None if y is None else y[kept], weights[kept]
+
+
+def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
+    """Which rows have a label: all those whose label is not the value that stands for "none"."""
+    if unlabeled is None:
+        return np.ones(len(y), dtype=bool)
+    labeled = np.asarray(y != unlabeled, dtype=bool)
+    if not labeled.any():
+        raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
+    return labeled
+
+
+def in_use(psi: Floats) -> Flags:
+    """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
+    highest, lowest = psi.max(axis=0), psi.min(axis=0)
+    return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
+
+
+def warn_if_unused(n_used: int) -> None:
+    """Say when the features tell nothing about the rows."""
+    if n_used == 0:
+        warnings.warn(
+            "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
+            "below 0.01), and look whether X varies at all.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def warn_if_noise() -> None:
+    """Say that what was found in the rows does not hold in others."""
+    warnings.warn(
+        "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
+        "predicted no better than by the largest class. The features describe these rows alone.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
+def warn_if_truncated(n_used: int, n_components: int) -> None:
+    """Say when every feature that the truncation allows is in use."""
+    if n_used == n_components > 1:
+        warnings.warn(
+            f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components "
+            "to let them decide; ignore this if you want just so many.",
+            TruncationWarning,
+            stacklevel=3,
+        )
+
+
+class TruncationWarning(ConvergenceWarning):
+    """The truncation binds: the data may ask for more features than n_components allows."""
+
+
+def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
+    """Return the classes and the code of each label, having seen that there is something to tell apart."""
+    classes, codes = np.unique(y, return_inverse=True)
+    check_several(estimator, classes)
+    return classes, codes.astype(np.int64)
+
+
+def check_several(estimator: Any, classes: NDArray[Any]) -> None:
+    """Refuse a single class."""
+    if len(classes) < 2:
+        raise ValueError(f"{type(estimator).__name__} needs labels of at least 2 classes, got {len(classes)} class(es)")
+
+
+def weights_by_class(
+    class_weight: Any, classes: NDArray[Any], codes: Integers, sample_weight: Floats | None = None
+) -> Floats:
+    """Return the factor of each class that scikit-learn's ``class_weight`` stands for; rows count as often as said."""
+    found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=sample_weight)
+    weights = np.asarray(found, dtype=np.float64)
+    if not np.all((weights >= 0) & np.isfinite(weights)):
+        raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
+    return weights
+
+
+def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
+    """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
+    if cost is None:
+        return zero_one_cost(n_classes)
+    matrix: Floats = check_array(cost, dtype=np.float64, input_name="cost", copy=True)
+    if matrix.shape != (n_classes, n_classes):
+        raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
+    if np.any(np.diag(matrix) != 0) or np.any(matrix < 0):
+        raise ValueError(f"cost must be non-negative with a zero diagonal, got {matrix.tolist()}")
+    return matrix
+
+
+def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+    """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
+    best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
+    return np.asarray(classes[best])
+
+
+def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
+    """Return what is wrong with the answers for training rows; nothing where they are of some use.
+
+    They are at fault where they cost more than one answer for all rows would, or where classes that hold much of the
+    weight are never answered. Costs and weights are those of the fit: with balanced classes, balanced ones.
+    """
+    by_class = np.bincount(codes, weights, minlength=len(classes))
+    constant = float(np.min(by_class @ cost))
+    found = float(weights @ cost[codes, answers])
+    if found > constant * (1.0 + 1e-9):
+        return (
+            f"does worse on its training rows than one answer for all of them: wrong answers weigh {found:.4g}, those "
+            f"of {classes.tolist()[np.argmin(by_class @ cost)]!r} for every row {constant:.4g}"
+        )
+    silent = np.bincount(answers, minlength=len(classes)) == 0
+    share = by_class[silent].sum() / by_class.sum()
+    if share >= max(NEGLECTED, 1.0 / len(classes)) - 1e-9:
+        named = ", ".join(repr(one) for one in classes[silent][:3].tolist()) + ", ..." * bool(np.sum(silent) > 3)
+        return f"never answers {named} on its training rows, though {share:.0%} of their weight is there"
+    return ""
+
+
+class InterruptedWarning(ConvergenceWarning):
+    """The user interrupted a fit; it gave back what it had."""
+
+
+class PoorFitWarning(ConvergenceWarning):
+    """A fit does worse on its own training rows than it should, and another start did not help."""
+
+
+class FitReporter:
+    """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to progress bars.
+
+    Used as a context around a fit, and passed to the engine as a callback. The fitted attributes are set before the
+    context is left, so that the last hook sees a fitted estimator.
+
+    Iterations are tasks of the fit. Where a fit has stages, these are its tasks and iterations are tasks of their
+    stage, and every stage has a bar of its own. Further starts have the same stages again. A callback that asks to
+    stop, after an iteration or a stage, ends the whole fit.
+
+    Parameters
+    ----------
+    estimator : estimator with `sklearn.callback.CallbackSupportMixin`
+    max_iter : int or mapping
+        Iterations at most, for the time left. Where the fit has stages: the most of each, in their order, None where
+        that is not known. Those that come to no iteration do not appear.
+    data : mapping
+        ``X``, ``y`` and ``metadata`` that the hooks may ask for.
+    attributes : callable
+        From the engine's state to the fitted attributes of an estimator that stopped there; called only when a
+        callback asks for the fitted estimator.
+    verbose : int
+        Whether to show the bars.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        max_iter: int | Mapping[str, int | None],
+        data: Mapping[str, Any],
+        attributes: Callable[[Any], dict[str, Any]],
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.max_iter = max_iter
+        self.data = dict(data)
+        self.attributes = attributes
+        self.verbose = verbose
+        self.result: FitResult[Any]  # for whoever opened the context, when the fit is over
+        self.fault = ""  # what a user should hear of it
+        self.stage = ""  # that the last iteration belonged to
+        self.bar: tqdm[Any] | None = None
+        self.reconstruct: Callable[[], dict[str, Any]] = dict  # attributes as they were after the last iteration
+
+    def __enter__(self) -> Self:
+        most = self.max_iter if isinstance(self.max_iter, int) else len(self.max_iter)
+        self.context = self.estimator._init_callback_context(max_subtasks=most)
+        self.context.call_on_fit_task_begin(estimator=self.estimator, **self.data)
+        self.level = self.context  # the task that iterations are tasks of
+        if isinstance(self.max_iter, int):
+            self._open_bar(self.max_iter)
+        return self
+
+    def __call__(self, progress: Progress[Any]) -> bool:
+        """Hear of one iteration; return whether a callback wants to stop."""
+        stop = False
+        if progress.stage != self.stage:
+            stop = self._end_stage()
+            self._begin_stage(progress.stage)
+        if self.bar is not None:
+            self.bar.update()
+            self.bar.set_postfix_str(f"objective {progress.objective:.6g}", refresh=False)
+        if self._has_callbacks:
+            task = self.level.subcontext(task_name="iteration")
+            task.call_on_fit_task_begin(estimator=self.estimator, **self.data)
+            self.reconstruct = lambda: self.attributes(progress.state)
+            stop |= self._end(task)
+        return stop
+
+    def begin_again(self) -> bool:
+        """Make room for the stages of a further start; return whether a callback wants to stop instead."""
+        stop, self.stage = self._end_stage(), ""
+        if not isinstance(self.max_iter, int):
+            self.context.max_subtasks += len(self.max_iter)
+        return stop
+
+    @property
+    def _has_callbacks(self) -> bool:
+        return bool(getattr(self.estimator, "_skl_callbacks", None))
+
+    def _begin_stage(self, stage: str) -> None:
+        assert not isinstance(self.max_iter, int)
+        self.stage = stage
+        self._open_bar(self.max_iter[stage])
+        if self._has_callbacks:
+            self.level = self.context.subcontext(task_name=stage, max_subtasks=self.max_iter[stage])
+            self.level.call_on_fit_task_begin(estimator=self.estimator, **self.data)
+
+    def _end_stage(self) -> bool:
+        """Close what a stage opened; return whether a callback wants to stop."""
+        if self.bar is not None:
+            self.bar.close()
+        if self.level is self.context:
+            return False
+        ended, self.level = self.level, self.context
+        return self._end(ended)
+
+    def _end(self, task: Any) -> bool:
+        """Tell the callbacks that a task is over; return whether one wants to stop."""
+        return bool(
+            task.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=self.reconstruct, **self.data)
+        )
+
+    def _open_bar(self, total: int | None) -> None:
+        if self.verbose:
+            name = f"{type(self.estimator).__name__} {self.stage}".rstrip()
+            self.bar = tqdm(total=total, desc=name, unit="it", leave=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.reconstruct = dict  # the estimator itself is fitted by now
+            self._end_stage()
+            self.context.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=dict, **self.data)
+        elif self.bar is not None:
+            self.bar.close()
+
+
+def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
+    """Turn the outcome of a fit, which is data, into a warning where the user can do something about it."""
+    name = type(estimator).__name__
+    if fit.status is Status.ITERATION_LIMIT:
+        limit = fit.n_iter if estimator.max_iter is None else estimator.max_iter  # None: the model's own default
+        message = (
+            f"{name} stopped at max_iter={limit} before the objective settled to tol={estimator.tol}. "
+            "Raise max_iter, or tol if this accuracy is enough."
+        )
+    elif fit.status is Status.DIVERGED:
+        message = f"{name}: the objective became NaN or infinite; the best state before that is kept. Check X's scale."
+    elif fit.status is Status.INTERRUPTED:
+        when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
+        message = f"{name} was interrupted {when}; the best state so far is kept."
+        warnings.warn(message, InterruptedWarning, stacklevel=4)
+        return
+    else:
+        return
+    warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+
 OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
+CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
+
+
+def kept_objective(result: FitResult[Any]) -> float:
+    """Return the objective of the state that a fit kept."""
+    trace = result.trace
+    return float(trace.objective[np.searchsorted(trace.iterations, result.kept_iteration, side="right") - 1])
 
 
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
     """An estimator whose fit is a run of the engine."""
 
-    def _run(
+    @contextmanager
+    def _fitting(
         self,
-        fit: Callable[..., FitResult[Any]],
         attributes: Callable[[Any], dict[str, Any]],
         max_iter: int | Mapping[str, int | None],
         data: Mapping[str, Any],
         verbose: int = 0,
-    ) -> FitResult[Any]:
-        """Run a fit with the callbacks it is given; set the fitted attributes and warn of what the user should know.
+    ) -> Iterator[FitReporter]:
+        """Report on a fit; then set the fitted attributes and warn of what the user should know.
+
+        The fit takes the reporter as a callback, and leaves its result there. The parameters are those of
+        `FitReporter`.
+        """
+        with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
+            yield reporter
+            self._set_fitted(attributes(reporter.result.state), reporter.result)
+        warn_of_status(self, reporter.result)
+        if reporter.fault:
+            advice = "Raise n_init for more starts; look at C, n_components and the scale of the inputs."
+            message = f"{type(self).__name__} {reporter.fault}, from another start too. {advice}"
+            warnings.warn(message, PoorFitWarning, stacklevel=3)
+
+    def _try_starts(
+        self,
+        reporter: FitReporter,
+        starts: Iterator[Any],
+        n_init: int,
+        find_fault: Callable[[Any], str],
+        objective_of: Callable[[FitResult[Any]], float] = kept_objective,
+    ) -> Iterator[Any]:
+        """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
+
+        The best has the lowest objective. Where it has a fault there is one start more, and a fit without one is kept.
+        A stop or an interrupt ends the attempts.
 
         Parameters
         ----------
-        fit : callable
-            Takes the engine's ``callbacks`` by that name, and returns the result.
-        attributes : callable
-            From the engine's state to fitted attributes.
-        max_iter, data, verbose
-            As in `FitReporter`.
+        find_fault : callable
+            From a state to what a user should hear of it; nothing where it is sound.
+        objective_of : callable
+            From a result to what fits are compared by; J where numbers of features are the same in all of them.
         """
-        with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
-            result = fit(callbacks=[reporter])
-            self._set_fitted(attributes(result.state), result)
-        warn_of_status(self, result)
-        return result
+        best: FitResult[Any] | None = None
+        fault, objective = "", np.inf
+        for tried, start in enumerate(starts, 1):
+            yield start
+            result = reporter.result
+            cut = result.status in CUT_SHORT
+            found, value = "" if cut or self.max_iter == 0 else find_fault(result.state), objective_of(result)
+            if best is None or (not cut and (bool(found), value) < (bool(fault), objective)):
+                best, fault, objective = result, found, value
+            elif cut:
+                best, fault = replace(best, status=result.status), ""
+            if cut or tried > n_init or (tried == n_init and not fault):
+                break
+            if reporter.begin_again():
+                best, fault = replace(best, status=Status.STOPPED), ""
+                break
+        assert best is not None
+        reporter.result, reporter.fault, self.objective_ = best, fault, objective
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
         """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""

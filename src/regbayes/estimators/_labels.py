@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.estimators._classes import chosen_classes, cost_matrix
+from regbayes.estimators._bases import chosen_classes, cost_matrix
 from regbayes.estimators._tasks import Layout, Targets, listed, natural
 from regbayes.margins.targets import Observations, Outputs, observe_classes
 

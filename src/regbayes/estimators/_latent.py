@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regbayes._types import Floats
-from regbayes.engine import make_executor
-from regbayes.estimators._bases import LatentModel, binary_difference
-from regbayes.estimators._common import (
+from regbayes._types import Floats, Integers
+from regbayes.engine import FitResult, make_executor
+from regbayes.estimators._bases import (
+    LatentModel,
+    binary_difference,
+    find_fault,
     generator,
     in_use,
+    kept_objective,
     n_threads,
     one_blas_thread,
     warn_if_noise,
@@ -26,7 +29,7 @@ from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
 from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
-from regbayes.priors.indian_buffet import stick_weights
+from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
@@ -63,14 +66,17 @@ class BinaryFeatures(LatentModel):
         """
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        start: State | Params | list[Params]
-        early_rows, rng = None, generator(self.random_state)
-        if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
-            start = previous
-        else:
+        goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        rng = generator(self.random_state)
+
+        def draw() -> Iterator[tuple[Any, Integers | None]]:
+            if goes_on:
+                yield previous, None
             early_rows = warmup.draw_early_rows(data.labels, rng)
-            with one_blas_thread():
-                start = self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng)
+            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            while True:  # other starts are those of a random half of the rows
+                half = np.sort(rng.permutation(len(data.X))[: (len(data.X) + 1) // 2])
+                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
@@ -80,27 +86,54 @@ class BinaryFeatures(LatentModel):
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
-        result = self._run(
-            partial(run, data, settings, start, margins=margins, early_rows=early_rows),
-            attributes,
-            fit.list_stages(margins, guesses, settings.max_iter),
-            shown,
-            self.verbose,
-        )
-        with one_blas_thread():
-            self.normalized_objective_ = fit.normalised_objective(data, settings, result.state)
-            noise = result.status not in fit.CUT_SHORT and is_noise(data, settings, rng)
-        if noise:
-            warn_if_noise()
-        elif result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        stages = fit.list_stages(margins, guesses, settings.max_iter)
+        with self._fitting(attributes, stages, shown, self.verbose) as reporter:
+            tried = self._try_starts(
+                reporter,
+                draw(),
+                1 if goes_on else self.n_init,
+                partial(self._find_fault, data),
+                lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
+            )
+            for start, early_rows in tried:
+                reporter.result = run(
+                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
+                )
+        if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            with one_blas_thread():
+                noise = is_noise(data, settings, rng)
+            if noise:
+                warn_if_noise()
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
+
+    def _find_fault(self, data: Data, state: State) -> str:
+        """Return what is wrong with the answers for the training rows; nothing where there are none."""
+        if state.head is None:
+            return ""
+        rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
+        if len(data.labeled) < len(rows):
+            seen = data.labeled
+            rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
+        return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
 
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
         return rows, infer_label_free(rows, self._state.params, self.n_jobs)
+
+
+def normalised_objective(result: FitResult[State], weight: float) -> float:
+    """Return J with the tempered prior of each row's features normalised, which can be compared between their numbers.
+
+    ``weight`` is that of the generative part, times the number of rows. What the variance of a feature's loadings costs
+    where it is on counts as part of its prior. Features without loadings are not in J.
+    """
+    params = result.state.params
+    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+    sums = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+    return kept_objective(result) + weight * float(sums[params.loadings.any(axis=1)].sum())
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from itertools import product
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 from sklearn.utils.validation import _check_method_params
 
 from regbayes._types import Floats, Integers
-from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._bases import InterruptedWarning, PoorFitWarning
 from regbayes.estimators.search_records import FoldRecord, Setting, is_number, setting_key
 
 Fold = tuple[Integers, Integers]  # rows to fit, rows to score
@@ -383,6 +383,67 @@ def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | N
     if plan.warm_start is not None:
         estimator.set_params(**{plan.warm_start: plan.estimator.get_params()[plan.warm_start]})
     return estimator.set_params(**dict.fromkeys(threads))
+
+
+def refit_checked(
+    plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None, name: str, scores: Floats
+) -> Any:
+    """Refit; where that scores clearly below the folds on its own training rows, again from another start.
+
+    Parameters
+    ----------
+    name : str
+        The score that chose the setting.
+    scores : (n_folds,)
+        What the setting had on each fold.
+    """
+    scored = samples.take(np.unique(np.concatenate([rows for _, rows in plan.folds])))
+    bar = lowest_plausible(scores)
+
+    def attempt(plan: Plan) -> tuple[Any, float]:
+        fitted = refit(plan, samples, path, n_jobs)
+        return fitted, _score(name, plan.scorers[name], fitted, scored)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        fitted, found = attempt(plan)
+    for one in heard:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if not found < bar or any(issubclass(one.category, InterruptedWarning) for one in heard):
+        return fitted
+    seeded = reseed(plan.estimator)
+    again, better = (fitted, found) if seeded is None else attempt(replace(plan, estimator=seeded))
+    if better > found:
+        fitted, found = again, better
+    if found < bar:
+        tried = "it draws no random numbers that could be others" if seeded is None else "another start does no better"
+        warnings.warn(
+            f"the refitted {type(fitted).__name__} scores {found:.4g} on its own training rows, clearly below "
+            f"{scores.mean():.4g}, the cross-validated score that it was chosen by; {tried}. Do not trust it: look at "
+            "the folds' scores, and raise n_init where the estimator has it.",
+            PoorFitWarning,
+            stacklevel=4,
+        )
+    return fitted
+
+
+def lowest_plausible(scores: Floats) -> float:
+    """Return what a training score is not below if the fit is as good as those of the folds.
+
+    It is above what the folds say as a rule. Clearly below is: below every fold, by two of their standard deviations
+    and by two hundredths of their mean.
+    """
+    mean = float(scores.mean())
+    return min(float(scores.min()), mean - max(2.0 * float(scores.std()), 0.02 * abs(mean)))
+
+
+def reseed(estimator: Any) -> Any | None:
+    """Return the estimator with other random numbers, in every step of a pipeline; None if it draws none."""
+    given = {
+        name: value for name, value in estimator.get_params().items() if name.rpartition("__")[2] == "random_state"
+    }
+    other = {name: value + 1 if isinstance(value, Integral) else None for name, value in given.items()}
+    return clone(estimator).set_params(**other) if given else None
 
 
 # --- the results

@@ -19,8 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._bases import IterativeEstimator, fit_data
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
 from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
     Layout,
@@ -219,6 +218,22 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
         return observe_labels(targets, labels, self.class_weight, self.cost, weights)
+
+    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
+        """Return what is wrong with the scores of the observations, (n,).
+
+        Wrong signs should weigh no more than those of one sign for each output.
+        """
+        seen, n = problem.counted, problem.n_outputs
+        found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
+        by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
+        constant = float(np.minimum(*by_sign).sum())
+        if found <= constant * (1.0 + 1e-9):
+            return ""
+        return (
+            f"does worse on its training rows than one answer for each task: wrong answers weigh {found:.4g}, those of "
+            f"the most frequent ones {constant:.4g}"
+        )
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.

@@ -14,9 +14,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, chec
 
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status, make_executor
-from regbayes.estimators._bases import IterativeEstimator
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE, generator, n_threads, one_blas_thread
-from regbayes.estimators._reporting import FitReporter, warn_of_status
+from regbayes.estimators._bases import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    FitReporter,
+    IterativeEstimator,
+    generator,
+    n_threads,
+    one_blas_thread,
+    warn_of_status,
+)
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import gibbs, meanfield, posterior, topics

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import UnsupervisedFeatures
-from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -46,6 +45,8 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
+    n_init : int, default=1
+        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
@@ -70,13 +71,13 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     offset_ : array of shape (n_features,)
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
+    objective_ : float
+        Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
+        different numbers of features can be compared, which those in ``trace_`` cannot.
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
-    normalized_objective_ : float
-        The objective with the tempered prior normalised: fits of the same rows with different numbers of features can
-        be compared by it, which is not so for the objective of the trace.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -105,6 +106,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 3,
+        n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
         warm_start: bool = False,
@@ -119,6 +121,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

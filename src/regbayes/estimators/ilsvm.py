@@ -9,8 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LabeledRows, LatentClassifier
-from regbayes.estimators._common import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -80,6 +79,10 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
+    n_init : int, default=1
+        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
+        that does worse on its training rows than a constant answer, or never answers classes that hold much of their
+        weight, has one start more in any case, and a `PoorFitWarning` if that does not help.
     max_iter : int, default=200
         Steps at most, after a warm-up of a few dozen to a few hundred, which settles how many features there are.
     tol : float, default=1e-3
@@ -116,14 +119,14 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     offset_ : array of shape (n_features,)
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
+    objective_ : float
+        Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
+        different numbers of features can be compared, which those in ``trace_`` cannot.
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
         all its rounds, end to end.
     n_iter_ : int
         Iterations in it.
-    normalized_objective_ : float
-        The objective with the tempered prior normalised: fits of the same rows with different numbers of features can
-        be compared by it, which is not so for the objective of the trace.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -181,6 +184,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
+        n_init: int = 1,
         max_iter: int = 200,
         tol: float = 1e-3,
         warm_start: bool = False,
@@ -205,6 +209,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

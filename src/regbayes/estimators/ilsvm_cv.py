@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import labeled_rows, row_weights
+from regbayes.estimators._bases import labeled_rows, row_weights
 from regbayes.estimators._folds import split_scored
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier
@@ -59,8 +59,8 @@ class ILSVMClassifierCV(ListSearch):
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
     loss, multi_class, cost, class_weight, fit_intercept, margins, unlabeled, transductive
-        As in `ILSVMClassifier`, and so are the next five.
-    noise_variance, prior_variance, n_sweeps, max_iter, tol
+        As in `ILSVMClassifier`, and so are the next six.
+    noise_variance, prior_variance, n_sweeps, n_init, max_iter, tol
     random_state : int, RandomState instance or None, default=None
         For the starts.
     n_jobs : int or None, default=None
@@ -111,6 +111,7 @@ class ILSVMClassifierCV(ListSearch):
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
+        n_init: int = 1,
         max_iter: int = 200,
         tol: float = 1e-3,
         random_state: Any = None,
@@ -136,6 +137,7 @@ class ILSVMClassifierCV(ListSearch):
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state

@@ -15,9 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._bases import fit_data
-from regbayes.estimators._classes import check_several, chosen_classes, cost_matrix, weights_by_class
-from regbayes.estimators._common import POSITIVE
+from regbayes.estimators._bases import POSITIVE, check_several, chosen_classes, cost_matrix, fit_data, weights_by_class
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, column_o
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._common import row_weights
+from regbayes.estimators._bases import row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, split_scored
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._topics import read_counts

@@ -14,8 +14,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import fit_data
-from regbayes.estimators._common import NOT_NEGATIVE, POSITIVE
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,

@@ -14,13 +14,12 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._common import row_weights
+from regbayes.estimators._bases import row_weights
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._tasks import Targets, read_targets
-from regbayes.estimators.multitask import MultiTaskILSVMClassifier
-from regbayes.estimators.multitask_regressor import MultiTaskILSVMRegressor
+from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.estimators.path_search import OnResult
 from regbayes.estimators.search_records import FoldRecord
 
@@ -133,7 +132,7 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
         As in scikit-learn; the accuracy over observed labels by default. A name needs every label observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
     alpha, loss, cost, class_weight, fit_intercept, unseen_tasks, margins, unlabeled, scale_inputs, noise_variance, \
-prior_variance, max_iter, tol
+prior_variance, n_init, max_iter, tol
         As in `MultiTaskILSVMClassifier`.
     random_state : int, RandomState instance or None, default=None
         For the starts and the folds.
@@ -185,6 +184,7 @@ prior_variance, max_iter, tol
         scale_inputs: bool = True,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -210,6 +210,7 @@ prior_variance, max_iter, tol
         self.scale_inputs = scale_inputs
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -252,7 +253,7 @@ class MultiTaskILSVMRegressorCV(TaskSearch):
         As in scikit-learn; pooled R² over observed targets by default. A name needs every target observed. With
         ``task=`` the scorer sees an estimator that knows the tasks of the rows it is given.
     alpha, loss, epsilon, fit_intercept, unseen_tasks, margins, scale_inputs, scale_targets, noise_variance, \
-prior_variance, max_iter, tol
+prior_variance, n_init, max_iter, tol
         As in `MultiTaskILSVMRegressor`.
     random_state : int, RandomState instance or None, default=None
         For the starts and the folds.
@@ -297,6 +298,7 @@ prior_variance, max_iter, tol
         scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
         max_iter: int = 60,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -321,6 +323,7 @@ prior_variance, max_iter, tol
         self.scale_targets = scale_targets
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state

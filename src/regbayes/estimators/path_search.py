@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._reporting import InterruptedWarning
+from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -32,7 +32,7 @@ from regbayes.estimators._search import (
     describe_edges,
     iter_records,
     make_plan,
-    refit,
+    refit_checked,
     resolve_scorers,
     summarize,
     usable_records,
@@ -123,7 +123,8 @@ class BaseSearch(Saveable, BaseEstimator):
         if refitted:
             began = time.perf_counter()
             path = plan.path_to(best) if along_path else [plan.settings[best]]
-            self.best_estimator_ = refit(plan, samples, path, self.n_jobs)
+            of_folds = np.array([done[key, fold].scores[chooser] for fold in range(len(plan.folds))])
+            self.best_estimator_ = refit_checked(plan, samples, path, self.n_jobs, chooser, of_folds)
             self.refit_time_ = time.perf_counter() - began
         return self
 
@@ -171,7 +172,9 @@ class BaseSearch(Saveable, BaseEstimator):
 class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     """Chooses the parameters of an estimator by cross-validation, with warm starts along one of them.
 
-    Every combination of the listed values is tried on every fold, and the best is fitted to all rows. With ``along``,
+    Every combination of the listed values is tried on every fold, and the best is fitted to all rows: once more from
+    another start where it scores clearly below the folds on its own training rows, with a `PoorFitWarning` if that does
+    not help. With ``along``,
     fits that differ in that parameter alone form a path: each goes on from the last one on its fold, which is faster
     than to begin anew. Results arrive one by one and can be kept: a search that was interrupted goes on where it was.
 

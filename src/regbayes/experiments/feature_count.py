@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.datasets import make_ibp_classification
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import one_blas_thread
 from regbayes.experiments import data, tuning
 from regbayes.experiments.comparison import FEATURES
 from regbayes.experiments.data import Dataset, Sample

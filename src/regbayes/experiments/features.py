@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats
-from regbayes.estimators._common import in_use, one_blas_thread
+from regbayes.estimators._bases import in_use, one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.comparison import FEATURES
 from regbayes.experiments.data import Dataset, Sample

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.measure import measured

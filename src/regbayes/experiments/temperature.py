@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import one_blas_thread
 from regbayes.experiments import systems, tuning
 from regbayes.experiments.comparison import FEATURES
 from regbayes.experiments.measure import measured

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from regbayes.estimators._common import one_blas_thread
+from regbayes.estimators._bases import InterruptedWarning, one_blas_thread
 from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, cells_of, choose_thresholds, draw_resamples
-from regbayes.estimators._reporting import InterruptedWarning
 from regbayes.experiments.data import Sample
 from regbayes.experiments.measure import measured
 from regbayes.experiments.protocol import Measurement

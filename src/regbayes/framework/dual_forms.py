@@ -50,6 +50,12 @@ class BoxDual:
             free = np.where(slope == 0.0, 0.0, slope / self.ridge)  # without a ridge, a bound
         return np.clip(free, self.lower, self.upper)
 
+    def curvatures(self, x: Floats) -> Floats:
+        """Return ``g''(x)`` of each coordinate, from one side at a kink of ``g'``; every ridge is positive."""
+        u = self.derivatives(x)
+        is_curved = (u > self.lower) & (u < self.upper) & ((self.absolute == 0.0) | (u != 0.0))
+        return np.where(is_curved, 1.0 / self.ridge, 0.0)
+
     def values(self, x: Floats) -> Floats:
         """Return ``g(x)`` of each coordinate, ``inf`` off its domain."""
         u = self.derivatives(x)

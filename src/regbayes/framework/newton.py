@@ -9,6 +9,9 @@ The certificate is free. The multipliers are the slopes of the losses at the sco
 ``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
 that leaves some weights free has no covariance; there the fall of the last step stands in for the gap.
 
+Only the certificate needs all rows. The curvature may come from a sample (Byrd, Chin, Neveitt and Nocedal 2011):
+a step is then a pass with two products, and where it gains too little, the sample doubles.
+
 The squared multi-class hinge is not smooth where several classes tie. It is smoothed inside each row: a share delta of
 the ridge acts on the squares of a row's multipliers and the rest on the square of their sum. With delta to 0 that is
 the loss itself, at 1 a margin for each class. What the smoothing adds to the gap is measured, and is part of it.
@@ -16,10 +19,10 @@ the loss itself, at 1 a margin for each class. What the smoothing adds to the ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -42,6 +45,7 @@ ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
 MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
 SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
+ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ class BlockSums:
 class Block(Protocol):
     """Some rows with their targets."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether outputs mix in the second derivative; `product` is asked for where they do, and are many."""
+
     def sums(self, weights: Floats) -> BlockSums:
         """Look at the rows at given weights (outputs, d); the curvature costs far more than the rest."""
 
@@ -74,11 +82,76 @@ class Block(Protocol):
         The blocks alone where outputs do not mix, or where it would be too large as a whole.
         """
 
-    def multipliers(self, weights: Floats) -> Floats:
-        """Return phi, the slopes of the losses at the scores, with the sign of what they push scores to."""
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
 
     def ease(self) -> list[Self]:
         """Return the rows in easier problems, the solution of each a good start for the next, and of the last here."""
+
+
+class Columns(Protocol):
+    """What a linear head sees of rows, (n, d), where it is not held as one array."""
+
+    def __len__(self) -> int: ...
+
+    def scores(self, weights: Floats) -> Floats:
+        """Return the products with weights (outputs, d), shape (n, outputs)."""
+
+    def combine(self, coefficients: Floats) -> Floats:
+        """Return the sums of rows with coefficients (n, outputs), shape (outputs, d)."""
+
+    def array(self) -> Floats:
+        """Return it as one array, for the curvature."""
+
+
+def _score(features: Reals | Columns, weights: Floats) -> Floats:
+    return features @ weights.T if isinstance(features, np.ndarray) else features.scores(weights)
+
+
+def _combine(features: Reals | Columns, coefficients: Floats) -> Floats:
+    return coefficients.T @ features if isinstance(features, np.ndarray) else features.combine(coefficients)
+
+
+@dataclass(frozen=True)
+class RowBoxes:
+    """Rows that have every output, judged one by one: signs or numbers."""
+
+    features: Reals | Columns  # (n, d)
+    form: BoxDual  # conjugate of the losses of *minus* the scores, row by row; every ridge is positive
+    mixes: ClassVar[bool] = False
+
+    def multipliers(self, weights: Floats) -> Floats:
+        """Return phi, shape (n, outputs)."""
+        scores = _score(self.features, weights)
+        return self.form.derivatives(-scores.ravel()).reshape(scores.shape)
+
+    def sums(self, weights: Floats) -> BlockSums:
+        """Look at the rows at given weights (outputs, d)."""
+        form, scores = self.form, _score(self.features, weights)
+        phi = form.derivatives(-scores.ravel())
+        away = -scores.ravel() - form.linear
+        loss = float(phi @ away - form.absolute @ np.abs(phi) - 0.5 * form.ridge @ np.square(phi))
+        return BlockSums(loss, 0.0, 0.0, _combine(self.features, phi.reshape(scores.shape)))
+
+    def curvature(self, weights: Floats) -> Floats:
+        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.array()
+        bent = self.form.curvatures(-(features @ weights.T).ravel()).reshape(-1, len(weights))
+        found = np.zeros((*weights.shape, weights.shape[1]))
+        for output in range(len(weights)):
+            among = np.flatnonzero(bent[:, output])
+            scaled = features[among] * np.sqrt(bent[among, output])[:, None]
+            found[output] = scaled.T @ scaled
+        return found
+
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
+        bent = self.form.curvatures(-_score(self.features, weights).ravel()).reshape(-1, len(weights))
+        return _combine(self.features, bent * _score(self.features, direction))
+
+    def ease(self) -> list[RowBoxes]:
+        """Return the rows with small prices, which rise."""
+        return [replace(self, form=form) for form in _ease(self.form)]
 
 
 @dataclass(frozen=True)
@@ -88,6 +161,7 @@ class BoxBlock:
     features: Reals  # (f, d)
     form: BoxDual  # conjugate of the losses of *minus* the scores, cell by cell; every ridge is positive
     cells: tuple[tuple[Array | slice, Array | slice], ...]  # for each output, its rows and its cells
+    mixes: ClassVar[bool] = False
 
     @classmethod
     def of(cls, features: Reals, form: BoxDual, layout: TaskLayout) -> BoxBlock:
@@ -98,13 +172,6 @@ class BoxBlock:
         return cls(
             features, form, tuple((_as_slice(layout.feature_row[cells]), _as_slice(cells)) for cells in by_output)
         )
-
-    @classmethod
-    def dense(cls, features: Reals, form: BoxDual) -> BoxBlock:
-        """Return the block of rows that have every output, cells laid out row by row."""
-        n_outputs = len(form) // max(len(features), 1)
-        everything = slice(None)
-        return cls(features, form, tuple((everything, slice(output, None, n_outputs)) for output in range(n_outputs)))
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi of every cell, shape (cells,)."""
@@ -123,24 +190,31 @@ class BoxBlock:
 
     def curvature(self, weights: Floats) -> Floats:
         """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
-        form, phi = self.form, self.multipliers(weights)
-        curved = (phi > form.lower) & (phi < form.upper) & ((form.absolute == 0.0) | (phi != 0.0))
+        bent = self.form.curvatures(-self._scores(weights))
         found = np.zeros((*weights.shape, weights.shape[1]))
         for output, (rows, cells) in enumerate(self.cells):
-            bent = slice(None) if curved[cells].all() else curved[cells]
-            scaled = self.features[rows][bent] / np.sqrt(form.ridge[cells][bent])[:, None]
+            among = slice(None) if bent[cells].all() else bent[cells] > 0.0
+            scaled = self.features[rows][among] * np.sqrt(bent[cells][among])[:, None]
             found[output] = scaled.T @ scaled
         return found
 
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (outputs, d)."""
+        return np.einsum("tij,tj->ti", self.curvature(weights), direction)
+
     def ease(self) -> list[BoxBlock]:
         """Return the rows with small prices, which rise."""
-        return [replace(self, form=replace(self.form, ridge=factor * self.form.ridge)) for factor in EASED[:-1]]
+        return [replace(self, form=form) for form in _ease(self.form)]
 
     def _scores(self, weights: Floats) -> Floats:
         scores = np.empty(self.form.linear.size)
         for output, (rows, cells) in enumerate(self.cells):
             scores[cells] = self.features[rows] @ weights[output]
         return scores
+
+
+def _ease(form: BoxDual) -> list[BoxDual]:
+    return [replace(form, ridge=factor * form.ridge) for factor in EASED[:-1]]
 
 
 def _as_slice(index: Array) -> Array | slice:
@@ -154,10 +228,11 @@ def _as_slice(index: Array) -> Array | slice:
 class SimplexBlock:
     """Rows that belong to one of several classes each."""
 
-    features: Reals  # (n, d)
+    features: Reals | Columns  # (n, d)
     form: SimplexDual  # every total is infinite, and every ridge positive
     labels: Integers  # (n,)
     smoothing: float = SMOOTHING[0]  # delta
+    mixes: ClassVar[bool] = True
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi of every class, shape (n, classes)."""
@@ -173,7 +248,7 @@ class SimplexBlock:
         worst = np.maximum(margins.max(axis=1), 0.0)
         exact = np.where(np.isinf(self.form.ridge), 0.0, 0.5 * np.square(worst) / ridge)
         bias = exact - loss + 0.5 * ridge * self.smoothing * (np.square(total) - squares)
-        pulled = self._by_scores(omega).T @ self.features
+        pulled = _combine(self.features, self._by_scores(omega))
         return BlockSums(float(loss.sum()), float((loss - exact).sum()), float(bias.sum()), pulled)
 
     def curvature(self, weights: Floats) -> Floats:
@@ -181,6 +256,7 @@ class SimplexBlock:
 
         A row enters the blocks of the few classes alone that have a multiplier in it, and of the true one.
         """
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.array()
         _, _, active = self._solve_rows(weights)
         own, shared, count = self._slopes(active)
         whole = weights.size <= MAX_DENSE
@@ -191,7 +267,7 @@ class SimplexBlock:
         found = np.zeros(2 * weights.shape if whole else (*weights.shape, weights.shape[1]))
         for c in range(len(weights)):
             among = np.flatnonzero(signed[:, c])
-            x, toward = self.features[among], -shared[among] * signed[among, c]
+            x, toward = features[among], -shared[among] * signed[among, c]
             weight = toward * signed[among, c] + own[among] * np.abs(signed[among, c])
             diagonal = (x * weight[:, None]).T @ x
             if not whole:
@@ -210,11 +286,11 @@ class SimplexBlock:
         """Return the loss's second derivative times a direction, shape (classes, d)."""
         _, _, active = self._solve_rows(weights)
         own, shared, _ = self._slopes(active)
-        change = self.features @ direction.T
+        change = _score(self.features, direction)
         change -= np.take_along_axis(change, self.labels[:, None], axis=1)
         change = np.where(active, change, 0.0)
         omega = np.where(active, own[:, None] * change - (shared * change.sum(axis=1))[:, None], 0.0)
-        return -self._by_scores(omega).T @ self.features
+        return -_combine(self.features, self._by_scores(omega))
 
     def ease(self) -> list[SimplexBlock]:
         """Return the rows with small prices, which rise, and smoothed as at first; then smoothed less and less."""
@@ -224,7 +300,7 @@ class SimplexBlock:
 
     def _solve_rows(self, weights: Floats) -> tuple[Floats, Floats, Array]:
         """Return each row's multipliers, the margins that its classes miss, and which of them have a multiplier."""
-        scores = self.features @ weights.T
+        scores = _score(self.features, weights)
         rows = np.arange(len(scores))
         margins = scores - scores[rows, self.labels][:, None] - self.form.linear[self.form.row]
         margins[rows, self.labels] = -np.inf
@@ -349,6 +425,7 @@ class NewtonSolution:
     weights: Floats  # (outputs, d)
     value: float  # of the primal, without smoothing
     gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
+    pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature: each is a pass over all rows
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
     smoothing: float = 0.0  # delta
@@ -356,20 +433,25 @@ class NewtonSolution:
     bias: float = 0.0  # what smoothing adds to the gap: without it, it is that of the smoothed problem
 
 
+Sample = Callable[[int], Sequence[Block] | None]
+"""Rows in the place of all where the curvature is concerned, more at every level; None where all rows are wanted."""
+
+
 def solve_boxes(
-    blocks: Sequence[BoxBlock],
+    blocks: Sequence[Block],
     prior: Prior,
     start: Floats,
     *,
     tol: float,
     max_passes: float = np.inf,
     executor: Executor | None = None,
+    sample: Sample | None = None,
 ) -> NewtonSolution:
     """Minimise squared hinges or tubes plus the prior, to a duality gap of ``tol`` times the value.
 
     Parameters
     ----------
-    blocks : sequence of BoxBlock
+    blocks : sequence of BoxBlock or RowBoxes
     prior : Prior
     start : array
         A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).
@@ -378,25 +460,27 @@ def solve_boxes(
         Over the rows.
     executor : Executor, default=None
         Takes the blocks; one after another by default.
+    sample : callable, default=None
+        Where the curvature comes from; by default it is all rows.
     """
-    return _solve(blocks, prior, start, tol, max_passes, executor or Serial())
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
 
 
 def solve_smoothed(
-    blocks: Sequence[SimplexBlock],
+    blocks: Sequence[Block],
     start: Floats,
     *,
     tol: float,
     max_passes: float = np.inf,
     executor: Executor | None = None,
+    sample: Sample | None = None,
 ) -> NewtonSolution:
     """Minimise the squared multi-class hinge as the blocks smooth it, plus standard normal weights.
 
     The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`.
     """
     prior = SharedPrior(np.arange(len(start)))
-    found = _solve(blocks, prior, start, tol, max_passes, executor or Serial())
-    return replace(found, smoothing=blocks[0].smoothing)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
 
 
 def solve_simplexes(
@@ -423,7 +507,7 @@ def solve_simplexes(
         )
         n_passes += found.n_passes
         if best is None or found.gap < best.gap:
-            best = found
+            best = replace(found, smoothing=smoothing)
         if best.gap <= tol * abs(best.value) or n_passes >= max_passes:
             break
     assert best is not None
@@ -433,25 +517,24 @@ def solve_simplexes(
     return replace(best, n_passes=n_passes, status=status)
 
 
-def _solve(
-    blocks: Sequence[Block], prior: Prior, start: Floats, tol: float, max_passes: float, executor: Executor
-) -> NewtonSolution:
+def _solve(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
     """Take Newton steps; where they do not arrive, along easier problems that lead there.
 
     Where all margins can be met and C is large the solution lies in a corner of many pieces of the loss, and a step
     leads little farther than to the next piece. Solutions for smaller C, or smoothed more, are close to each other.
     """
-    found = _descend(_Problem(blocks, prior, executor), start, tol, max_passes, MAX_STEPS)
+    found = _descend(problem, start, tol, max_passes, MAX_STEPS)
     if found.status is not Status.ITERATION_LIMIT or found.n_passes >= max_passes:
         return found
     n_passes = found.n_passes
-    for eased in zip(*(block.ease() for block in blocks), strict=True):
-        problem = _Problem(eased, prior, executor)
-        start = _descend(problem, start, max(tol, EASED_TOL), max_passes - n_passes, MAX_EASED_STEPS).position
-        n_passes += problem.n_passes
+    for eased in zip(*(block.ease() for block in problem.blocks), strict=True):
+        easier = _Problem(eased, problem.prior, problem.executor)
+        start = _descend(easier, start, max(tol, EASED_TOL), max_passes - n_passes, MAX_EASED_STEPS).position
+        n_passes += easier.n_passes
         if n_passes >= max_passes:
             return replace(found, n_passes=n_passes)
-    last = _descend(_Problem(blocks, prior, executor), start, tol, max_passes - n_passes, MAX_EASED_STEPS)
+    again = _Problem(problem.blocks, problem.prior, problem.executor)
+    last = _descend(again, start, tol, max_passes - n_passes, MAX_EASED_STEPS)
     better = last if last.value + last.excess < found.value + found.excess else found
     return replace(better, n_passes=n_passes + last.n_passes)
 
@@ -459,9 +542,19 @@ def _solve(
 class _Problem:
     """The primal objective as a function of the position, over all blocks."""
 
-    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor) -> None:
+    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor, sample: Sample | None = None) -> None:
         self.blocks, self.prior, self.executor = blocks, prior, executor
+        self.sample, self.level = sample, 0
+        self.sampled = None if sample is None else sample(0)
         self.n_passes = 0
+
+    def refine(self) -> bool:
+        """Take the curvature from more rows from now on; return whether there are more."""
+        if self.sample is None or self.sampled is None:
+            return False
+        self.level += 1
+        self.sampled = self.sample(self.level)
+        return True
 
     def at(self, position: Floats) -> _Point:
         self.n_passes += 1
@@ -476,9 +569,9 @@ class _Problem:
 
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
-        curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), self.blocks)
-        mixing = [block for block in self.blocks if isinstance(block, SimplexBlock)]
-        if not mixing:
+        blocks = self.blocks if self.sampled is None else self.sampled
+        curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), blocks)
+        if not blocks[0].mixes:
             return -self.prior.solve(curvature, at.gradient)
         if curvature.ndim == 4:
             n = at.gradient.size
@@ -491,9 +584,9 @@ class _Problem:
             return np.concatenate([cho_solve(factor, row) for factor, row in rows])
 
         def multiply(flat: Floats) -> Floats:
-            self.n_passes += 1
+            self.n_passes += self.sampled is None
             v = flat.reshape(shape)
-            bent = self.executor.map_reduce(lambda block: block.product(at.weights, v), mixing)
+            bent = self.executor.map_reduce(methodcaller("product", at.weights, v), blocks)
             return (self.prior.precision(v) + bent).ravel()
 
         size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()
@@ -515,7 +608,9 @@ class _Point:
     def solution(self, n_passes: int, status: Status) -> NewtonSolution:
         excess, bias = self.sums.excess, self.sums.bias
         value, gap = self.objective - excess, self.gap + bias
-        return NewtonSolution(self.position, self.weights, value, gap, n_passes, status, excess=excess, bias=bias)
+        return NewtonSolution(
+            self.position, self.weights, value, gap, self.sums.pulled, n_passes, status, excess=excess, bias=bias
+        )
 
 
 def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, max_steps: int) -> NewtonSolution:
@@ -527,8 +622,12 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
         if problem.n_passes >= max_passes:
             break
         moved = _line_search(problem, at)
+        if moved is None and problem.refine():
+            continue
         if moved is None:
             return at.solution(problem.n_passes, Status.STALLED)
+        if moved.gap > ENOUGH * at.gap:
+            problem.refine()
         settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
         at = moved
         if settled:

@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
-from regbayes.joint.descent import Evaluation, JointProblem, evaluate, gather
+from regbayes.joint.descent import Evaluation, JointProblem
 from regbayes.joint.model import Params, Stats
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import Tolerance
 
 
 class AlternatingModel(Protocol):
@@ -39,10 +39,10 @@ class Round(Generic[Params, Stats]):
 
 
 def start(
-    problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Floats | None, tolerance: Tolerance
+    problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
 ) -> Round[Params, Stats]:
     """Begin with the features that are inferred without labels."""
-    at, inferred = evaluate(problem, params, warm_start, tolerance)
+    at, inferred = problem.evaluate(params, warm_start, tolerance)
     return Round(at, [part.features for part in inferred])
 
 
@@ -56,7 +56,9 @@ def step(
         ends.append(ends[-1] + len(part))
 
     def update(block: int) -> Reals:
-        gradient = None if at.head is None else at.head.gradient(slice(ends[block], ends[block + 1]))
+        gradient = (
+            None if at.head is None else at.head.gradient(slice(ends[block], ends[block + 1]), state.features[block])
+        )
         return model.update_features(problem.blocks[block], at.params, state.features[block], gradient)
 
     every = range(len(problem.blocks))
@@ -65,7 +67,7 @@ def step(
     params, stats = model.update_params(at.params, summary)
     terms, head = dict(model.terms(params, stats)), None
     if problem.head is not None:
-        head = problem.head.solve(gather(features), at.warm_start, tolerance)
+        head = problem.head.solve(features, at.warm_start, tolerance, problem.executor)
         terms |= head.terms
     moved = Evaluation(params, stats, head, terms)
     return StepResult(Round(moved, features), terms, {"gap": moved.gap})

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -25,9 +25,38 @@ from regbayes.engine.executor import Executor, Serial
 from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
 from regbayes.joint.quasi_newton import History
-from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance, ToleranceSchedule
+from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
+
+LONGER, SHORTER = 2.0, 0.7  # factors on the passes, where the gap hid what was gained and where it did not
+
+
+@dataclass(frozen=True)
+class ToleranceSchedule:
+    """How accurately the head is solved, following what steps gain.
+
+    J is too high by the head's duality gap at most. A gap well below what a step gains is good enough to judge the step
+    by; a smaller one is time wasted, a larger one would hide what was gained.
+    """
+
+    first: Tolerance
+    gap_share: float  # of what the last step gained: the gap that the next one is judged with
+    gap_range: tuple[float, float]  # relative to the value
+    epoch_range: tuple[float, float]
+
+    def after(self, before: Tolerance, gained: float, value: float, gap: float) -> Tolerance:
+        """Return the tolerance for the step after one that gained so much, and whose solution has a value and a gap."""
+        smallest, largest = self.gap_range
+        epochs = before.max_epochs * (LONGER if gap > gained else SHORTER)
+        wide = self.gap_share * gained >= largest * value  # also where nothing is left to be paid
+        relative = largest if wide else max(self.gap_share * (gained / value), smallest)
+        return Tolerance(relative, float(np.clip(epochs, *self.epoch_range)))
+
+
+DEFAULT_SCHEDULE = ToleranceSchedule(
+    first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-7, 1e-3), epoch_range=(5.0, 40.0)
+)
 
 
 @dataclass(frozen=True)
@@ -40,37 +69,6 @@ class DescentOptions:
     blocks_every: int = 0  # steps between updates in closed form; 0: never
     blocks_below: float = -np.inf  # a gain so small asks for them as well
     flat: float = 0.0  # norm of the gradient at which nothing is left to do
-
-
-class Evaluable(Protocol[Block, Params, Stats]):
-    """What it takes to evaluate J, and no more: a `JointProblem`, or what a model with steps of its own has."""
-
-    @property
-    def model(self) -> JointModel[Block, Params, Stats, Any]:
-        """The model."""
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        """Its rows."""
-
-    @property
-    def head(self) -> Head | None:
-        """What is asked of their features."""
-
-    @property
-    def executor(self) -> Executor:
-        """Who takes the blocks."""
-
-
-@dataclass(frozen=True)
-class JointProblem(Generic[Block, Params, Stats]):
-    """What stays the same through a descent."""
-
-    model: JointModel[Block, Params, Stats, Any]
-    blocks: Sequence[Block]  # of rows, in order
-    head: Head | None  # None: nothing but the generative model
-    options: DescentOptions
-    executor: Executor = field(default_factory=Serial)
 
 
 @dataclass(frozen=True)
@@ -117,62 +115,68 @@ class Search(Generic[Params, Stats]):
 Inference = list[Inferred[Stats]]
 
 
-def evaluate(
-    problem: Evaluable[Block, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
-) -> tuple[Evaluation[Params, Stats], Inference[Stats]]:
-    """Compute J: inference, statistics, terms, head. Return it with what inference found, block by block."""
-    model = problem.model
-    inferred = problem.executor.map(partial(model.infer, params=params), problem.blocks)
-    stats = inferred[0].stats
-    for part in inferred[1:]:
-        stats = stats + part.stats
-    terms = model.terms(params, stats)
-    if problem.head is None or not np.isfinite(sum(terms.values())):
-        return Evaluation(params, stats, None, terms), inferred
-    features = inferred[0].features
-    if len(inferred) > 1:
-        features = gather([part.features for part in inferred])
-        first = 0
-        for index, part in enumerate(inferred):  # parts of the one array, so that features are not held twice
-            last = first + len(part.features)
-            inferred[index], first = replace(part, features=features[first:last]), last
-    head = problem.head.solve(features, warm_start, tolerance)
-    return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
+class RowProblem(Generic[Block, Params, Stats]):
+    """J over blocks of rows in memory, and its gradient."""
+
+    model: JointModel[Block, Params, Stats, Any]
+    blocks: Sequence[Block]  # of rows, in order
+    head: Head | None  # None: nothing but the generative model
+    executor: Executor  # takes the blocks
+
+    def evaluate(
+        self, params: Params, warm_start: Any, tolerance: Tolerance
+    ) -> tuple[Evaluation[Params, Stats], Inference[Stats]]:
+        """Compute J: inference, statistics, terms, head. Return it with what inference found, block by block."""
+        inferred = self.executor.map(partial(self.model.infer, params=params), self.blocks)
+        stats = inferred[0].stats
+        for part in inferred[1:]:
+            stats = stats + part.stats
+        terms = self.model.terms(params, stats)
+        if self.head is None or not np.isfinite(sum(terms.values())):
+            return Evaluation(params, stats, None, terms), inferred
+        features = [part.features for part in inferred]
+        if len(inferred) > 1 and self.head.gathers(features[0].shape[1]):
+            features, first = [np.concatenate(features)], 0
+            for index, part in enumerate(inferred):  # parts of the one array, so that features are not held twice
+                last = first + len(part.features)
+                inferred[index], first = replace(part, features=features[0][first:last]), last
+        head = self.head.solve(features, warm_start, tolerance, self.executor)
+        return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
+
+    def pull_back(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Any:
+        """Return the model's sums of what the head's gradient by features is worth to the parameters."""
+        parts, first = [], 0
+        for rows, part in zip(self.blocks, inferred, strict=True):
+            parts.append((rows, part, slice(first, first + len(part.features))))
+            first += len(part.features)
+
+        def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
+            rows, part, place = block
+            by_features = None if at.head is None else at.head.gradient(place, part.features)
+            return self.model.pull_back(rows, at.params, part, by_features)
+
+        return self.executor.map_reduce(of_block, parts)
+
+    def gradient(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Reals:
+        """Return the gradient of J with respect to the model's position, at what an evaluation found."""
+        return self.model.gradient(at.params, at.stats, self.pull_back(at, inferred))
 
 
-def gather(parts: Sequence[Reals]) -> Reals:
-    """Return the features of all rows in one array, shape (N, K): coordinate ascent needs them so."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+@dataclass(frozen=True)
+class JointProblem(RowProblem[Block, Params, Stats]):
+    """What stays the same through a descent. Rows that lie elsewhere have a problem with other ways to J."""
 
-
-def gradient(
-    problem: Evaluable[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
-) -> Reals:
-    """Return the gradient of J with respect to the model's position, at what an evaluation found."""
-    return problem.model.gradient(at.params, at.stats, pull_back(problem, at, inferred))
-
-
-def pull_back(
-    problem: Evaluable[Block, Params, Stats], at: Evaluation[Params, Stats], inferred: Inference[Stats]
-) -> Any:
-    """Return the model's sums of what the head's gradient by features is worth to the parameters."""
-    parts, first = [], 0
-    for rows, part in zip(problem.blocks, inferred, strict=True):
-        parts.append((rows, part, slice(first, first + len(part.features))))
-        first += len(part.features)
-
-    def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
-        rows, part, place = block
-        by_features = None if at.head is None else at.head.gradient(place)
-        return problem.model.pull_back(rows, at.params, part, by_features)
-
-    return problem.executor.map_reduce(of_block, parts)
+    model: JointModel[Block, Params, Stats, Any]
+    blocks: Sequence[Block]
+    head: Head | None
+    options: DescentOptions
+    executor: Executor = field(default_factory=Serial)
 
 
 def start(problem: JointProblem[Block, Params, Stats], params: Params, warm_start: Any = None) -> Search[Params, Stats]:
     """Evaluate the start, from the warm start of an earlier fit on the same rows if there is one."""
-    at, inferred = evaluate(problem, params, warm_start, problem.options.tolerance.first)
-    return Search(at, gradient(problem, at, inferred), problem.options.tolerance.first)
+    at, inferred = problem.evaluate(params, warm_start, problem.options.tolerance.first)
+    return Search(at, problem.gradient(at, inferred), problem.options.tolerance.first)
 
 
 def fit_joint(
@@ -232,7 +236,7 @@ def step(
     if found is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
     at, inferred, length = found
-    slope = gradient(problem, at, inferred)
+    slope = problem.gradient(at, inferred)
     del inferred, found  # the largest arrays there are
     change = model.position(at.params) - model.position(search.at.params)
     history = quasi_newton.update_history(search.history, change, slope - search.gradient, options.memory)
@@ -259,7 +263,7 @@ def _line_search(
     slope, length = float(np.vdot(search.gradient, direction)), 1.0
     for _ in range(problem.options.max_trials if slope < 0 else 0):
         params = model.move(at.params, position + position.dtype.type(length) * direction)
-        moved, inferred = evaluate(problem, params, at.warm_start, search.tolerance)
+        moved, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
         rise = moved.objective - at.objective
         if rise <= quasi_newton.ARMIJO * length * slope:
             return moved, inferred, length
@@ -272,8 +276,8 @@ def _tighten(
     problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats], tolerance: Tolerance
 ) -> Search[Params, Stats]:
     """Solve for the head more accurately: what looked like a rise may have been the gap."""
-    at, inferred = evaluate(problem, search.at.params, search.at.warm_start, tolerance)
-    tighter = replace(search, tolerance=tolerance, gradient=gradient(problem, at, inferred))
+    at, inferred = problem.evaluate(search.at.params, search.at.warm_start, tolerance)
+    tighter = replace(search, tolerance=tolerance, gradient=problem.gradient(at, inferred))
     # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
     # belongs to the better multipliers is worth having all the same.
     return tighter if at.objective > search.at.objective else replace(tighter, at=at)
@@ -285,7 +289,7 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
     params = problem.model.update_blocks(at.params, at.stats)
     if params is None:
         return search
-    trial, inferred = evaluate(problem, params, at.warm_start, search.tolerance)
+    trial, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
     if not trial.objective <= at.objective:
         return search
-    return replace(search, at=trial, gradient=gradient(problem, trial, inferred))
+    return replace(search, at=trial, gradient=problem.gradient(trial, inferred))

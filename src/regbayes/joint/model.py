@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from regbayes._types import Floats, Reals
-from regbayes.margins.tolerance import Tolerance
+from regbayes.engine import Executor
+from regbayes.margins.head import Tolerance
 
 Params = TypeVar("Params")
 Stats = TypeVar("Stats", bound="RowSums")
@@ -22,6 +23,10 @@ class RowSums:
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def scale(self, factor: float) -> Self:
+        """Return the sums times a number: what rows that stand for others sum up to."""
+        return type(self)(*(factor * getattr(self, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,20 @@ class Fitted(Protocol):
     def warm_start(self) -> Any:
         """What the next solve may start from."""
 
-    def gradient(self, rows: slice) -> Floats:
-        """Return the derivative of the value by the features of some rows, shape (n, K)."""
+    def gradient(self, rows: slice, features: Reals) -> Floats:
+        """Return the derivative of the value by the features of a block of rows, which are given again, (n, K)."""
 
 
 class Head(Protocol):
     """What is asked of the features of the rows with targets: a large-margin problem."""
 
-    def solve(self, features: Reals, warm_start: Any, tolerance: Tolerance) -> Fitted:
-        """Solve it at the features of all rows, from where an earlier solve ended."""
+    def gathers(self, n_features: int) -> bool:
+        """Whether so many features of all rows are wanted in one array; otherwise rows stay in their blocks."""
+
+    def solve(
+        self, features: Reals | Sequence[Reals], warm_start: Any, tolerance: Tolerance, executor: Executor | None = None
+    ) -> Fitted:
+        """Solve it at the features of all rows, in one array or in blocks, from where an earlier solve ended."""
 
 
 class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):

@@ -19,10 +19,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Record = TypeVar("Record")
 Arguments = ParamSpec("Arguments")
+AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 _INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
@@ -66,3 +68,14 @@ def compiled_inline(function: Function) -> Function:
 def compiled_as_written(function: Function) -> Function:
     """Compile a part whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
+
+
+def read_only(array: AnyArray) -> AnyArray:
+    """Return a view that cannot be written to.
+
+    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
+    handed over as views that are not: one compilation serves both.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view

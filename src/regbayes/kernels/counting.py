@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Indices
-from regbayes.kernels._compile import compiled
-from regbayes.kernels.types import Assignments, CountTable, Tokens, Words, read_only
+from regbayes.kernels._compile import compiled, read_only
+from regbayes.kernels.types import Assignments, CountTable, Tokens, Words
 
 
 class Layout(NamedTuple):

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from regbayes._types import Array, Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import Words, read_only
+from regbayes.kernels.types import Words
 
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(i) for i in range(2, 7))

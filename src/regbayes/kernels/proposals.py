@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import LOWEST, LOWEST_EXPONENT, exp
-from regbayes.kernels.types import Assignments, CountTable, Tilt, Tokens, TopicCounts, Words, read_only
+from regbayes.kernels.types import Assignments, CountTable, Tilt, Tokens, TopicCounts, Words
 
 _ZERO = np.float32(0.0)
 _GROUP = 32  # topics that are summed together, so that looking up a draw takes two short walks

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from regbayes._types import Floats, Reals
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
-from regbayes.kernels.types import read_only
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 
 BLOCK = 64
 # exp(r) = (Q(r^2) + r P(r^2)) / (Q(r^2) - r P(r^2)) for |r| <= log(2) / 2: the rational approximation of Cephes

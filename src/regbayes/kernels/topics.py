@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import SPAN, CountTable, Tilt, Tokens, TopicCounts, Words, read_only
+from regbayes.kernels.types import SPAN, CountTable, Tilt, Tokens, TopicCounts, Words
 
 _ZERO = np.float32(0.0)
 

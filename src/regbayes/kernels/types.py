@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,6 @@ SPAN = 8
 
 SATISFIED = 1e-12
 """A row whose optimality conditions are violated by no more is left alone: the step would be rounding noise."""
-
-AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
-
-
-def read_only(array: AnyArray) -> AnyArray:
-    """Return a view that cannot be written to.
-
-    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
-    handed over as views that are not: one compilation serves both.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def padded(n_topics: int) -> int:

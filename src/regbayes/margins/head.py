@@ -6,25 +6,57 @@ the derivative of the value by a score is minus its multiplier.
 What the head sees of a row are its features, inputs beside them if there are any, and a constant if there is to be an
 intercept. The intercept is the weight of that constant and is penalised as others are, so features can be centred
 first: it should not have to make up for features that are far from zero.
+
+Two solvers. Dual coordinate ascent takes any loss and needs the features of all rows in one array. Where rows are many
+and losses squared, Newton's method takes them in the blocks in which they lie, and weights are all that it keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import Status
-from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend, sum_by_group
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.engine import Executor, Serial, Status
+from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend
+from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
+from regbayes.framework.newton import RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
 from regbayes.framework.solvers import solve_tasks
-from regbayes.margins.targets import Classes, Loss, Observations, Outputs, Targets, layout_of
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
+
+SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
+PATIENT_EPOCHS = 300.0
+TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
+MIN_BLOCK_ROWS = 20_000  # with targets: fewer are left to coordinate ascent, which then is faster
+MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
+MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
+SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output
+CLASS_SAMPLE_PER_WEIGHT = 20  # the same for each weight of a multi-class margin
+MIN_PASSES = 12.0  # over the rows, that Newton's method may take
+
+NewtonBlock = RowBoxes | SimplexBlock
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When a large-margin step is good enough."""
+
+    gap: float  # duality gap, relative to the value
+    max_epochs: float  # passes over the rows
+    smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
+
+    def tighten(self) -> Tolerance | None:
+        """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
+        return (
+            replace(self, gap=max(TIGHTEN * self.gap, SMALLEST_GAP), max_epochs=PATIENT_EPOCHS)
+            if self.gap > SMALLEST_GAP
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +80,9 @@ class MarginHead:
         Which rows have targets; all by default.
     row_weights : (n,), default=None
         How often each row with targets counts in the mean that is taken off. Its prices have the factor already.
+    in_blocks : bool, default=None
+        Whether rows are taken in the blocks in which they lie, which squared losses allow. By default, where they are
+        many.
     """
 
     targets: Targets
@@ -58,8 +93,9 @@ class MarginHead:
     inputs: Floats | None = None
     rows: Integers | None = None
     row_weights: Floats | None = None
+    in_blocks: bool | None = None
 
-    form: BoxDual | SimplexDual = field(init=False)
+    form: DualForm = field(init=False)
     """Conjugate of the loss: of differences to the true class's score, or of minus the scores."""
 
     def __post_init__(self) -> None:
@@ -73,8 +109,43 @@ class MarginHead:
         """Of the scores, row by row."""
         return layout_of(len(self.targets), self.targets.n_outputs)
 
-    def solve(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
-        """Solve for the weights at the features of all rows (N, K), from the multipliers of an earlier solve.
+    def gathers(self, n_features: int) -> bool:
+        """Whether so many features of all rows are wanted in one array."""
+        if self.in_blocks is not None:
+            return not self.in_blocks
+        n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
+        if isinstance(self.form, SimplexDual):
+            fits = n_outputs * n_columns <= MAX_CLASS_WEIGHTS
+        else:
+            fits = n_outputs * n_columns**2 <= MAX_CURVATURE
+        return not (self.squared and fits and len(self.targets) >= MIN_BLOCK_ROWS)
+
+    def solve(
+        self,
+        features: Reals | Sequence[Reals],
+        warm_start: Floats | LinearHead | None,
+        tolerance: Tolerance,
+        executor: Executor | None = None,
+    ) -> SolvedHead:
+        """Solve for the weights at the features of all rows (N, K), which may come in blocks of rows.
+
+        Parameters
+        ----------
+        features : array, or sequence of them
+        warm_start : (n, outputs), LinearHead or None
+            Multipliers or weights of an earlier solve.
+        tolerance : Tolerance
+        executor : Executor, default=None
+            Takes the blocks, where rows stay in them.
+        """
+        blocks = [features] if isinstance(features, np.ndarray) else list(features)
+        if not self.gathers(blocks[0].shape[1]):
+            return self._solve_blocks(blocks, warm_start, tolerance, executor or Serial())
+        multipliers = None if isinstance(warm_start, LinearHead) else warm_start
+        return self.solve_gathered(np.concatenate(blocks) if len(blocks) > 1 else blocks[0], multipliers, tolerance)
+
+    def solve_gathered(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
+        """Climb the dual, or leave the finish to Newton's method where the loss is smooth.
 
         Columns are multiplied by the standard deviation of the weights a priori, so that weights are standard normal.
         """
@@ -113,6 +184,183 @@ class MarginHead:
             n_rows=n_rows,
         )
 
+    def _solve_blocks(
+        self,
+        blocks: Sequence[Reals],
+        warm_start: Floats | LinearHead | None,
+        tolerance: Tolerance,
+        executor: Executor,
+    ) -> BlockwiseHead:
+        """Take Newton steps: rows stay where they are, and weights are all that is kept."""
+        parts = self.parts(tuple(len(block) for block in blocks))
+        weight, sums = self.sum_features(blocks, executor)
+        view = self.view(weight, sums, tolerance.smoothing)
+        rows = [self.newton_block(part, block, view) for part, block in zip(parts, blocks, strict=True)]
+        if warm_start is not None and not isinstance(warm_start, LinearHead):  # the weights that multipliers imply
+            pairs = zip(rows, parts, strict=True)
+            implied = np.add.reduce([row.features.combine(warm_start[part.targets]) for row, part in pairs])
+            warm_start = LinearHead(np.sqrt(self.weight_variance) * implied, view.centre, self.fit_intercept)
+
+        def sample(level: int) -> list[NewtonBlock] | None:
+            n_drawn = self.n_sampled(level, len(view.centre))
+            if n_drawn >= len(self.targets):
+                return None
+            drawn = np.sort(self._draw_order[:n_drawn])
+            seen = np.concatenate([part.pick(row.features, drawn) for row, part in zip(rows, parts, strict=True)])
+            return [self.sampled_block(seen, drawn, view, n_drawn / len(self.targets))]
+
+        found = self.solve_newton(rows, sample, view, weight, warm_start, tolerance, executor)
+        return replace(found, parts=parts)
+
+    def solve_newton(
+        self,
+        rows: Sequence[Any],
+        sample: Callable[[int], Sequence[Any] | None],
+        view: HeadView,
+        weight: float,
+        warm_start: LinearHead | None,
+        tolerance: Tolerance,
+        executor: Executor,
+    ) -> BlockwiseHead:
+        """Take Newton steps over rows that may lie anywhere.
+
+        Parameters
+        ----------
+        rows : sequence of `regbayes.framework.newton.Block`
+            All of them, as the view has them.
+        sample : callable
+            Rows that the curvature comes from: `regbayes.framework.newton.Sample`.
+        view : HeadView
+        weight : float
+            What the rows with targets count together.
+        warm_start, tolerance, executor
+            As in `solve`.
+        """
+        scale = float(np.sqrt(self.weight_variance))
+        start = np.zeros((self.targets.n_outputs, self.n_columns(len(view.centre))))
+        if warm_start is not None and warm_start.weights.shape == start.shape:
+            start = warm_start.weights / scale
+        options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
+        options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
+        if isinstance(self.form, SimplexDual):
+            found = solve_smoothed(rows, start, **options)
+        else:
+            found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
+        penalty = 0.5 * float(np.vdot(found.weights, found.weights))
+        head, common = LinearHead(scale * found.weights, view.centre, self.fit_intercept), None
+        if self.fit_intercept and self.centred and weight > 0:
+            common = found.pulled[:, -1] / scale @ head.feature_weights / weight
+        return BlockwiseHead(
+            head=head,
+            kl_weights=penalty,
+            margin=found.value + found.excess - penalty,
+            gap=found.gap - found.bias,
+            bias=found.bias,
+            status=found.status,
+            n_passes=found.n_passes,
+            problem=self,
+            view=view,
+            weights=found.weights,
+            common=common,
+        )
+
+    def sum_features(self, blocks: Sequence[Reals], executor: Executor | None = None) -> tuple[float, Floats]:
+        """Return what the rows with targets count together, and the sum of their features (K,)."""
+        pairs = list(zip(self.parts(tuple(len(block) for block in blocks)), blocks, strict=True))
+        weight = float(len(self.targets)) if self.row_weights is None else float(self.row_weights.sum())
+        return weight, (executor or Serial()).map_reduce(_sum_features, pairs)
+
+    def view(self, weight: float, sums: Floats, smoothing: float) -> HeadView:
+        """Return how the head sees rows with targets that count so much together, and whose features have such sums."""
+        is_centred = self.fit_intercept and self.centred and weight > 0
+        return HeadView(sums / weight if is_centred else np.zeros(len(sums)), smoothing)
+
+    def newton_block(self, part: HeadPart, features: Reals, view: HeadView) -> Any:
+        """Return a block of rows as Newton's method sees it."""
+        scale = float(np.sqrt(self.weight_variance))
+        columns = Columns(part.take(features), view.centre, part.inputs, self.fit_intercept, scale)
+        if isinstance(self.targets, Classes):
+            return SimplexBlock(columns, part.form, self.targets.labels[part.targets], view.smoothing)
+        return RowBoxes(columns, part.form)
+
+    def gradient_of(
+        self, part: HeadPart, features: Reals, view: HeadView, weights: Floats, common: Floats | None
+    ) -> Floats:
+        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K).
+
+        Features that are centred are so on their own mean: what a row gains all rows with targets share (``common``).
+        """
+        latent = np.sqrt(self.weight_variance) * weights[:, : len(view.centre)]
+        found = self.newton_block(part, features, view).multipliers(weights) @ -latent
+        if common is not None:
+            found += common if part.row_weights is None else part.row_weights[:, None] * common
+        if part.rows is None:
+            return found
+        spread = np.zeros((part.n_rows, found.shape[1]))
+        spread[part.rows] = found
+        return spread
+
+    def sampled_block(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
+        """Return some of the rows, which are a share of all, as if they were all."""
+        if isinstance(self.targets, Classes):
+            form: Any = self.form.take(drawn)
+            labels = self.targets.labels[drawn]
+            return SimplexBlock(columns, replace(form, ridge=share * form.ridge), labels, view.smoothing)
+        cells = (drawn[:, None] * self.targets.n_outputs + np.arange(self.targets.n_outputs)).ravel()
+        boxes: Any = self.form.take(cells)
+        return RowBoxes(columns, replace(boxes, ridge=share * boxes.ridge))
+
+    def n_sampled(self, level: int, n_features: int) -> int:
+        """Return how many rows with targets the curvature is taken from."""
+        n_columns = self.n_columns(n_features)
+        if isinstance(self.form, SimplexDual):
+            return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
+        return SAMPLE_PER_WEIGHT * n_columns * 2**level
+
+    def n_columns(self, n_features: int) -> int:
+        """Return how many columns the head sees beside so many features, these included."""
+        return n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
+
+    @cached_property
+    def _draw_order(self) -> Integers:
+        targets = self.targets
+        if isinstance(targets, Numbers):
+            return order_sample(None, len(targets))
+        return order_sample(targets.labels if isinstance(targets, Classes) else targets.signs.argmax(1), len(targets))
+
+    def parts(self, n_rows: tuple[int, ...]) -> list[HeadPart]:
+        """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
+        if n_rows not in self._kept_parts:
+            if self.rows is not None and np.any(np.diff(self.rows) <= 0):
+                raise ValueError("rows must ascend where they are taken in blocks")
+            ends = np.cumsum(n_rows)
+            self._kept_parts[n_rows] = [self._part(int(end) - n, int(end)) for n, end in zip(n_rows, ends, strict=True)]
+        return self._kept_parts[n_rows]
+
+    @cached_property
+    def _kept_parts(self) -> dict[tuple[int, ...], list[HeadPart]]:
+        return {}
+
+    def _part(self, first: int, end: int) -> HeadPart:
+        of_rows, targets = None, slice(first, end)
+        if self.rows is not None:
+            begin, stop = (int(place) for place in np.searchsorted(self.rows, [first, end]))
+            of_rows, targets = self.rows[begin:stop] - first, slice(begin, stop)
+        if isinstance(self.form, SimplexDual):
+            form: DualForm = self.form.take(targets)
+        else:
+            n_outputs = self.targets.n_outputs
+            form = self.form.take(slice(targets.start * n_outputs, targets.stop * n_outputs))
+        return HeadPart(
+            first=first,
+            n_rows=end - first,
+            rows=of_rows,
+            targets=targets,
+            form=form,
+            inputs=None if self.inputs is None else self.inputs[targets],
+            row_weights=None if self.row_weights is None else self.row_weights[targets],
+        )
+
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each row at given scores (n, outputs), shape (n,)."""
         if isinstance(self.form, SimplexDual):
@@ -128,6 +376,85 @@ class MarginHead:
             omega = self.form.derivatives(scores - np.take_along_axis(scores, labels[:, None], axis=1))
             return score_multipliers(omega, labels)
         return self.form.derivatives(-scores.ravel()).reshape(scores.shape)
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """How a head sees rows: all but its weights."""
+
+    centre: Floats  # (K,): taken off the features
+    smoothing: float  # of the squared multi-class hinge
+
+
+@dataclass(frozen=True)
+class HeadPart:
+    """What belongs to a block of rows."""
+
+    first: int  # row of all
+    n_rows: int  # with targets or without
+    rows: Integers | None  # which of them have targets; None: all
+    targets: slice  # where these are among all targets
+    form: Any  # the conjugate of their losses
+    inputs: Floats | None  # of the rows with targets
+    row_weights: Floats | None
+
+    def take(self, features: Reals) -> Reals:
+        """Return the features of the rows with targets."""
+        return features if self.rows is None else features[self.rows]
+
+    def pick(self, columns: Columns, drawn: Integers) -> Floats:
+        """Return what is seen of those rows that were drawn, numbered as targets are, (n, d)."""
+        first, end = np.searchsorted(drawn, [self.targets.start, self.targets.stop])
+        return columns.array(drawn[first:end] - self.targets.start)
+
+
+def _sum_features(block: tuple[HeadPart, Reals]) -> Floats:
+    part, features = block[0], block[0].take(block[1])
+    return features.sum(axis=0, dtype=np.float64) if part.row_weights is None else part.row_weights @ features
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a linear head sees of rows, without a copy of it: `design` times a factor, as products with it."""
+
+    features: Reals  # (n, K)
+    centre: Floats  # (K,)
+    inputs: Floats | None  # (n, D)
+    fit_intercept: bool
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the design."""
+        n_inputs = 0 if self.inputs is None else self.inputs.shape[1]
+        return self.features.shape[1] + n_inputs + int(self.fit_intercept)
+
+    def scores(self, weights: Floats) -> Floats:
+        """Return the products with weights (outputs, d), shape (n, outputs)."""
+        scaled, K = self.scale * weights, self.features.shape[1]
+        found = self.features @ scaled[:, :K].T
+        if self.inputs is not None:
+            found += self.inputs @ scaled[:, K : K + self.inputs.shape[1]].T
+        found += (scaled[:, -1] if self.fit_intercept else 0.0) - scaled[:, :K] @ self.centre
+        return found
+
+    def combine(self, coefficients: Floats) -> Floats:
+        """Return the sums of rows with coefficients (n, outputs), shape (outputs, d)."""
+        totals = coefficients.sum(axis=0)[:, None]
+        parts = [coefficients.T @ self.features - totals * self.centre]
+        if self.inputs is not None:
+            parts.append(coefficients.T @ self.inputs)
+        if self.fit_intercept:
+            parts.append(totals)
+        return self.scale * np.hstack(parts)
+
+    def array(self, rows: Integers | slice = slice(None)) -> Floats:
+        """Return what is seen of all rows or some as an array, (n, d)."""
+        inputs = None if self.inputs is None else self.inputs[rows]
+        return self.scale * design(self.features[rows], self.centre, inputs, self.fit_intercept)
 
 
 @persistable(name="regbayes.LinearHead")
@@ -195,7 +522,7 @@ class FittedHead:
         spread_shares[problem.rows] = shares
         return spread, spread_shares
 
-    def gradient(self, rows: slice) -> Floats:
+    def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
         Features that are centred are so on their own mean: what a row gains all rows with targets share.
@@ -207,130 +534,31 @@ class FittedHead:
         return found
 
 
-@persistable(name="regbayes.MultiTaskWeights")
 @dataclass(frozen=True)
-class TaskWeights:
-    """Weights of the outputs of several tasks, and the multipliers that they come from.
+class BlockwiseHead:
+    """The large-margin problem solved over blocks of rows: its multipliers are read off the weights, block by block.
 
-    M outputs in G groups, which see P columns: features, inputs if they are beside them, the constant if there is one.
+    The value is that of the loss as it is smoothed, and so are its gap and gradient; ``bias`` is what smoothing adds to
+    the gap of the loss itself.
     """
 
-    weights: Floats  # (M, P): the mean weights of each output
-    shared: Floats  # (G, P): the part of them that the outputs of a group have in common
-    groups: Integers  # (M,): the group of each output
-    multipliers: Floats  # (n,): phi of the observations
-
-
-@dataclass(frozen=True)
-class TaskHead:
-    """What rows of several tasks ask for, some of it missing, and what the linear heads of their outputs see of them.
-
-    Weights are ``own + sharing * common``, all standard normal a priori; outputs of one group have `common` in common.
-
-    Parameters
-    ----------
-    observations : Observations
-        At least one; its rows are those of the features.
-    outputs : Outputs
-    loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
-    C : float
-        Price of one unit of loss; the observations have weights on top of it.
-    epsilon : float, default=0.0
-        Half-width of the free tube around numbers.
-    sharing : float, default=0.0
-    fit_intercept : bool, default=True
-        Whether outputs see a constant, whose weight is penalised as others are.
-    inputs : (n, D), default=None
-        What outputs see beside the features.
-    input_factor : float, default=1.0
-        What the inputs are multiplied by.
-    """
-
-    observations: Observations
-    outputs: Outputs
-    loss: Loss
-    C: float
-    epsilon: float = 0.0
-    sharing: float = 0.0
-    fit_intercept: bool = True
-    inputs: Floats | None = None
-    input_factor: float = 1.0
-
-    @cached_property
-    def form(self) -> BoxDual:
-        """The conjugate of the loss as a function of minus the scores: docs/math.md eq. (44)."""
-        form = self.observations.loss(self.loss, self.C, self.epsilon).dual_form(len(self.observations))
-        assert isinstance(form, BoxDual)
-        return form.reflect()
-
-    def design(self, features: Reals | Sequence[Reals]) -> Floats:
-        """Return what outputs see of the rows, shape (n, P), from their features, which may come in blocks."""
-        return design(features, None, self.inputs, self.fit_intercept, self.input_factor)
-
-    def solve(self, features: Reals, warm_start: TaskWeights | None, tolerance: Tolerance) -> FittedTasks:
-        """Solve for the weights at features (n, K), from the weights of an earlier solve."""
-        return self.solve_design(self.design(features), features.shape[1], warm_start, tolerance)
-
-    def solve_design(
-        self, columns: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
-    ) -> FittedTasks:
-        """Solve for the weights at what outputs see of the rows, of which the first columns are features."""
-        found = solve_tasks(
-            columns,
-            self.form,
-            self.observations.layout(self.outputs, self.sharing),
-            warm_start=None if warm_start is None else warm_start.multipliers,
-            warm_weights=None if warm_start is None else warm_start.weights,
-            tol=tolerance.gap,
-            max_epochs=tolerance.max_epochs,
-        )
-        own = found.weights - found.shared_weights[self.outputs.groups]
-        penalty = 0.5 * float(np.vdot(own, own))
-        if self.sharing > 0:
-            penalty += 0.5 * float(np.vdot(found.shared_weights, found.shared_weights)) / self.sharing**2
-        return FittedTasks(
-            weights=TaskWeights(found.weights, found.shared_weights, self.outputs.groups, found.dual),
-            kl_weights=penalty,
-            margin=found.primal - penalty,
-            gap=found.gap,
-            problem=self,
-            n_rows=len(columns),
-            n_features=n_features,
-        )
-
-    def bound(self, columns: Floats, multipliers: Floats) -> float:
-        """Return the dual value at given multipliers: at what outputs see of the rows no weights can cost less."""
-        form, phi = self.form, multipliers
-        sums = self.lay_out(phi, len(columns)) @ columns
-        penalty = 0.5 * float(np.vdot(sums, sums))
-        if self.sharing > 0:
-            by_group = sum_by_group(sums, self.outputs.groups)
-            penalty += 0.5 * self.sharing**2 * float(np.vdot(by_group, by_group))
-        return -penalty - float(form.linear @ phi + form.absolute @ np.abs(phi) + 0.5 * form.ridge @ np.square(phi))
-
-    def lay_out(self, values: Floats, n_rows: int) -> Floats | csr_matrix:
-        """Return values of the observations as a matrix (M, n_rows), a dense one where every row has every output."""
-        if len(values) == len(self.outputs) * n_rows:
-            return values.reshape(len(self.outputs), n_rows)
-        return self.observations.matrix(values, len(self.outputs), n_rows)
-
-
-@dataclass(frozen=True)
-class FittedTasks:
-    """The solved large-margin problem of several tasks at given features."""
-
-    weights: TaskWeights
-    kl_weights: float  # divergence of the weights from their prior, |own|^2 / 2 + |common|^2 / 2
-    margin: float  # the loss, prices included
-    gap: float  # the sum of both is above its minimum by this at most
-    problem: TaskHead
-    n_rows: int
-    n_features: int
+    head: LinearHead
+    kl_weights: float
+    margin: float
+    gap: float
+    bias: float
+    status: Status
+    n_passes: int
+    problem: MarginHead
+    view: HeadView
+    weights: Floats  # (outputs, d), standard normal a priori
+    common: Floats | None  # (K,): what centring takes from the gradient of a row that counts once
+    parts: Sequence[HeadPart] = ()  # of the rows, where they are in this process
 
     @property
-    def warm_start(self) -> TaskWeights:
+    def warm_start(self) -> LinearHead:
         """What the next solve may start from."""
-        return self.weights
+        return self.head
 
     @property
     def terms(self) -> dict[str, float]:
@@ -342,15 +570,15 @@ class FittedTasks:
         """Their sum."""
         return self.kl_weights + self.margin
 
-    @cached_property
-    def _by_row(self) -> Floats | csr_matrix:
-        """The multipliers, shape (n_rows, M)."""
-        found = self.problem.lay_out(self.weights.multipliers, self.n_rows).T
-        return found if isinstance(found, np.ndarray) else found.tocsr()
+    multipliers = None  # of rows: none are kept
 
-    def gradient(self, rows: slice) -> Floats:
-        """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K)."""
-        return self._by_row[rows] @ -self.weights.weights[:, : self.n_features]
+    def gradient(self, rows: slice, features: Reals) -> Floats:
+        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
+        part = next(part for part in self.parts if slice(part.first, part.first + part.n_rows) == rows)
+        return self.problem.gradient_of(part, features, self.view, self.weights, self.common)
+
+
+SolvedHead = FittedHead | BlockwiseHead
 
 
 def design(
@@ -398,3 +626,14 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
     omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega
+
+
+def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
+    """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    if kinds is None:
+        return shuffled
+    by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
+    sizes = np.unique(kinds, return_counts=True)[1]
+    rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]

@@ -22,9 +22,8 @@ from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.engine.executor import row_blocks
 from regbayes.framework.dual_forms import SimplexDual
 from regbayes.kernels.assignments import solve_assignments
-from regbayes.margins.head import MarginHead, design, score_multipliers, simplex_multipliers
+from regbayes.margins.head import MarginHead, Tolerance, design, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import Tolerance
 from regbayes.priors import dirichlet_process, normal_gamma
 from regbayes.priors.dirichlet_process import Sticks, best_order, kl_sticks, log_weights, update_sticks
 from regbayes.priors.normal_gamma import Components, NormalGammaPrior, kl_components, log_likelihoods, update_components
@@ -192,7 +191,7 @@ def solve_classifiers(
     """Fit all classifiers at once: one machine on rows repeated once per component, docs/math.md eq. (101)."""
     used = np.flatnonzero(q.max(axis=0) > NEGLIGIBLE)
     features = (q[:, used, None] * blank.see(data.X)[:, None, :]).reshape(len(q), -1)
-    found = head.solve(features, warm_start, tolerance)
+    found = head.solve_gathered(features, warm_start, tolerance)
     weights = np.zeros_like(blank.weights)
     weights[used] = found.head.weights.reshape(weights.shape[1], len(used), -1).transpose(1, 0, 2)
     return Margins(replace(blank, weights=weights), found.multipliers, found.margin, found.gap)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from regbayes.plots.components import FeatureWeightsDisplay, TopWordsDisplay
 from regbayes.plots.latent import FeatureUseDisplay, ObjectiveDisplay
 from regbayes.plots.posterior import DualMultipliersDisplay, PosteriorShiftDisplay
+from regbayes.plots.stability import FeatureStabilityDisplay
 from regbayes.plots.tasks import TaskRelationsDisplay
 
 __all__ = [
     "DualMultipliersDisplay",
+    "FeatureStabilityDisplay",
     "FeatureUseDisplay",
     "FeatureWeightsDisplay",
     "ObjectiveDisplay",

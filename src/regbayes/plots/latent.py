@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats
-from regbayes.estimators._common import in_use
+from regbayes.estimators._bases import in_use
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,10 +17,9 @@ import numpy as np
 from regbayes._types import Floats, Indices
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.margins.head import FittedHead, LinearHead, MarginHead
+from regbayes.joint.descent import DEFAULT_SCHEDULE, DescentOptions, JointProblem
+from regbayes.margins.head import FittedHead, LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import DEFAULT_SCHEDULE, Tolerance
 from regbayes.models.harmonium.model import MeanField, Params, Rows, State, Sums, start_params
 from regbayes.models.harmonium.units import Visible, spectrum
 
@@ -113,7 +112,7 @@ def fit(
         if fitted is None:
             return State(visible, state.at.params, hidden, blank, None)
         if tolerance is not None:
-            fitted = fitted.problem.solve(hidden, fitted.multipliers, tolerance)
+            fitted = fitted.problem.solve_gathered(hidden, fitted.multipliers, tolerance)
         return State(visible, state.at.params, hidden, fitted.head, fitted.multipliers)
 
     result: FitResult[Any] = run(
@@ -133,7 +132,7 @@ def make_head(data: Data, settings: Settings) -> MarginHead | None:
     """Return the margins that labels ask for, if they cost anything. The hidden units are seen as they are."""
     if data.targets is None or not data.has_margins:
         return None
-    return MarginHead(data.targets, settings.squared, settings.fit_intercept, centred=False)
+    return MarginHead(data.targets, settings.squared, settings.fit_intercept, centred=False, in_blocks=False)
 
 
 def worth_of_a_row(data: Data, settings: Settings) -> float:
@@ -196,7 +195,7 @@ class Sampler:
         terms = {"likelihood": self.settings.generative_weight * float(self.rows.weights @ costs)}
         if self.head is None:
             return Watched(params, None, terms)
-        head = self.head.solve(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
+        head = self.head.solve_gathered(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
         return Watched(params, head, terms | head.terms)
 
     def step(self, sweep: Sweep) -> StepResult[Sweep]:

@@ -14,13 +14,11 @@ from scipy.special import expit
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
-from regbayes.margins.head import LinearHead
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
-    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
@@ -80,7 +78,7 @@ def fit(
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings)
-    multipliers = _known_multipliers(problem, start)
+    multipliers = _known_start(problem, start)
     is_new = not isinstance(start, State)
     if isinstance(start, State):
         starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
@@ -110,7 +108,7 @@ def fit(
             # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
             updated = problem.joint.model.update_blocks(state.at.params, state.at.stats)
             assert updated is not None
-            again = descent.start(problem.joint, updated, state.at.multipliers)
+            again = descent.start(problem.joint, updated, state.at.warm_start)
             state = again if again.at.objective < state.at.objective else state
     result: FitResult[Any] = run(
         step,
@@ -127,25 +125,6 @@ def fit(
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
         final, cut = _finish(problem, result.state.at, AS_IT_IS), Status.INTERRUPTED
     return replace(result, state=final, status=cut or halted or result.status)
-
-
-def normalised_objective(data: Data, settings: Settings, state: State) -> float:
-    """Return J of a fitted model with the tempered prior normalised, docs/math.md eq. (35).
-
-    Fits of the same data with the same settings can be compared by it, whatever their numbers of features.
-    """
-    problem = ILSVMProblem.of(data, settings)
-    model, first, sums = problem.joint.model, 0, []
-    assert isinstance(model, BinaryFeatures)
-    for rows in problem.joint.blocks:
-        sums.append(model.summarize(rows, state.embedding[first : first + len(rows)]))
-        first += len(rows)
-    stats = sum(sums[1:], start=sums[0]).explain(state.params)
-    terms, head = model.terms(state.params, stats), None
-    if problem.head is not None:
-        head = problem.head.solve(state.embedding, _known_multipliers(problem, state), FINAL)
-        terms |= head.terms
-    return model.normalise(descent.Evaluation(state.params, stats, head, terms))
 
 
 def fit_transductive(
@@ -220,11 +199,15 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_multipliers(problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]) -> Floats | None:
-    """Return the multipliers that came with a start, unless they are those of other rows or classes."""
-    known = start.multipliers if isinstance(start, State | descent.Evaluation) else None
-    shape = (len(problem.data.labeled), len(problem.data.cost))
-    return known if problem.head is not None and known is not None and known.shape == shape else None
+def _known_start(
+    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
+) -> Floats | LinearHead | None:
+    """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
+    if problem.head is None or not isinstance(start, State | descent.Evaluation):
+        return None
+    if start.multipliers is None:
+        return start.head if isinstance(start, State) else start.warm_start
+    return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
 
 
 def _view(problem: ILSVMProblem, state: Any) -> State:
@@ -238,10 +221,11 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    psi = np.concatenate(problem.executor.map(partial(infer_features, params=params), blocks))
+    parts = problem.executor.map(partial(infer_features, params=params), blocks)
+    psi = np.concatenate(parts)
     if problem.head is None:
         return _pad(State(params, psi, None, None, 0.0), settings)
-    fitted = problem.head.solve(psi, _known_multipliers(problem, at), tolerance)
+    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
     return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
 
 

@@ -23,12 +23,11 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
-from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem
+from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.sweeps import reverse_features, sweep_features
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
@@ -39,7 +38,7 @@ PATIENCE = 3  # small changes in a row that count as settled
 SCHEDULE = ToleranceSchedule(
     first=Tolerance(gap=1e-2, max_epochs=3.0), gap_share=0.3, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0)
 )
-FINAL = Tolerance(gap=1e-4, max_epochs=300.0)  # of the head once the features stand
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head once the features stand
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
 

@@ -27,7 +27,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from regbayes._types import Floats, Indices, Integers
 from regbayes.engine import AbsoluteChange, Progress, Status, run
 from regbayes.joint import descent
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
     PATIENCE,
     UNLABELED,
@@ -301,7 +301,7 @@ class WarmUp:
         part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
-    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
@@ -328,9 +328,9 @@ class WarmUp:
         search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep=self.latest)
         if self.latest is None:
             self.latest = search
-        return self._cool(search.at.params, search.at.multipliers, search)
+        return self._cool(search.at.params, search.at.warm_start, search)
 
-    def _cool(self, params: Params, multipliers: Floats | None, search: Search | None = None) -> Search:
+    def _cool(self, params: Params, multipliers: Any, search: Search | None = None) -> Search:
         """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
         wanted = self.problem.settings.temperature
         while params.temperature > wanted or search is None:
@@ -339,7 +339,7 @@ class WarmUp:
                 problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
             )
             search = self.latest = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL)
-            params, multipliers = search.at.params, search.at.multipliers
+            params, multipliers = search.at.params, search.at.warm_start
         return search
 
     def _at(self, temperature: float) -> ILSVMProblem:
@@ -417,7 +417,7 @@ class WarmUp:
 
     def _glance(self, params: Params, warm_start: Any) -> float:
         """Return the normalised objective of parameters, with a head that is solved roughly."""
-        return self._judge(descent.evaluate(self.problem.joint, params, warm_start, GLANCE)[0])
+        return self._judge(self.problem.joint.evaluate(params, warm_start, GLANCE)[0])
 
     def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
         """Return the model without some features; the offset has what they gave to the rows on average."""

@@ -42,9 +42,8 @@ from regbayes.kernels.topics import (
     weight_statistics,
 )
 from regbayes.kernels.types import Tilt, TopicCounts, padded
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Signs
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda.corpus import Corpus, build_corpus
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, lengths_of, proportions
 

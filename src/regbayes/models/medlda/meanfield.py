@@ -26,12 +26,11 @@ from regbayes._types import Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress
 from regbayes.engine.executor import Executor
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem, Search
+from regbayes.joint.descent import DescentOptions, JointProblem, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, Targets
-from regbayes.margins.tolerance import Tolerance, ToleranceSchedule
 from regbayes.models.medlda.topics import (
     FittedTopics,
     as_table,
@@ -49,7 +48,7 @@ ENTRIES_PER_WORD = 4  # of a block, at least, for each word of the vocabulary: i
 FEWEST_ENTRIES = 1 << 15  # of a block
 
 FIRST_MOVE = 0.1  # root mean square of the first change of the logits
-FINAL = Tolerance(gap=1e-4, max_epochs=300.0)  # of the head, once the topics stand
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head, once the topics stand
 OPTIONS = DescentOptions(
     tolerance=ToleranceSchedule(
         first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 40.0)
@@ -293,8 +292,7 @@ def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTo
     assert isinstance(problem.head, MarginHead)
     assert isinstance(model, LabelFreeTopics)
     inferred = problem.executor.map(partial(model.infer, params=at.params), problem.blocks)
-    shares = descent.gather([part.features for part in inferred])
-    head = problem.head.solve(shares, at.multipliers, FINAL).head
+    head = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL, problem.executor).head
     return FittedTopics(
         word_given_topic=np.ascontiguousarray(at.params.table[:, : len(model.doc_prior)]),
         topic_total=at.stats.tokens,

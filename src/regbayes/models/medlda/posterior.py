@@ -30,9 +30,8 @@ from regbayes._types import Flags, Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Targets
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import TrainingDocuments, first_logits, select_documents
 from regbayes.models.medlda.response import Moments, QuadraticTilt, Response, WeightPosterior, WordTopics
@@ -550,7 +549,7 @@ def _solve_weights(problem: Problem, factors: Factors) -> Factors:
     assert problem.head is not None
     before = None if factors.head is None else factors.head.multipliers
     if problem.response is None or factors.weights is None:
-        found = problem.head.solve(shares_of(problem, factors), before, TOLERANCE)
+        found = problem.head.solve_gathered(shares_of(problem, factors), before, TOLERANCE)
         return replace(factors, head=Head(found.head.weights, found.multipliers, found.gap))
     weights, margins = gaussian.solve_weights(
         moments_of(problem, factors), problem.response, problem.head, factors.weights.variance, before, TOLERANCE

@@ -19,9 +19,8 @@ from scipy.special import digamma
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine.executor import Executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.head import MarginHead
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers
-from regbayes.margins.tolerance import Tolerance
 from regbayes.models.medlda.meanfield import TrainingDocuments
 
 N_SWEEPS = 5  # over the documents in a round; they go on from there in the next
@@ -272,7 +271,7 @@ def solve_weights(
         left = targets.values[:, [i]] - (seen.shares @ base.mean)[:, None]
         standard = MarginHead(Numbers(left, targets.C[:, [i]], targets.epsilon), head.squared, fit_intercept=False)
         features = solve_triangular(root, seen.shares.T, lower=True).T
-        found = standard.solve(features, None if warm_start is None else warm_start[:, [i]], tolerance)
+        found = standard.solve_gathered(features, None if warm_start is None else warm_start[:, [i]], tolerance)
         means.append(base.mean + solve_triangular(root.T, found.head.weights[0]))
         covariances.append(cho_solve((root, True), np.eye(len(root))))
         solved.append(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
@@ -14,11 +15,11 @@ from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
-from regbayes.joint.descent import Evaluation, evaluate, pull_back
+from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.joint.model import Inferred
-from regbayes.margins.head import TaskHead, TaskWeights
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
-from regbayes.margins.tolerance import Tolerance
+from regbayes.margins.tasks import TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -64,7 +65,7 @@ TIGHTER_GAPS = (1.0, 0.1, 0.01)
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(RowProblem[Floats, Any, Any]):
     """What stays the same through a fit, at one temperature."""
 
     model: MultiTaskModel
@@ -210,13 +211,13 @@ def fit(
         problem, latent, found = find_features(problem, start, callbacks)
         if found.status in CUT_SHORT:
             max_iter, status = 0, found.status
-    at, inferred = evaluate(problem, problem.model.at(latent), known, problem.tolerance)
+    at, inferred = problem.evaluate(problem.model.at(latent), known, problem.tolerance)
     if decoupled and found is not None:
         state = problem.state(latent, at.head.weights)
         return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration)
     result = run(
         partial(alternate if settings.margins == "posterior" else descend, problem),
-        Point(at, pull_back(problem, at, inferred)),
+        Point(at, problem.pull_back(at, inferred)),
         max_iter=max_iter,
         objective=lambda point: point.at.terms,
         stop=AbsoluteChange(settings.tol * settings.C * problem.n_targets, PATIENCE),
@@ -398,7 +399,7 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     for _ in range(MAX_HALVINGS):
         found = _evaluate_if_no_higher(problem, model.move(params, params.latent.logits + length * direction), at)
         if found is not None:
-            new = Point(found[0], pull_back(problem, *found), min(1.0, GROW * length))
+            new = Point(found[0], problem.pull_back(*found), min(1.0, GROW * length))
             return StepResult(new, new.at.terms, {"step_length": length, "gap": new.at.gap})
         length *= SHRINK
     return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
@@ -438,5 +439,5 @@ def alternate(problem: Problem, point: Point) -> StepResult[Point]:
     q(Z) is updated for fixed multipliers, which lowers a Lagrangian and not the objective: J may rise.
     """
     params = problem.model.alternate(point.at.params, point.pulled)
-    at, inferred = evaluate(problem, params, point.at.warm_start, problem.tolerance)
-    return StepResult(Point(at, pull_back(problem, at, inferred)), at.terms, {"gap": at.gap})
+    at, inferred = problem.evaluate(params, point.at.warm_start, problem.tolerance)
+    return StepResult(Point(at, problem.pull_back(at, inferred)), at.terms, {"gap": at.gap})

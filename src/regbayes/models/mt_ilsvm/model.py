@@ -18,8 +18,9 @@ from scipy.special import expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.margins.head import TaskWeights, design
+from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
+from regbayes.margins.tasks import TaskWeights
 from regbayes.priors import indian_buffet
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
 

@@ -1,0 +1,1 @@
+"""Estimators over rows on the workers of a Dask cluster."""

@@ -1,0 +1,212 @@
+"""`feature_stability`: a stand-in whose features come back always or never, and the models themselves."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import regbayes
+from regbayes import ILSVMClassifier, PathSearchCV, feature_stability
+from regbayes.estimators.stability import match_features
+from regbayes.plots import FeatureStabilityDisplay
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(400, 6))
+Y = (X[:, 0] > 0).astype(int)
+
+
+class Planted(TransformerMixin, BaseEstimator):
+    """Has the first columns of X as features in every fit, as shuffled and turned over as its seed says, and noise.
+
+    ``lucky`` further columns come in fits with an even seed alone.
+    """
+
+    def __init__(self, steady=2, lucky=0, noise=0, constant=0, random_state=None):
+        self.steady = steady
+        self.lucky = lucky
+        self.noise = noise
+        self.constant = constant
+        self.random_state = random_state
+
+    def fit(self, X, y=None, sample_weight=None):
+        self.n_rows_ = len(X)
+        self.weight_ = None if sample_weight is None else float(np.sum(sample_weight))
+        self.rng_ = np.random.default_rng(self.random_state)
+        even = self.random_state % 2 == 0
+        self.columns_ = self.rng_.permutation(self.steady + even * self.lucky)
+        self.signs_ = self.rng_.choice([-1.0, 1.0], len(self.columns_))
+        return self
+
+    def transform(self, X):
+        found = 0.5 + self.signs_ * X[:, self.columns_]
+        noise = np.random.default_rng(self.random_state).normal(size=(len(X), self.noise))
+        return np.hstack([found, noise, np.full((len(X), self.constant), 0.3)])
+
+
+def test_features_that_always_and_never_come_back_are_told_apart():
+    model = Planted(steady=3, noise=2, constant=4, random_state=0).fit(X)
+    found = feature_stability(model, X, n_resamples=6, n_seeds=4, random_state=0)
+    assert_array_equal(found.numbers, np.arange(5))  # the constant ones are no features
+    assert found.likeness.shape == (10, 5)
+    assert found.n_resamples == 6
+    assert_allclose(found.likeness[:, :3], 1.0)
+    assert_allclose(found.returned[:3], 1.0)
+    assert_array_equal(found.returned[3:], 0.0)
+    assert np.all(found.median_likeness[3:] < 0.3)
+    assert_array_equal(found.n_found, 5)
+
+
+def test_a_feature_that_is_missing_has_no_likeness_and_its_share_is_that_of_the_fits_that_have_it():
+    model = Planted(steady=2, lucky=1, random_state=0).fit(X)
+    found = feature_stability(model, X, n_resamples=0, n_seeds=20, random_state=1)
+    lucky = int(np.flatnonzero(model.columns_ == 2)[0])
+    has_it = found.n_found == 3
+    assert 0 < has_it.sum() < 20
+    assert_allclose(found.likeness[:, lucky], has_it)
+    assert found.returned[lucky] == has_it.mean()
+    steady = np.delete(np.arange(3), lucky)
+    assert_allclose(found.likeness[:, steady], 1.0)
+
+
+def test_a_surplus_on_either_side_counts_in_the_match():
+    few = feature_stability(Planted(steady=1, lucky=2, random_state=0).fit(X), X, n_resamples=0, n_seeds=9)
+    assert set(few.n_found) <= {1, 3}
+    by_fit = [1.0 if n == 3 else 0.0 for n in few.n_found]  # one of three: the median is a surplus
+    assert few.match == pytest.approx(np.median(by_fit))
+    more = regbayes.FeatureStability(np.arange(1), np.ones((2, 1)), np.array([3, 3]), 2, 0.8)
+    assert more.match == 0.0
+    assert more.returned[0] == 1.0
+
+
+def test_matching_is_blind_to_order_sign_and_complement_and_leaves_no_better_pairing():
+    values = RNG.random((50, 4))
+    other = np.column_stack([1.0 - values[:, 2], values[:, 0], 3.0 - 2.0 * values[:, 3], values[:, 1]])
+    assert_allclose(match_features(values, other), 1.0)
+    assert_allclose(match_features(values, other[:, :0]), 0.0)
+    noisy = other + RNG.normal(size=other.shape)
+    alike = np.abs(np.corrcoef(values.T, noisy.T)[:4, 4:])
+    best = max(sum(alike[i, j] for i, j in enumerate(order)) for order in permutations(range(4)))
+    assert match_features(values, noisy).sum() == pytest.approx(best)
+    assert np.count_nonzero(match_features(values, noisy[:, :2])) == 2
+    assert_allclose(match_features(values, np.ones((50, 4))), 0.0)  # what is constant is like nothing
+
+
+def test_resamples_are_parts_of_the_rows_with_what_belongs_to_them_and_seeds_are_all_rows():
+    fits = []
+
+    class Seen(Planted):
+        def fit(self, X, y=None, sample_weight=None):
+            fits.append((X, y, sample_weight))
+            return super().fit(X, y, sample_weight)
+
+    weights = X[:, 1] ** 2
+    feature_stability(
+        Seen(random_state=0), X, Y, n_resamples=2, n_seeds=1, subsample=0.5, sample_weight=weights, random_state=0
+    )
+    reference, *parts, seed = fits
+    assert_array_equal(reference[0], X)
+    assert_array_equal(seed[0], X)
+    for rows, labels, own in parts:
+        assert len(rows) == 200
+        assert len(np.unique(rows[:, 0])) == 200
+        assert_array_equal(labels, rows[:, 0] > 0)
+        assert_allclose(own, rows[:, 1] ** 2)
+    assert not np.array_equal(parts[0][0], parts[1][0])
+
+
+def test_the_estimator_is_left_alone_and_the_same_seed_gives_the_same_answer():
+    model = Planted(noise=3, random_state=5).fit(X)
+    before = dict(vars(model))
+    found = [feature_stability(model, X, n_resamples=3, random_state=7).likeness for _ in range(2)]
+    assert vars(model) == before
+    assert_array_equal(*found)
+    new = feature_stability(model, X, X_compare=X[:50], n_resamples=3, random_state=7).likeness
+    assert not np.array_equal(new, found[0])
+
+
+def test_pipelines_and_searches_are_seen_through():
+    pipeline = make_pipeline(StandardScaler(), PCA(2), LogisticRegression())
+    stretched = X * [5.0, 3.0, 1.0, 1.0, 1.0, 1.0]
+    found = feature_stability(
+        make_pipeline(PCA(2), LogisticRegression()).fit(stretched, Y), stretched, Y, n_resamples=3
+    )
+    assert np.all(found.likeness > 0.9)  # components of these variances are the same in every part
+    assert len(feature_stability(pipeline, X, Y, n_resamples=1).numbers) == 2  # not fitted yet
+    search = PathSearchCV(ILSVMClassifier(12, max_iter=50), {"tol": [1e-2]}, cv=2, random_state=0)
+    search.fit(X[:60], Y[:60])
+    assert feature_stability(search, X[:60], Y[:60], n_resamples=2).likeness.shape[0] == 2
+
+
+def test_the_table_can_be_read():
+    found = feature_stability(Planted(steady=2, noise=1, random_state=0).fit(X), X, n_resamples=2, n_seeds=1)
+    text = repr(found)
+    assert "3 features, 2 resamples and 1 other starts" in text
+    lines = text.splitlines()
+    assert len(lines) == 2 + 3 + 1
+    assert lines[2].split() == ["0", "100%", "1.00", "1.00"]
+    assert lines[4].split()[:2] == ["2", "0%"]
+    assert list(found.table()) == ["feature", "returned", "median_likeness", "lowest_likeness"]
+    assert {len(column) for column in found.table().values()} == {3}
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    found = feature_stability(Planted(random_state=0).fit(X), X, n_resamples=2)
+    found.save(tmp_path / "stability")
+    assert repr(regbayes.load(tmp_path / "stability")) == repr(found)
+
+
+def test_a_model_without_features_has_none():
+    found = feature_stability(Planted(steady=0, constant=2, random_state=0).fit(X), X, n_resamples=2)
+    assert found.likeness.shape == (2, 0)
+    assert found.match == 0.0
+    assert "0 features" in repr(found)
+
+
+def test_nonsense_is_refused():
+    model = Planted(random_state=0)
+    with pytest.raises(ValueError, match="fits to compare with"):
+        feature_stability(model, X, n_resamples=0)
+    with pytest.raises(ValueError, match="subsample"):
+        feature_stability(model, X, subsample=1.5)
+    with pytest.raises(ValueError, match="threshold"):
+        feature_stability(model, X, threshold=0.0)
+    with pytest.raises(TypeError, match="transform"):
+        feature_stability(clone(LogisticRegression()), X, Y)
+
+
+def test_the_features_of_separate_clusters_come_back():
+    rng = np.random.default_rng(0)
+    centres = np.array([[6.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 6.0]])
+    y = np.repeat(np.arange(3), 40)
+    rows = centres[y] + 0.3 * rng.normal(size=(120, 3))
+    found = feature_stability(ILSVMClassifier(8, random_state=0).fit(rows, y), rows, y, n_resamples=3, random_state=0)
+    assert found.n_found.min() >= 2
+    assert np.median(found.likeness.max(axis=1)) > 0.9
+
+
+def test_the_picture_shows_what_comes_back_most_often_first():
+    pytest.importorskip("matplotlib")
+    import matplotlib.pyplot as plt
+
+    found = feature_stability(Planted(steady=2, lucky=1, noise=1, random_state=0).fit(X), X, n_seeds=5, random_state=0)
+    display = FeatureStabilityDisplay.from_result(found)
+    assert np.all(np.diff(display.returned) <= 0)
+    assert sorted(display.features) == found.numbers.tolist()
+    heights = [bar.get_height() for bar in display.ax_.patches]
+    assert_allclose(heights, display.returned)
+    x, y = display.ax_.lines[0].get_data()
+    place = display.features.index(int(found.numbers[0]))
+    assert_allclose(np.sort(y[x == place]), np.sort(found.likeness[:, 0]))
+    axes = plt.subplots()[1]
+    assert display.plot(axes).ax_ is axes
+    plt.close("all")
+    with pytest.raises(ValueError, match="there are 3 features"):
+        FeatureStabilityDisplay([0.5], [[0.5]], features="abc", threshold=0.8)
