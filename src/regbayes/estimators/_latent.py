@@ -104,6 +104,7 @@ class BinaryFeatures(LatentModel):
                 noise = is_noise(data, settings, rng)
             if noise:
                 warn_if_noise()
+                return
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)

@@ -51,7 +51,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    n_sweeps : int, default=3
+    n_sweeps : int, default=2
         Sweeps of mean-field inference for a row: more tell features that occur together apart.
     noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
@@ -105,7 +105,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         transform_temperature: float | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        n_sweeps: int = 3,
+        n_sweeps: int = 2,
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
