@@ -22,13 +22,17 @@ from regbayes.estimators._common import (
     warn_if_unused,
 )
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
+SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
+SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
+SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
+SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 
@@ -72,7 +76,10 @@ class BinaryFeatures(LatentModel):
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state)
             if len(data.X) < len(given):
-                found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
+                rows = Rows.centre(given, self.mean_)
+                found["embedding_"] = infer_label_free(rows, state.params, self.n_jobs)
+                if settings.slab:
+                    found["probabilities_"] = infer_by_blocks(state.params.infer_probabilities, rows, self.n_jobs)
             return found
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
@@ -89,6 +96,14 @@ class BinaryFeatures(LatentModel):
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
 
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components).
+
+        Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
+        """
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return infer_by_blocks(self._state.params.infer_probabilities, rows, self.n_jobs)
+
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
@@ -104,6 +119,7 @@ class Supervision:
     one_vs_rest: bool
     generative_weight: float
     temperature: float  # per input, where nothing else is said
+    price: float = 0.0  # of a feature with an amount
 
 
 UNSUPERVISED = Supervision(
@@ -114,17 +130,23 @@ UNSUPERVISED = Supervision(
 def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
     given = dict(parameters)
-    temperature = DEFAULT_TEMPERATURE if given["temperature"] == "auto" else float(given["temperature"])
+    temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
+    if given["slab"]:
+        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
+    if given["temperature"] != "auto":
+        temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if given["C"] == "auto" else float(given["C"])
+    C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    if given["C"] != "auto":
+        C = float(given["C"])
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
         one_vs_rest = bool(given["include_inputs"]) and given["cost"] is None and n_classes > 2
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
-        weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
+        weight = share * C * n_margins * labeled_share**LABELED_POWER
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
 def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
@@ -134,7 +156,9 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
-    prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
+    prior_variance = default_prior_ratio(supervision, bool(given["slab"])) * noise_variance
+    if not isinstance(prior, str):
+        prior_variance = float(prior)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(given["n_components"]),
@@ -154,7 +178,20 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=n_threads(given["n_jobs"]),
+        slab=bool(given["slab"]),
+        price=supervision.price,
     )
+
+
+def default_prior_ratio(supervision: Supervision, slab: bool) -> float:
+    """Return the prior variance of loadings in noise variances, where nothing is said.
+
+    The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
+    labels a squared length of one, in tempered units, costs half of what a margin does, however little the generative
+    part counts.
+    """
+    weight = supervision.generative_weight
+    return weight / supervision.C if slab and supervision.C > 0 and weight > 0 else PRIOR_RATIO
 
 
 def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
@@ -167,24 +204,26 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     return rows
 
 
-def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
-    """Return ``function(rows, params=params)`` of all rows, as prediction sees them without labels, block by block."""
+def infer_by_blocks(function: Callable[[Rows], Floats], X: Rows, n_jobs: int | None) -> Floats:
+    """Return a function of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return np.concatenate(make_executor(n_threads(n_jobs)).map(partial(function, params=params), X.blocks()))
+        return np.concatenate(make_executor(n_threads(n_jobs)).map(function, X.blocks()))
 
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
-    return infer_by_blocks(infer_features, X, params, n_jobs)
+    return infer_by_blocks(params.infer, X, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
-    return {
+    psi = state.embedding if state.probabilities is None else state.probabilities
+    found = {} if state.probabilities is None else {"probabilities_": psi}
+    return found | {
         "components_": state.params.loadings,
         "embedding_": state.embedding,
         "stick_weights_": stick_weights(state.params.sticks),
-        "n_components_": int(in_use(state.embedding).sum()),
+        "n_components_": int(in_use(psi).sum()),
         "noise_variance_": state.params.noise_variance,
         "prior_variance_": state.params.prior_variance,
         "_state": state,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
@@ -20,6 +22,7 @@ from regbayes.estimators._latent import (
     make_settings,
 )
 from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
+from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -85,7 +88,11 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     (1797, 12)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**LATENT_CONSTRAINTS, "transform_temperature": [POSITIVE, None]}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **LATENT_CONSTRAINTS,
+        "slab": [StrOptions({"half-normal"}), None],
+        "transform_temperature": [POSITIVE, None],
+    }
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
         transform_temperature: float | None = None,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
@@ -108,6 +116,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         self.alpha = alpha
         self.temperature = temperature
         self.transform_temperature = transform_temperature
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -125,7 +134,10 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows), given, data)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
+        """Return the posterior means of the features of rows, shape (n_samples, n_components).
+
+        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
+        """
         X, params = self._valid_rows(X), self._state.params
         if self.transform_temperature is not None:
             params = replace(params, temperature=self.transform_temperature * X.shape[1])
@@ -138,7 +150,9 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
-        return infer_by_blocks(bound_rows, rows, self._state.params, self.n_jobs)
+        params = self._state.params
+        bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
+        return infer_by_blocks(partial(bound, params=params), rows, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -148,6 +148,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         "fit_intercept": ["boolean"],
         "include_inputs": ["boolean"],
         "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
+        "slab": [StrOptions({"half-normal"}), None],
         "margins": [StrOptions({"consistent", "posterior"})],
         "unlabeled": "no_validation",
         "transductive": ["boolean"],
@@ -170,6 +171,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         transductive: bool = False,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
@@ -194,6 +196,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         self.margins = margins
         self.unlabeled = unlabeled
         self.transductive = transductive
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -207,6 +210,8 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     def _learn(self, rows: LabeledRows) -> None:
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
+        if self.margins == "posterior" and self.slab is not None:
+            raise ValueError(f'slab={self.slab!r} is for margins="consistent": the paper\'s algorithm has no amounts here')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)
@@ -219,7 +224,10 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         return super()._attributes(state) | classifier_attributes(state)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
+        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components).
+
+        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
+        """
         return self._infer(X)[1]
 
     def _class_scores(self, X: ArrayLike) -> Floats:

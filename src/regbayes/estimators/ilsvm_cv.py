@@ -59,8 +59,8 @@ class ILSVMClassifierCV(ListSearch):
         As in scikit-learn; accuracy by default, which is what `score` returns in any case. ``cv`` and ``scoring``
         may be objects of any class and are not saved.
     loss, multi_class, cost, class_weight, fit_intercept, margins, unlabeled, transductive
-        As in `ILSVMClassifier`, and so are the next five.
-    noise_variance, prior_variance, n_sweeps, max_iter, tol
+        As in `ILSVMClassifier`, and so are the next six.
+    slab, noise_variance, prior_variance, n_sweeps, max_iter, tol
     random_state : int, RandomState instance or None, default=None
         For the starts.
     n_jobs : int or None, default=None
@@ -108,6 +108,7 @@ class ILSVMClassifierCV(ListSearch):
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         transductive: bool = False,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
@@ -133,6 +134,7 @@ class ILSVMClassifierCV(ListSearch):
         self.margins = margins
         self.unlabeled = unlabeled
         self.transductive = transductive
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps

@@ -9,25 +9,27 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
 from regbayes.margins.head import LinearHead
 from regbayes.margins.tolerance import Tolerance
+from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
+    Rows,
     Settings,
     State,
     Stats,
-    infer_features,
 )
+from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -80,10 +82,11 @@ def fit(
         Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
-    problem = ILSVMProblem.of(data, settings)
+    problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     multipliers = _known_multipliers(problem, start)
     is_new = isinstance(start, Params)
     params = start if isinstance(start, Params) else _resume(start.params, settings)
+    params = convert_params(params, settings)
     there = replace(params, temperature=settings.temperature)
     halted: Status | None = None
     step: Any
@@ -98,7 +101,8 @@ def fit(
         if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
-            phases = WarmUp.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
+            kind = Annealing if settings.slab else WarmUp
+            phases = kind.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
             state, status = phases.run(params, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
@@ -213,11 +217,12 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    psi = np.concatenate(problem.executor.map(partial(infer_features, params=params), blocks))
+    features = np.concatenate(problem.executor.map(params.infer, blocks))
+    psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
-        return _pad(State(params, psi, None, None, 0.0), settings)
-    fitted = problem.head.solve(psi, _known_multipliers(problem, at), tolerance)
-    return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
+        return _pad(State(params, features, None, None, 0.0, psi), settings)
+    fitted = problem.head.solve(features, _known_multipliers(problem, at), tolerance)
+    return _pad(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
 def _pad(state: State, settings: Settings) -> State:
@@ -227,12 +232,17 @@ def _pad(state: State, settings: Settings) -> State:
     if missing == 0:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
-    constant = expit(params.constant_logits[n_kept:])
-    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (len(state.embedding), missing))])
+    D, N = params.loadings.shape[1], len(state.embedding)
+    anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
+    constant = params.infer(anywhere)[0, n_kept:]
+    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (N, missing))])
+    psi = state.probabilities
+    if psi is not None:
+        psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)
         weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
-    return replace(state, params=params, embedding=embedding, head=head)
+    return replace(state, params=params, embedding=embedding, probabilities=psi, head=head)

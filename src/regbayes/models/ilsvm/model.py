@@ -153,6 +153,14 @@ class Params:
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
         return self.log_odds - 0.5 * self.precision * (squares + self.loadings.shape[1] * self.variances)
 
+    def infer(self, rows: Rows) -> Floats:
+        """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        return sweep(base_logits(rows, self), self, self.n_sweeps)
+
+    def infer_probabilities(self, rows: Rows) -> Floats:
+        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        return self.infer(rows)
+
 
 @dataclass(frozen=True)
 class Stats(RowSums):
@@ -327,14 +335,14 @@ def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
 
 
 def infer_features(rows: Rows, params: Params) -> Floats:
-    """Return psi of rows, shape (n, K): what prediction needs."""
-    return sweep(base_logits(rows, params), params, params.n_sweeps)
+    """Return the features of rows, shape (n, K): what prediction needs."""
+    return params.infer(rows)
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - W z_n||^2``, docs/math.md eq. (25)."""
     products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
-    spread = float(params.loadings.shape[1] * (stats.counts @ params.variances))
+    spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
     return stats.squared_norm - 2.0 * stats.explained + products + spread
 
 
@@ -353,7 +361,7 @@ def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
 
 def loading_variances(params: Params, stats: Stats) -> Floats:
     """``s_k``, docs/math.md eq. (28)."""
-    return 1.0 / (1.0 / params.prior_variance + stats.counts / params.noise_variance)
+    return 1.0 / (1.0 / params.prior_variance + np.diag(stats.second_moment) / params.noise_variance)
 
 
 def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
@@ -424,6 +432,8 @@ class Settings:
     max_iter: int
     tol: float
     n_threads: int
+    slab: bool = False  # features with amounts, or binary ones
+    price: float = 0.0  # b, of a feature with an amount that is on
 
 
 @dataclass(frozen=True)
@@ -459,12 +469,13 @@ class ILSVMProblem:
     data: Data
     settings: Settings
     head: MarginHead | None  # None for the unsupervised model
+    features: type[BinaryFeatures] = BinaryFeatures  # the model
 
     @classmethod
-    def of(cls, data: Data, settings: Settings) -> ILSVMProblem:
+    def of(cls, data: Data, settings: Settings, features: type[BinaryFeatures] = BinaryFeatures) -> ILSVMProblem:
         """Put the problem together."""
         supervised = settings.C > 0 and len(data.labeled) > 0
-        return cls(data, settings, build_head(data, settings) if supervised else None)
+        return cls(data, settings, build_head(data, settings) if supervised else None, features)
 
     def at_settings(self, settings: Settings) -> ILSVMProblem:
         """Return the problem with settings that leave the head as it is."""
@@ -494,7 +505,7 @@ class ILSVMProblem:
             # A fit whose variances are estimated is not over before they have been.
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
-        model = BinaryFeatures(
+        model = self.features(
             settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
         )
         return JointProblem(model, self.data.X.blocks(), self.head, options, self.executor)
@@ -522,10 +533,11 @@ class State:
     """A fitted model."""
 
     params: Params
-    embedding: Floats  # (N, K): psi of the training rows
+    embedding: Floats  # (N, K): features of the training rows, psi or amounts
     head: LinearHead | None  # None for the unsupervised model
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
+    probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
 
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""

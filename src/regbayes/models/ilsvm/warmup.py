@@ -178,7 +178,7 @@ class WarmUp:
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         if early_rows is None:
             return cls(problem.at_settings(fixed), 1.0, seed, callbacks, view)
-        part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
+        part = ILSVMProblem.of(problem.data.take(early_rows), fixed, problem.features)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, seed, callbacks, view)
 
     def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
@@ -200,7 +200,7 @@ class WarmUp:
                     return (self._prune_and_grow(search) if is_new else search), Status.CONVERGED
                 start, multipliers = search.at.params, search.at.multipliers
                 temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
-        except _CutShortError as cut:
+        except CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
             if self.latest is None:
@@ -234,7 +234,7 @@ class WarmUp:
             stage=WARM_UP,
         )
         if result.status in (Status.STOPPED, Status.INTERRUPTED):
-            raise _CutShortError(keep or result.state, result.status)
+            raise CutShortError(keep or result.state, result.status)
         return result.state
 
     def _prune_and_grow(self, search: Search) -> Search:
@@ -325,7 +325,7 @@ class WarmUp:
         return select(joined, np.arange(len(counts)), counts, n_rows, settings.alpha)
 
 
-class _CutShortError(Exception):
+class CutShortError(Exception):
     """A phase was stopped or interrupted."""
 
     def __init__(self, search: Search, status: Status) -> None:
