@@ -49,7 +49,9 @@ def feature_alone(drive, precision, log_odds):
     return powers, np.log(total)
 
 
-CASES = [(drive, precision, odds) for drive in (-6.0, -0.5, 0.0, 2.0, 9.0) for precision, odds in ((1.0, -4.0), (3.5, 0.7))]
+CASES = [
+    (drive, precision, odds) for drive in (-6.0, -0.5, 0.0, 2.0, 9.0) for precision, odds in ((1.0, -4.0), (3.5, 0.7))
+]
 
 
 @pytest.mark.parametrize(("drive", "precision", "log_odds"), CASES)
@@ -109,7 +111,7 @@ def test_compiled_reverse_sweeps_match_the_reference(n, k, n_sweeps, seed):
 
 
 def complex_sweeps(projections, coupling, precision, log_odds, n_sweeps):
-    """Return the amounts, analytic in every argument: written for complex numbers and with none of the moments shared."""
+    """Return the amounts, analytic in every argument: for complex numbers, and sharing no formula with the law."""
     amounts = np.zeros(projections.shape, dtype=complex)
     for _ in range(n_sweeps):
         for k in range(projections.shape[1]):

@@ -211,7 +211,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.margins == "posterior" and self.slab is not None:
-            raise ValueError(f'slab={self.slab!r} is for margins="consistent": the paper\'s algorithm has no amounts here')
+            raise ValueError('slab is for margins="consistent": the other algorithm knows no amounts')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)

@@ -27,10 +27,11 @@ _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 # degree 22 (the variable is that of Schonfelder, "Chebyshev expansions for the error and related functions", 1978),
 # computed in 40 digits. Relative error below 2e-15.
 _ERFCX = np.array([
-    -2.623107347133476e-09, -1.9551358868985616e-09, 3.1979266716668055e-08, 1.879082322370047e-08, -2.4857126248016745e-07,
-    -5.0844653786873e-08, 1.7419821586224816e-06, -9.792625707303519e-07, -1.1438048033346895e-05, 2.2387565714911813e-05,
-    5.1646529741774155e-05, -0.0002901553524607766, 0.00029371437804495796, 0.0017556261651970656, -0.009746579683265262,
-    0.02836227737211114, -0.058693398576649354, 0.09230432116428125, -0.10880393014244463, 0.08227673848999509,
+    -2.623107347133476e-09, -1.9551358868985616e-09, 3.1979266716668055e-08, 1.879082322370047e-08,
+    -2.4857126248016745e-07, -5.0844653786873e-08, 1.7419821586224816e-06, -9.792625707303519e-07,
+    -1.1438048033346895e-05, 2.2387565714911813e-05, 5.1646529741774155e-05, -0.0002901553524607766,
+    0.00029371437804495796, 0.0017556261651970656, -0.009746579683265262, 0.02836227737211114,
+    -0.058693398576649354, 0.09230432116428125, -0.10880393014244463, 0.08227673848999509,
     0.0035854154854790543, -0.14024059858554527, 1.2375126308378275,
 ])  # fmt: skip
 
@@ -87,8 +88,9 @@ def _sweep_history(
 ) -> tuple[list[Floats], Floats]:
     """Return the amounts before the first sweep and after each one, and what drove each feature in each sweep."""
     off_diagonal = coupling - np.diag(np.diag(coupling))
-    history = [np.zeros(projections.shape)]
-    drives = np.empty((n_sweeps, *projections.shape))
+    history: list[Floats] = [np.zeros(projections.shape)]
+    n_rows, n_features = projections.shape
+    drives: Floats = np.empty((n_sweeps, n_rows, n_features))
     for drive in drives:
         amounts = history[-1].copy()
         for k in range(amounts.shape[1]):
@@ -128,8 +130,8 @@ def reference_reverse_slab(
     grad_coupling, grad_precision = np.zeros((K, K)), np.zeros(K)
     for before, after, drive in zip(history[-2::-1], history[:0:-1], drives[::-1], strict=True):
         for k in reversed(range(K)):
-            _, first, second, third = found = moments(drive[:, k], precision[k], log_odds[k])
-            psi = expit(found.theta)
+            theta, first, second, third = moments(drive[:, k], precision[k], log_odds[k])
+            psi = expit(theta)
             delta = flowing[:, k] * psi * (second - psi * first**2)
             grad_precision[k] -= 0.5 * flowing[:, k] @ (psi * (third - psi * first * second))
             total[:, k] += delta

@@ -99,7 +99,7 @@ class SlabFeatures(BinaryFeatures):
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (42)."""
         assert isinstance(params, SlabParams)
-        amounts, projections = np.asarray(inferred.features), inferred.cache
+        amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
         coupling, precisions, n_sweeps = params.coupling, params.amount_precisions, params.n_sweeps
         gradient = np.zeros(amounts.shape) if gradient is None else gradient
         moved = amounts

@@ -272,10 +272,8 @@ class WarmUp:
         """
         n_removed = len(search.at.params.loadings)
         while True:
-            params = search.at.params
-            strength = params.precision * np.einsum("kd,kd->k", params.loadings, params.loadings)
-            weak = np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
-            n_removed = min(n_removed, len(weak), len(strength) - 1)
+            weak = self._rank_weak(search)
+            n_removed = min(n_removed, len(weak), len(search.at.params.loadings) - 1)
             if n_removed <= 0:
                 return search
             trial, limit = self._remove_features(search, weak[:n_removed])
@@ -285,6 +283,12 @@ class WarmUp:
                 n_removed *= 2
             else:
                 n_removed //= 2
+
+    def _rank_weak(self, search: Search) -> Indices:
+        """Return the features that are put on trial, the weakest first."""
+        params = search.at.params
+        strength = params.precision * np.einsum("kd,kd->k", params.loadings, params.loadings)
+        return np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
 
     def _remove_features(self, search: Search, removed: Indices) -> tuple[Search, float]:
         """Return the model without some features, and the objective that it must reach for them not to be worth it."""
