@@ -188,6 +188,10 @@ class ILSVMClassifierCV(ListSearch):
         """Return the class of each row, shape (n_samples,)."""
         return self._best().predict(X)
 
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components)."""
+        return self._best().feature_probabilities(X)
+
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy, whatever ``scoring`` is."""
         return self._best().score(X, y, sample_weight)

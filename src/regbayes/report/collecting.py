@@ -19,6 +19,7 @@ from regbayes.report._models import (
     LatentModel,
     contributions,
     find_latent,
+    has_amounts,
     has_sticks,
     respond,
     shown_features,
@@ -177,7 +178,8 @@ def _features(
 ) -> Features:
     outputs = latent_features.outputs_of(latent, outcomes)
     contribution = contributions(values, outputs.weights if len(outputs.weights) else None)
-    unit = bool(values.size and values.min() >= 0 and values.max() <= 1)
+    amounts = has_amounts(latent.model)
+    unit = bool(values.size and values.min() >= 0 and values.max() <= 1 and not amounts)
     topics = rows.kind == "text" and _are_shares(values)
     use = values.mean(axis=0) if unit else contribution
     in_use = used(latent, values)
@@ -204,7 +206,7 @@ def _features(
         use_name="average over the documents" if topics else _use_name(unit, bool(len(outputs.weights))),
         count_note=_count_note(latent.model, int(in_use.sum()), len(in_use), "topic" if topics else "feature"),
         separation_name="" if outcomes is None else _separation_name(outcomes),
-        value_note=_value_note(values, unit, topics),
+        value_note=_value_note(values, unit, topics, amounts),
         probabilities=unit,
         number=kept,
         use=use[kept],
@@ -249,7 +251,9 @@ def _are_shares(values: Floats) -> bool:
     )
 
 
-def _value_note(values: Floats, unit: bool, topics: bool) -> str:
+def _value_note(values: Floats, unit: bool, topics: bool, amounts: bool) -> str:
+    if amounts:
+        return "A row has a feature by an amount: near 0, it does not have it; answers are weighted sums of amounts."
     if topics:
         return "A document is a mixture of topics; its value of a topic is the share of its words that are about it."
     if unit and _are_shares(values):
