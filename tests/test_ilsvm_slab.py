@@ -40,7 +40,8 @@ def make_slab_problem(seed, settings_changes=None, **data_changes):
     start = convert_params(start_of(problem), settings)
     rng = np.random.default_rng(seed)
     loadings = rng.standard_normal(start.loadings.shape) / np.sqrt(start.precision)
-    return problem, replace(start, loadings=loadings, variances=rng.uniform(0.01, 0.1, len(loadings)))
+    offset = 0.3 * rng.standard_normal(loadings.shape[1])
+    return problem, replace(start, loadings=loadings, offset=offset, variances=rng.uniform(0.01, 0.1, len(loadings)))
 
 
 # --- the objective and its gradient ----------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ def test_gradient_of_the_generative_part_agrees_with_differences(n_sweeps, weigh
     direction = np.random.default_rng(2).standard_normal(gradient.shape)
 
     def value(step):
-        moved = replace(params, loadings=params.loadings + step * direction)
+        moved = problem.joint.model.move(params, problem.joint.model.position(params) + step * direction)
         return descent.evaluate(problem.joint, moved, None, EXACT)[0].objective
 
     h = 1e-3
@@ -76,7 +77,7 @@ def test_gradient_of_the_whole_objective_agrees_with_differences(n_sweeps, fit_i
     direction = np.random.default_rng(2).standard_normal(gradient.shape)
 
     def value(step):
-        moved = replace(params, loadings=params.loadings + step * direction)
+        moved = problem.joint.model.move(params, problem.joint.model.position(params) + step * direction)
         return descent.evaluate(problem.joint, moved, at.multipliers, EXACT)[0].objective
 
     h = 1e-4
@@ -111,7 +112,9 @@ def test_expected_residual_agrees_with_quadrature():
     for row, ((v0, p0), (v1, p1)) in zip(X.array(), quadrature_rows(params, X), strict=True):
         amounts = np.stack([np.broadcast_to(v0[:, None], (len(v0), len(v1))), np.broadcast_to(v1, (len(v0), len(v1)))])
         expected = np.einsum("kij,kd->ijd", amounts, params.loadings)
-        squares = np.square(row - expected).sum(axis=2) + 3.0 * np.einsum("kij,k->ij", amounts**2, params.variances)
+        squares = np.square(row - params.offset - expected).sum(axis=2) + 3.0 * np.einsum(
+            "kij,k->ij", amounts**2, params.variances
+        )
         total += p0 @ squares @ p1
     assert expected_residual(stats, params) == pytest.approx(total, rel=1e-8)
 
@@ -125,9 +128,10 @@ def test_terms_of_one_feature_are_the_log_evidence_of_rows():
     nodes, mass = np.polynomial.legendre.leggauss(400)
     v, mass = 6.0 * (nodes + 1.0), 6.0 * mass
     likelihoods = (
-        np.square(X.array()[:, None, :] - v[:, None] * params.loadings[0]).sum(axis=2) + 3 * v**2 * params.variances
+        np.square(X.array()[:, None, :] - params.offset - v[:, None] * params.loadings[0]).sum(axis=2)
+        + 3 * v**2 * params.variances
     )
-    off = np.exp(-0.5 * X.squared_norms / (noise * T) + expected.log_rest[0])
+    off = np.exp(-0.5 * np.square(X.array() - params.offset).sum(axis=1) / (noise * T) + expected.log_rest[0])
     on = np.exp(-0.5 * likelihoods / (noise * T)) @ (mass * 2.0 * norm.pdf(v))
     evidence = np.log(off + on * np.exp(expected.log_use[0] - params.price)) - 1.5 * np.log(2 * np.pi * noise) / T
     rest = kl_of_each_loading(params).sum() / T + kl_sticks(params.sticks, problem.settings.alpha)
@@ -152,7 +156,7 @@ def test_row_bounds_are_below_the_log_density_and_meet_it_for_orthogonal_loading
         )
         exact = []
         for row in X.array():
-            left = row - values[:, None, None] * loadings[0] - values[None, :, None] * loadings[1]
+            left = row - at_one.offset - values[:, None, None] * loadings[0] - values[None, :, None] * loadings[1]
             squares = np.square(left).sum(axis=2)
             squares += 4.0 * (values[:, None] ** 2 * at_one.variances[0] + values**2 * at_one.variances[1])
             exact.append(np.log(first @ np.exp(-0.5 * squares / at_one.noise_variance) @ second))

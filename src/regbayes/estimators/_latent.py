@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,13 @@ from regbayes.estimators._common import (
 )
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
+from regbayes.models.ilsvm.slab import SlabParams
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
+UNSUPERVISED_SLAB_TEMPERATURE = 0.05  # per input: on planted sets the number of features is right there
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
@@ -126,6 +128,8 @@ UNSUPERVISED = Supervision(
     0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
 )
 
+UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
+
 
 def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
@@ -149,7 +153,7 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
-def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
+def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
     """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
     given = dict(parameters)
     mean_square = X.mean_square
@@ -217,8 +221,11 @@ def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
-    psi = state.embedding if state.probabilities is None else state.probabilities
-    found = {} if state.probabilities is None else {"probabilities_": psi}
+    psi, found = state.embedding, {}
+    if isinstance(state.params, SlabParams):
+        assert state.probabilities is not None
+        psi = state.probabilities
+        found = {"offset_": state.params.offset, "probabilities_": psi}
     return found | {
         "components_": state.params.loadings,
         "embedding_": state.embedding,

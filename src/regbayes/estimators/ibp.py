@@ -15,13 +15,15 @@ from regbayes._types import Floats
 from regbayes.estimators._bases import UnsupervisedFeatures
 from regbayes.estimators._common import LATENT_CONSTRAINTS, POSITIVE
 from regbayes.estimators._latent import (
+    UNSUPERVISED,
+    UNSUPERVISED_SLAB,
     BinaryFeatures,
     centre_rows,
     infer_by_blocks,
     infer_label_free,
     make_settings,
 )
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
@@ -53,6 +55,10 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         Steps at most, after a warm-up of a few hundred, most of them cooling.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
+    slab : {"half-normal"} or None, default=None
+        Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. `transform` returns
+        expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
+        ``temperature``.
     noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
@@ -61,12 +67,19 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
     n_components_ : int
-        Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
+        Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
+        training rows.
     embedding_ : array of shape (n_samples, n_components)
-        Posterior means of the training rows' features, at the temperature of the fit.
+        Posterior means of the training rows' features, at the temperature of the fit: probabilities or, with
+        ``slab``, amounts.
+    probabilities_ : array of shape (n_samples, n_components)
+        With ``slab``: probabilities that the training rows have the features.
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
+        Of the training rows.
+    offset_ : array of shape (n_features,)
+        With ``slab``: what a row has without any feature, less ``mean_``.
     noise_variance_, prior_variance_ : float
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on.
@@ -131,7 +144,8 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         rows = centre_rows(X, weights)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
-        self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows), given, data)
+        supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
+        self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows, supervision), given, data)
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components).
@@ -145,7 +159,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
+        return self._state.params.reconstruct(self._valid_features(X)) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""

@@ -2,7 +2,7 @@
 
 A feature of a row is off, or on by an amount v >= 0 with a half-normal prior of precision one. Given the others, its
 amount is a normal distribution cut off at zero, and everything that is needed of it are moments of that and one
-logarithm: docs/math.md eq. (37)-(41). What other features see of it is its expected amount ``f = psi E[v | on]``.
+logarithm: docs/math.md eq. (121)-(124). What other features see of it is its expected amount ``f = psi E[v | on]``.
 
 Rows are worked on in blocks as in `sweeps`.
 """
@@ -73,7 +73,7 @@ class Moments(NamedTuple):
 
 
 def moments(drive: Floats, precision: Floats, log_odds: Floats) -> Moments:
-    """Moments of a normal distribution cut off at zero, with mean ``drive / precision``, docs/math.md eq. (38)."""
+    """Moments of a normal distribution cut off at zero, with mean ``drive / precision``, docs/math.md eq. (122)."""
     deviation = 1.0 / np.sqrt(precision)
     mean = drive / precision
     alpha = mean / deviation
@@ -192,17 +192,22 @@ def _sweep_block(
     is_first: bool,
     old: Floats,
     new: Floats,
-    drive: Floats,
+    found: Floats,
 ) -> None:
-    """Write one sweep from ``old`` to ``new`` and what drove it, all blocks (k, BLOCK). The first starts at zero."""
+    """Write one sweep from ``old`` to ``new``, blocks (k, BLOCK), and what it found. The first sweep starts at zero.
+
+    ``found`` is (4, k, BLOCK): what drove a feature, its log-odds and the first two moments of its amount.
+    """
     n_features = projections.shape[0]
+    drive = found[0]
     for k in range(n_features):
         drive[k] = projections[k]
         _subtract_products(drive, k, coupling, new, 0, k)
         if not is_first:
             _subtract_products(drive, k, coupling, old, k + 1, n_features)
         for r in range(BLOCK):
-            theta, first, _ = _infer_amount(drive[k, r], deviation[k], log_scale[k])
+            theta, first, second = _infer_amount(drive[k, r], deviation[k], log_scale[k])
+            found[1, k, r], found[2, k, r], found[3, k, r] = theta, first, second
             new[k, r] = _probability(theta) * first
 
 
@@ -223,22 +228,22 @@ def _sweep_rows(
     log_scale = log_odds + np.log(deviation)
     block = np.empty((n_features, BLOCK))
     old, new = np.empty((n_features, BLOCK)), np.empty((n_features, BLOCK))
-    drive = np.empty((n_features, BLOCK))
+    found = np.empty((4, n_features, BLOCK))
     for start in range(0, n_rows, BLOCK):
         n = min(BLOCK, n_rows - start)
         _load(projections, start, n, block)
         for sweep in range(n_sweeps):
             old, new = new, old
-            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, old, new, drive)
+            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, old, new, found)
         for r in range(n):
             total = 0.0
             for k in range(n_features):
-                theta, first, second = _infer_amount(drive[k, r], deviation[k], log_scale[k])
+                drive, theta, first, second = found[0, k, r], found[1, k, r], found[2, k, r], found[3, k, r]
                 p = _probability(theta)
                 psi[start + r, k] = p
                 amounts[start + r, k] = p * first
                 squares[start + r, k] = p * second
-                of_amount = drive[k, r] * first - 0.5 * (precision[k] - 1.0) * second - (theta - log_odds[k])
+                of_amount = drive * first - 0.5 * (precision[k] - 1.0) * second - (theta - log_odds[k])
                 # -H = psi log psi + (1 - psi) log(1 - psi), and log(1 - psi) = min(-theta, 0) - log(1 + e^-|theta|)
                 total += p * (of_amount + min(theta, 0.0)) + (1.0 - p) * min(-theta, 0.0)
                 total -= math.log1p(math.exp(-abs(theta)))
@@ -264,7 +269,7 @@ def _reverse_rows(
     transposed = coupling.T.copy()
     block = np.empty((n_features, BLOCK))
     history = np.zeros((n_sweeps + 1, n_features, BLOCK))
-    drives = np.empty((n_sweeps, n_features, BLOCK))
+    found = np.empty((n_sweeps, 4, n_features, BLOCK))
     incoming = np.empty((n_features, BLOCK))  # gradient of the amounts after the sweep being reversed
     outgoing = np.empty((n_features, BLOCK))  # gradient of those before it
     delta = np.empty((n_features, BLOCK))  # gradient of what drove it
@@ -274,19 +279,19 @@ def _reverse_rows(
         _load(projections, start, n, block)
         for sweep in range(n_sweeps):
             before, after = history[sweep], history[sweep + 1]
-            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, before, after, drives[sweep])
+            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, before, after, found[sweep])
         _load(grad, start, n, incoming)
         total[:] = 0.0
         for sweep in range(n_sweeps, 0, -1):
-            before, after, drive = history[sweep - 1], history[sweep], drives[sweep - 1]
+            before, after, of_sweep = history[sweep - 1], history[sweep], found[sweep - 1]
             for k in range(n_features - 1, -1, -1):
                 _subtract_products(incoming, k, transposed, delta, k + 1, n_features)
                 by_precision = 0.0
                 for r in range(BLOCK):
-                    theta, first, second = _infer_amount(drive[k, r], deviation[k], log_scale[k])
-                    p = _probability(theta)
+                    drive, first, second = of_sweep[0, k, r], of_sweep[2, k, r], of_sweep[3, k, r]
+                    p = _probability(of_sweep[1, k, r])
                     variance = deviation[k] * deviation[k]
-                    third = variance * (drive[k, r] * second + 2.0 * first)
+                    third = variance * (drive * second + 2.0 * first)
                     delta[k, r] = incoming[k, r] * p * (second - p * first * first)
                     total[k, r] += delta[k, r]
                     by_precision += incoming[k, r] * p * (third - p * first * second)
@@ -302,7 +307,7 @@ def _reverse_rows(
 
 
 def sweep_slab(projections: Floats, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int) -> Swept:
-    """Infer spike-and-slab features of every row by mean-field sweeps from ``f = 0``, docs/math.md eq. (37)-(39).
+    """Infer spike-and-slab features of every row by mean-field sweeps from ``f = 0``, docs/math.md eq. (121)-(123).
 
     Parameters
     ----------
@@ -333,7 +338,7 @@ def reverse_slab(
     n_sweeps: int,
     grad_projections: Floats,
 ) -> SlabGradient:
-    """Differentiate a function of the swept amounts by projections, coupling and precisions, docs/math.md eq. (42).
+    """Differentiate a function of the swept amounts by what the sweeps were given, docs/math.md eq. (125)-(126).
 
     Parameters
     ----------

@@ -28,6 +28,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     Stats,
+    infer_features,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
@@ -217,7 +218,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    features = np.concatenate(problem.executor.map(params.infer, blocks))
+    features = np.concatenate(problem.executor.map(partial(infer_features, params=params), blocks))
     psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
         return _pad(State(params, features, None, None, 0.0, psi), settings)

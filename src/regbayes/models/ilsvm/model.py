@@ -161,6 +161,10 @@ class Params:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
         return self.infer(rows)
 
+    def reconstruct(self, features: Floats) -> Floats:
+        """Return the expected rows given their features, shape (n, D)."""
+        return features @ self.loadings
+
 
 @dataclass(frozen=True)
 class Stats(RowSums):
@@ -388,11 +392,6 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
     return replace(params, noise_variance=noise, prior_variance=prior)
 
 
-def reconstruct(psi: Floats, params: Params) -> Floats:
-    """Return the expected rows given their features, shape (n, D)."""
-    return psi @ params.loadings
-
-
 def bound_rows(rows: Rows, params: Params) -> Floats:
     """Lower bound on each row's log-density at fixed global parameters, shape (n,).
 
@@ -403,7 +402,7 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
     # E||x - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
     spread = psi * (1.0 - psi) @ squares + rows.n_inputs * (psi @ params.variances)
-    residual = np.square(rows.array() - reconstruct(psi, params)).sum(axis=1) + spread
+    residual = np.square(rows.array() - params.reconstruct(psi)).sum(axis=1) + spread
     log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
     entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -433,7 +432,7 @@ class Settings:
     tol: float
     n_threads: int
     slab: bool = False  # features with amounts, or binary ones
-    price: float = 0.0  # b, of a feature with an amount that is on
+    price: float = 0.0  # kappa, of a feature with an amount that is on
 
 
 @dataclass(frozen=True)

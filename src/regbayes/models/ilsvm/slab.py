@@ -1,14 +1,14 @@
 """Real-valued features: off, or on by an amount (spike and slab).
 
-Rows are ``x_n = W' (z_n o v_n) + noise``, with amounts ``v >= 0`` of a half-normal prior beside the binary features z
+Rows are ``x_n = b + W' (z_n o v_n) + noise``, with amounts ``v >= 0`` of a half-normal prior beside binary features z
 (the paper, section 4). What the head sees of a row are its expected amounts. Inference, the way back through it and the
-free energy are docs/math.md eq. (36)-(43); loadings, sticks, variances, the descent and its terms are those of binary
+free energy are docs/math.md eq. (120)-(126); loadings, sticks, variances, the descent and its terms are those of binary
 features (`model.BinaryFeatures`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,14 @@ from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.joint.model import Inferred
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
-from regbayes.models.ilsvm.model import BinaryFeatures, Params, Pulled, Rows, Settings, Stats
+from regbayes.models.ilsvm.model import (
+    BinaryFeatures,
+    Params,
+    Pulled,
+    Rows,
+    Settings,
+    Stats,
+)
 from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
 
 
@@ -26,7 +33,8 @@ from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, sti
 class SlabParams(Params):
     """What inference of a row's amounts needs to know."""
 
-    price: float  # b: of a feature that is on
+    offset: Floats  # (D,): b, what a row has without any feature, less the mean of the rows
+    price: float  # kappa, of a feature that is on
 
     @cached_property
     def log_odds(self) -> Floats:
@@ -35,13 +43,19 @@ class SlabParams(Params):
 
     @cached_property
     def amount_precisions(self) -> Floats:
-        """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (38), shape (K,)."""
+        """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
         return 1.0 + np.diag(self.coupling) + self.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
-        projections = rows.project(self.precision * self.loadings)
+        directions = self.precision * self.loadings
+        projections = rows.project(directions)
+        projections -= directions @ self.offset
         return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
+
+    def reconstruct(self, features: Floats) -> Floats:
+        """Return the expected rows given their features, shape (n, D)."""
+        return super().reconstruct(features) + self.offset
 
     def infer(self, rows: Rows) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
@@ -55,17 +69,22 @@ class SlabParams(Params):
 def convert_params(params: Params, settings: Settings) -> Params:
     """Return the parameters for the kind of features that settings ask for; a start knows of no amounts."""
     values = {f.name: getattr(params, f.name) for f in fields(Params)}
-    return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
+    if not settings.slab:
+        return Params(**values)
+    offset = params.offset if isinstance(params, SlabParams) else np.zeros(params.loadings.shape[1])
+    return SlabParams(**values, offset=offset, price=settings.price)
 
 
 @dataclass(frozen=True)
 class SlabStats(Stats):
     """What the objective and the updates in closed form need to know of rows.
 
-    The Gram matrix is that of the amounts; the entropy is that of z, less the divergence of the amounts from their
-    prior.
+    Squared norms and what is explained are those of the rows less the offset; the Gram matrix is that of the amounts;
+    the entropy is that of z, less the divergence of the amounts from their prior.
     """
 
+    total: Floats  # (D,): sum of x_n
+    amounts: Floats  # (K,): sum of E[z v]
     squares: Floats  # (K,): sum of E[z v^2]
 
     @property
@@ -78,26 +97,33 @@ class SlabStats(Stats):
 
 @dataclass(frozen=True)
 class SlabFeatures(BinaryFeatures):
-    """The model, with what stays the same through a descent. The position is that of the loadings."""
+    """The model, with what stays the same through a descent. The position is that of the loadings.
+
+    The offset has its closed form and does not descend: labels would use it to undo the price of features.
+    """
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
         assert isinstance(params, SlabParams)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
+        total = rows.combine(rows.weigh(np.ones((len(rows), 1))))[0]
+        n_rows, offset = rows.total_weight, params.offset
         stats = SlabStats(
-            n_rows=rows.total_weight,
-            squared_norm=rows.sum_weighted(rows.squared_norms),
+            n_rows=n_rows,
+            squared_norm=rows.sum_weighted(rows.squared_norms) + float(offset @ (n_rows * offset - 2.0 * total)),
             counts=rows.weigh(swept.psi).sum(axis=0),
             gram=weighed.T @ swept.amounts,
             explained=float(np.vdot(weighed, projections)) / params.precision,
             entropy=-rows.sum_weighted(swept.divergence),
+            total=total,
+            amounts=weighed.sum(axis=0),
             squares=rows.weigh(swept.squares).sum(axis=0),
         )
         return Inferred(swept.amounts, stats, projections)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (42)."""
+        """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
         assert isinstance(params, SlabParams)
         amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
         coupling, precisions, n_sweeps = params.coupling, params.amount_precisions, params.n_sweeps
@@ -109,11 +135,11 @@ class SlabFeatures(BinaryFeatures):
         gradient += self.weight * rows.weigh(moved @ np.tril(coupling, -1))
         sums = reverse_slab(gradient, projections, coupling, precisions, params.log_odds, n_sweeps, gradient)
         gradient -= self.weight * rows.weigh(amounts)
-        by_coupling = sums.coupling + np.diag(sums.precision)
-        return Pulled(by_coupling, np.zeros(len(precisions)), rows.combine(gradient))
+        cross = rows.combine(gradient) - np.outer(gradient.sum(axis=0), params.offset)
+        return Pulled(sums.coupling + np.diag(sums.precision), np.zeros(len(precisions)), cross)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
-        """``r F_T / T`` term by term, docs/math.md eq. (41): the features and sticks are not tempered."""
+        """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
         assert isinstance(params, SlabParams)
         r, priced = self.weight, params.price * float(stats.counts.sum())
         features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
@@ -121,6 +147,18 @@ class SlabFeatures(BinaryFeatures):
             "kl_features": r * (features + priced - stats.entropy),
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
         }
+
+    def update_blocks(self, params: Params, stats: Stats) -> Params:
+        """Offset, sticks and variances in closed form at the current features."""
+        # The offset comes last: the others are judged by statistics of rows less the one that they were summed at.
+        return update_offset(super().update_blocks(params, stats), stats)
+
+
+def update_offset(params: Params, stats: Stats) -> SlabParams:
+    """Offset at fixed amounts: the mean of what they leave of the rows."""
+    assert isinstance(params, SlabParams)
+    assert isinstance(stats, SlabStats)
+    return replace(params, offset=(stats.total - stats.amounts @ params.loadings) / stats.n_rows)
 
 
 def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
@@ -133,7 +171,7 @@ def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
     spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ params.variances)
-    residual = np.square(rows.array() - amounts @ params.loadings).sum(axis=1) + spread
+    residual = np.square(rows.array() - params.reconstruct(amounts)).sum(axis=1) + spread
     log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
     return log_prior - swept.divergence - 0.5 * residual / params.noise_variance - normaliser
