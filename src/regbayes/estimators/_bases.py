@@ -29,7 +29,7 @@ from regbayes.estimators._reporting import FitReporter, warn_of_status
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import UNLABELED
 
-OPTIONAL_ATTRIBUTES = ("coef_inputs_", "offset_", "probabilities_", "response_variance_")  # that not every fit has
+OPTIONAL_ATTRIBUTES = ("coef_inputs_", "probabilities_", "response_variance_")  # that not every fit has
 
 
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):

@@ -18,12 +18,13 @@ from regbayes.estimators._common import (
     in_use,
     n_threads,
     one_blas_thread,
+    warn_if_noise,
     warn_if_truncated,
     warn_if_unused,
 )
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
-from regbayes.models.ilsvm.slab import SlabParams
+from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -42,9 +43,11 @@ INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 class BinaryFeatures(LatentModel):
     """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts."""
-        return warmup.initial_params(X, settings, rng)
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        if getattr(self, "margins", "consistent") == "posterior":
+            return warmup.random_params(X, settings, rng)
+        return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes."""
@@ -65,18 +68,17 @@ class BinaryFeatures(LatentModel):
         """
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        start: State | Params
-        early_rows, seed = None, 0
+        start: State | Params | list[Params]
+        early_rows, rng = None, generator(self.random_state)
         if previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs):
             start = previous
         else:
-            rng = generator(self.random_state)
+            early_rows = warmup.draw_early_rows(data.labels, rng)
             with one_blas_thread():
-                start = self._start(data.X, settings, rng)
-            early_rows, seed = warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+                start = self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
+            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < len(given):
                 rows = Rows.centre(given, self.mean_)
                 found["embedding_"] = infer_label_free(rows, state.params, self.n_jobs)
@@ -87,13 +89,18 @@ class BinaryFeatures(LatentModel):
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         result = self._run(
-            partial(run, data, settings, start, margins=margins, early_rows=early_rows, seed=seed),
+            partial(run, data, settings, start, margins=margins, early_rows=early_rows),
             attributes,
             fit.list_stages(margins, guesses, settings.max_iter),
             shown,
             self.verbose,
         )
-        if result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        with one_blas_thread():
+            self.normalized_objective_ = fit.normalised_objective(data, settings, result.state)
+            noise = result.status not in fit.CUT_SHORT and is_noise(data, settings, rng)
+        if noise:
+            warn_if_noise()
+        elif result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
@@ -149,7 +156,10 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
-        weight = share * C * n_margins * labeled_share**LABELED_POWER
+        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
+        raised = share if given["slab"] else share / np.sqrt(heat)
+        weight = raised * C * n_margins * labeled_share**LABELED_POWER
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
@@ -222,10 +232,9 @@ def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
     psi, found = state.embedding, {}
-    if isinstance(state.params, SlabParams):
-        assert state.probabilities is not None
+    if state.probabilities is not None:
         psi = state.probabilities
-        found = {"offset_": state.params.offset, "probabilities_": psi}
+        found = {"probabilities_": psi}
     return found | {
         "components_": state.params.loadings,
         "embedding_": state.embedding,

@@ -23,7 +23,7 @@ from regbayes.estimators._latent import (
     infer_label_free,
     make_settings,
 )
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
@@ -52,14 +52,16 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
     max_iter : int, default=500
-        Steps at most, after a warm-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     slab : {"half-normal"} or None, default=None
         Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. `transform` returns
         expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
         ``temperature``.
-    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+    n_sweeps : int, default=3
+        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+    noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
     Attributes
@@ -77,14 +79,17 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
-        Of the training rows.
+        Of the rows.
     offset_ : array of shape (n_features,)
-        With ``slab``: what a row has without any feature, less ``mean_``.
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
+    normalized_objective_ : float
+        The objective with the tempered prior normalised: fits of the same rows with different numbers of features can
+        be compared by it, which is not so for the objective of the trace.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -117,7 +122,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        n_sweeps: int = 1,
+        n_sweeps: int = 3,
         max_iter: int = 500,
         tol: float = 1e-4,
         warm_start: bool = False,
@@ -159,7 +164,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        return self._state.params.reconstruct(self._valid_features(X)) + self.mean_
+        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""

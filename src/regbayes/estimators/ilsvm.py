@@ -64,8 +64,9 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
         ones, for reading.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, less where rows have no
-        label: times the share of those that have one to the power 0.75.
+        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
+        the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
+        have one to the power 0.75.
     margins : {"consistent", "posterior"}, default="consistent"
         Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
         is the paper's algorithm.
@@ -87,14 +88,15 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     n_sweeps : int, default=1
         Sweeps of mean-field inference for a row.
     max_iter : int, default=200
-        Steps at most, after a warm-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
+        Steps at most, after a warm-up of a few dozen to a few hundred, which settles how many features there are.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        For the rows that the warm-up sees of more than 8192. The start itself is taken from the data, and is the same
+        for any order of rows; with ``margins="posterior"`` it is random.
     n_jobs : int or None, default=None
         Threads. The result does not depend on it.
     verbose : int, default=0
@@ -120,15 +122,18 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
-        Of the training rows.
+        Of the rows.
     offset_ : array of shape (n_features,)
-        With ``slab``: what a row has without any feature, less ``mean_``.
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
         all its rounds, end to end.
     n_iter_ : int
         Iterations in it.
+    normalized_objective_ : float
+        The objective with the tempered prior normalised: fits of the same rows with different numbers of features can
+        be compared by it, which is not so for the objective of the trace.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 

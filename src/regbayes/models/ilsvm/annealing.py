@@ -11,23 +11,23 @@ every stage. At last features that do not pay for themselves are taken out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from regbayes._types import Flags, Floats, Indices, Integers
+from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import Status
 from regbayes.joint import descent
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows
-from regbayes.models.ilsvm.slab import SlabParams, update_offset
-from regbayes.models.ilsvm.warmup import STICK_ROUNDS, CutShortError, Search, WarmUp, select
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, update_offset
+from regbayes.models.ilsvm.slab import SlabParams
+from regbayes.models.ilsvm.warmup import STICK_ROUNDS, CutShortError, Search, WarmUp, settle_sticks, take_features
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
 PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
 STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
 ROUNDS = 2  # at each price, with new sticks before each
 TOL = 1e-4  # gain per row, in units of its loss, below which a round is over
-WORTH = 1e-3  # what a feature must be worth per row, in units of its loss
 START_LENGTH = 1.0  # squared length of a loading at the start, in units of the tempered noise
 MIDDLE = 1e-3  # of the rows' spread: a mean nearer to theirs says nothing about a part
 POWER_STEPS = 30  # towards the direction along which a part of the rows is divided
@@ -36,13 +36,13 @@ POWER_STEPS = 30  # towards the direction along which a part of the rows is divi
 class Annealing(WarmUp):
     """The phases before the descent of features with amounts."""
 
-    def run(self, start: Params, multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
         """Raise the price of features from nothing; an earlier fit has paid it, and goes on as it is.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
         """
         settings, joint = self.problem.settings, self.problem.joint
-        params = replace(start, temperature=settings.temperature)
+        params = replace(starts[0], temperature=settings.temperature)
         assert isinstance(params, SlabParams)
         if not is_new:
             return descent.start(joint, params, multipliers), Status.CONVERGED
@@ -55,9 +55,9 @@ class Annealing(WarmUp):
                     if self.latest is not None:
                         stats = search.at.stats
                         params = update_offset(params, stats)
-                        params = select(
-                            params, np.arange(len(stats.counts)), stats.counts, stats.n_rows, settings.alpha
-                        )
+                        order = np.argsort(-stats.counts, kind="stable")
+                        params = take_features(params, order)
+                        params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
                         search = descent.start(joint, params, multipliers)
                     self.latest = search = self._run_phase(self.problem, search, n_steps, TOL)
                     params, multipliers = search.at.params, search.at.multipliers
@@ -82,18 +82,6 @@ class Annealing(WarmUp):
         for _ in range(STICK_ROUNDS):
             sticks = update_sticks(sticks, counts, n_rows, alpha)
         return replace(params, loadings=loadings, sticks=sticks)
-
-    def _remove_features(self, search: Search, removed: Indices) -> tuple[Search, float]:
-        """Return the model without some features, and the objective that it must reach for them not to be worth it.
-
-        A feature that a handful of rows have always lowers the objective a little: it must be worth more than that.
-        """
-        start, limit = super()._remove_features(search, removed)
-        return start, limit + WORTH * self.problem.unit * len(removed)
-
-    def _rank_weak(self, search: Search) -> Indices:
-        """Return all features, those that fewest rows have first."""
-        return np.argsort(search.at.stats.counts, kind="stable")
 
 
 @dataclass(frozen=True, eq=False)

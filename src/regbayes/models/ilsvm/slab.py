@@ -8,13 +8,16 @@ features (`model.BinaryFeatures`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
+from regbayes._types import Floats, Reals
+from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import Inferred
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
 from regbayes.models.ilsvm.model import (
@@ -24,6 +27,8 @@ from regbayes.models.ilsvm.model import (
     Rows,
     Settings,
     Stats,
+    reconstruct,
+    update_offset,
 )
 from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
 
@@ -33,7 +38,6 @@ from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, sti
 class SlabParams(Params):
     """What inference of a row's amounts needs to know."""
 
-    offset: Floats  # (D,): b, what a row has without any feature, less the mean of the rows
     price: float  # kappa, of a feature that is on
 
     @cached_property
@@ -53,10 +57,6 @@ class SlabParams(Params):
         projections -= directions @ self.offset
         return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
 
-    def reconstruct(self, features: Floats) -> Floats:
-        """Return the expected rows given their features, shape (n, D)."""
-        return super().reconstruct(features) + self.offset
-
     def infer(self, rows: Rows) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
         return self.sweep(rows)[0].amounts
@@ -69,23 +69,24 @@ class SlabParams(Params):
 def convert_params(params: Params, settings: Settings) -> Params:
     """Return the parameters for the kind of features that settings ask for; a start knows of no amounts."""
     values = {f.name: getattr(params, f.name) for f in fields(Params)}
-    if not settings.slab:
-        return Params(**values)
-    offset = params.offset if isinstance(params, SlabParams) else np.zeros(params.loadings.shape[1])
-    return SlabParams(**values, offset=offset, price=settings.price)
+    return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
 
 
 @dataclass(frozen=True)
 class SlabStats(Stats):
     """What the objective and the updates in closed form need to know of rows.
 
-    Squared norms and what is explained are those of the rows less the offset; the Gram matrix is that of the amounts;
-    the entropy is that of z, less the divergence of the amounts from their prior.
+    The Gram matrix is that of the amounts; the entropy is that of z, less the divergence of the amounts from their
+    prior.
     """
 
-    total: Floats  # (D,): sum of x_n
     amounts: Floats  # (K,): sum of E[z v]
     squares: Floats  # (K,): sum of E[z v^2]
+
+    @property
+    def first_moment(self) -> Floats:
+        """``sum_n E[z_n o v_n]``, shape (K,)."""
+        return self.amounts
 
     @property
     def second_moment(self) -> Floats:
@@ -107,17 +108,17 @@ class SlabFeatures(BinaryFeatures):
         assert isinstance(params, SlabParams)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
-        total = rows.combine(rows.weigh(np.ones((len(rows), 1))))[0]
-        n_rows, offset = rows.total_weight, params.offset
+        amounts = weighed.sum(axis=0)
+        above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
         stats = SlabStats(
-            n_rows=n_rows,
-            squared_norm=rows.sum_weighted(rows.squared_norms) + float(offset @ (n_rows * offset - 2.0 * total)),
+            n_rows=rows.total_weight,
+            squared_norm=rows.sum_weighted(rows.squared_norms),
+            total=rows.total,
             counts=rows.weigh(swept.psi).sum(axis=0),
             gram=weighed.T @ swept.amounts,
-            explained=float(np.vdot(weighed, projections)) / params.precision,
+            explained=above + float(amounts @ (params.loadings @ params.offset)),
             entropy=-rows.sum_weighted(swept.divergence),
-            total=total,
-            amounts=weighed.sum(axis=0),
+            amounts=amounts,
             squares=rows.weigh(swept.squares).sum(axis=0),
         )
         return Inferred(swept.amounts, stats, projections)
@@ -134,9 +135,11 @@ class SlabFeatures(BinaryFeatures):
         # What drove a feature saw those after it as they were one sweep earlier; the free energy is flat in all else.
         gradient += self.weight * rows.weigh(moved @ np.tril(coupling, -1))
         sums = reverse_slab(gradient, projections, coupling, precisions, params.log_odds, n_sweeps, gradient)
+        driving = gradient.sum(axis=0)
         gradient -= self.weight * rows.weigh(amounts)
-        cross = rows.combine(gradient) - np.outer(gradient.sum(axis=0), params.offset)
-        return Pulled(sums.coupling + np.diag(sums.precision), np.zeros(len(precisions)), cross)
+        # `gradient` takes half the squared length of a feature's loadings for a part of theta; here it is none.
+        by_coupling = sums.coupling + np.diag(sums.precision + 0.5 * driving)
+        return Pulled(by_coupling, driving, rows.combine(gradient))
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
         """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
@@ -148,17 +151,33 @@ class SlabFeatures(BinaryFeatures):
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
         }
 
+    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+        """Return the objective less what empty features say: it can be compared between numbers of features."""
+        params = at.params
+        spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
+        empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
+        return at.objective + self.weight * at.stats.n_rows * float(empty.sum())
+
+    def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
+        """Gradient of J with respect to the loadings, shape (K, D)."""
+        return super().gradient(params, stats, pulled)[:-1]
+
+    def position(self, params: Params) -> Floats:
+        """Return the loadings."""
+        return params.loadings
+
+    def move(self, params: Params, position: Reals) -> Params:
+        """Return the parameters with other loadings."""
+        return replace(params, loadings=position.astype(np.float64, copy=False))
+
+    def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
+        """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""
+        factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
+        return lambda q: cho_solve(factor, q)
+
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Offset, sticks and variances in closed form at the current features."""
-        # The offset comes last: the others are judged by statistics of rows less the one that they were summed at.
-        return update_offset(super().update_blocks(params, stats), stats)
-
-
-def update_offset(params: Params, stats: Stats) -> SlabParams:
-    """Offset at fixed amounts: the mean of what they leave of the rows."""
-    assert isinstance(params, SlabParams)
-    assert isinstance(stats, SlabStats)
-    return replace(params, offset=(stats.total - stats.amounts @ params.loadings) / stats.n_rows)
+        return super().update_blocks(update_offset(params, stats), stats)
 
 
 def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
@@ -171,7 +190,7 @@ def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
     spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ params.variances)
-    residual = np.square(rows.array() - params.reconstruct(amounts)).sum(axis=1) + spread
+    residual = np.square(rows.array() - reconstruct(amounts, params)).sum(axis=1) + spread
     log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
     return log_prior - swept.divergence - 0.5 * residual / params.noise_variance - normaliser
