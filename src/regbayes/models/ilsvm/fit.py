@@ -27,6 +27,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     Stats,
+    infer_features,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
@@ -225,7 +226,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
-    parts = problem.executor.map(params.infer, blocks)
+    parts = problem.executor.map(partial(infer_features, params=params), blocks)
     features = np.concatenate(parts)
     psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
