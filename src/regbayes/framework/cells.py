@@ -65,8 +65,12 @@ class CellLosses:
     def look(self, scores: Floats) -> tuple[float, Floats]:
         """Return the sum of the losses, and the multipliers; the scores are overwritten."""
         away = self._shrink(scores)
-        phi = away * self.stiffness
-        loss = 0.5 * float(np.vdot(phi, away))
+        if self.stiffness.ndim:
+            phi = away * self.stiffness
+            loss = 0.5 * float(np.vdot(phi, away))
+        else:
+            loss = 0.5 * float(self.stiffness * np.vdot(away, away))
+            phi = np.multiply(away, self.stiffness, out=away)
         if self.side is not None:
             phi *= self.side
         return loss, phi

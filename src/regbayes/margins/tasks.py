@@ -345,7 +345,7 @@ class TaskColumns:
         if self.inputs is not None:
             parts.append(self.input_factor * (coefficients.T @ self.inputs))
         if self.fit_intercept:
-            parts.append(coefficients.sum(axis=0)[:, None])
+            parts.append((np.ones(len(coefficients)) @ coefficients)[:, None])
         return np.hstack(parts)
 
     def array(self, rows: Integers | slice = slice(None)) -> Floats:
