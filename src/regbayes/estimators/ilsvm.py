@@ -55,7 +55,8 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
         Whether a row has one margin, against the best wrong answer, or one for each answer, against the rest. "auto" is
         one-vs-rest for three classes or more where the classifier sees the inputs and there is no ``cost``: with many
-        inputs and few labels it does better there, and Crammer and Singer's margin everywhere else.
+        inputs and few labels it does better there. So it is for 10,000 labelled rows or more with over 2,000 weights
+        (classes times features), where Crammer and Singer's margin, which is everywhere else, is too slow.
     cost : array-like of shape (n_classes, n_classes), default=None
         ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
         is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
@@ -247,7 +248,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         warn_if_unscaled(rows.X)
         data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
-        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share)
+        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, len(data.labeled))
         settings = make_settings(parameters, data.X, supervision)
         self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
 
