@@ -10,6 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._bases import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -144,6 +145,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     True
     """
 
+    predict_proba = NoProbabilities("ILSVMClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
         "C": [POSITIVE, StrOptions({"auto"})],

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone, is_classifier
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metadata_routing import UNUSED, MetadataRouter, MethodMapping, process_routing
@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import InterruptedWarning
+from regbayes.estimators._calibration import Calibration, calibrate, logarithms, read_questions
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -49,6 +50,18 @@ def best_has(method: str) -> Callable[[Any], bool]:
         return search.refit is not False and hasattr(search._searched(), method)
 
     return has
+
+
+def has_probabilities(search: BaseSearch) -> bool:
+    """Whether a search that is fitted found how scores become probabilities; one that is not may."""
+    return vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
+
+
+def best_has_probabilities(search: PathSearchCV) -> bool:
+    """Whether the estimator to search, or the one that was found, has probabilities, or scores that become some."""
+    if best_has("predict_proba")(search):
+        return True
+    return has_probabilities(search) and best_has("decision_function")(search) and is_classifier(search.estimator)
 
 
 def copy_tags(tags: Any, model: Any) -> Any:
@@ -93,7 +106,8 @@ class BaseSearch(Saveable, BaseEstimator):
         refitted, along_path : bool
             Whether the best setting is fitted to all rows, and whether along its path.
         """
-        self.__dict__.pop("best_estimator_", None)
+        for name in ("best_estimator_", "calibration_"):
+            self.__dict__.pop(name, None)
         done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)
         self.records_ = list(done.values())
         self.cv_results_ = summarize(plan, done)
@@ -126,7 +140,30 @@ class BaseSearch(Saveable, BaseEstimator):
             of_folds = np.array([done[key, fold].scores[chooser] for fold in range(len(plan.folds))])
             self.best_estimator_ = refit_checked(plan, samples, path, self.n_jobs, chooser, of_folds)
             self.refit_time_ = time.perf_counter() - began
+            self.calibration_ = self._calibrate([done[key, fold] for fold in range(len(plan.folds))], samples)
         return self
+
+    def _calibrate(self, records: Sequence[FoldRecord], samples: Samples) -> Calibration | None:
+        """Find how the scores of the chosen setting become probabilities, from those of the rows left out.
+
+        Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where there is
+        no fold, no score, or where the estimator has probabilities of its own.
+        """
+        best = self.best_estimator_
+        if not (is_classifier(best) and hasattr(best, "decision_function")) or hasattr(best, "predict_proba"):
+            return None
+        weights, found = samples.fit.get("sample_weight"), []
+        for one in records:
+            n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
+            asked = read_questions(_safe_indexing(samples.y, one.rows), best.classes_, n_scores)
+            if asked is not None:
+                found.append((one, *asked))
+        if not found:
+            return None
+        rows, scores = (np.concatenate([getattr(one, name) for one, *_ in found]) for name in ("rows", "decisions"))
+        codes, widths = np.concatenate([codes for _, codes, _ in found]), found[0][2]
+        counts = None if weights is None else np.asarray(weights, dtype=np.float64)[rows]
+        return calibrate(scores, codes, widths, several=np.ndim(records[0].predictions) == 2, weights=counts)
 
     def _gather(
         self, plan: Plan, samples: Samples, done: dict[tuple[str, int], FoldRecord], on_result: OnResult | None
@@ -156,7 +193,10 @@ class BaseSearch(Saveable, BaseEstimator):
                 return state["best_params_"][name[:-1]]
             if "best_estimator_" in state:
                 return getattr(state["best_estimator_"], name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        why = ""
+        if name in ("predict_proba", "predict_log_proba") and "best_estimator_" in state and is_classifier(self):
+            why = ": no fold of its search had seen all classes and scored rows of them (or an older version saved it)"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
 
     def __dir__(self) -> list[str]:
         fitted = [name for name in vars(vars(self).get("best_estimator_", object)) if name.endswith("_")]
@@ -222,6 +262,9 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     out_of_fold_ : OutOfFold
         What the fits of the best setting said of the rows that they had not seen: ``rows``, ``predictions`` and
         ``decisions``.
+    calibration_ : Calibration or None
+        Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
+        from ``out_of_fold_``. ``temperatures`` has one entry, or one per label or column of y.
     records_ : list of FoldRecord
         One for each setting and fold; not saved with the search.
     refit_time_ : float
@@ -406,6 +449,9 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
             calls.add(caller="fit", callee="score")
         for method in ("predict", "decision_function", "score", "transform"):
             calls.add(caller=method, callee=method)
+        for method in ("predict_proba", "predict_log_proba"):
+            own = method if hasattr(self.estimator, method) else "decision_function"
+            calls.add(caller=method, callee=own)
         router = MetadataRouter(owner=self).add(estimator=self.estimator, method_mapping=calls)
         for name, scorer in scorers.items():
             if hasattr(scorer, "get_metadata_routing"):
@@ -427,10 +473,18 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         """Return the scores of the best estimator."""
         return self._best().decision_function(X, **metadata)
 
-    @available_if(best_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities of the best estimator."""
-        return self._best().predict_proba(X)
+    @available_if(best_has_probabilities)
+    def predict_proba(self, X: Any, **metadata: Any) -> Any:
+        """Return the probabilities of the best estimator, or those that its scores have by ``calibration_``."""
+        best = self._best()
+        if hasattr(best, "predict_proba"):
+            return best.predict_proba(X, **metadata)
+        return self.calibration_.probabilities(best.decision_function(X, **metadata))
+
+    @available_if(best_has_probabilities)
+    def predict_log_proba(self, X: Any, **metadata: Any) -> Any:
+        """Return the logarithms of `predict_proba`."""
+        return logarithms(self.predict_proba(X, **metadata))
 
     @available_if(best_has("transform"))
     def transform(self, X: Any) -> Any:
