@@ -40,6 +40,7 @@ from regbayes.models.ilsvm.model import UNLABELED
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+UNSCALED = 1000.0  # between the ranges of columns
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -130,6 +131,19 @@ def warn_if_unused(n_used: int) -> None:
         )
 
 
+def warn_if_unscaled(X: Floats) -> None:
+    """Say when columns have such different ranges that the largest decide alone what the features are."""
+    ranges = np.ptp(X, axis=0)
+    ranges = ranges[ranges > 0]
+    if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
+        warnings.warn(
+            f"the columns of X have ranges from {ranges.min():.3g} to {ranges.max():.3g}: the largest alone decide "
+            "what the features are. Scale them, with StandardScaler for instance.",
+            UnscaledWarning,
+            stacklevel=3,
+        )
+
+
 def warn_if_truncated(n_used: int, n_components: int) -> None:
     """Say when every feature that the truncation allows is in use."""
     if n_used == n_components > 1:
@@ -139,6 +153,10 @@ def warn_if_truncated(n_used: int, n_components: int) -> None:
             TruncationWarning,
             stacklevel=3,
         )
+
+
+class UnscaledWarning(ConvergenceWarning):
+    """Columns of X have so different scales that only the largest count."""
 
 
 class TruncationWarning(ConvergenceWarning):

@@ -24,8 +24,18 @@ from regbayes.estimators._bases import (
     warn_if_truncated,
     warn_if_unused,
 )
+from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
+from regbayes.models.ilsvm.model import (
+    UNLABELED,
+    Data,
+    Params,
+    Rows,
+    Settings,
+    State,
+    infer_features,
+    infer_few_features,
+)
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
@@ -34,6 +44,9 @@ UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no 
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
+
+
+FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
 
 class BinaryFeatures(LatentModel):
@@ -206,7 +219,8 @@ def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
-    return infer_by_blocks(infer_features, X, params, n_jobs)
+    few = len(X) <= FEW_ROWS and not sweeps_are_loaded()
+    return infer_by_blocks(infer_few_features if few else infer_features, X, params, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:

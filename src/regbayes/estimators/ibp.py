@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures, warn_if_unscaled
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -125,6 +125,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         self.verbose = verbose
 
     def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        warn_if_unscaled(X)
         rows = centre_rows(X, weights)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))

@@ -9,7 +9,14 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    LabeledRows,
+    LatentClassifier,
+    warn_if_unscaled,
+)
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._latent import (
     BinaryFeatures,
@@ -219,6 +226,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
+        warn_if_unscaled(rows.X)
         data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
         supervision = make_supervision(parameters, len(self.classes_), data.labeled_share)

@@ -25,7 +25,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
@@ -328,6 +328,14 @@ def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
 def infer_features(rows: Rows, params: Params) -> Floats:
     """Return psi of rows, shape (n, K): what prediction needs."""
     return sweep(base_logits(rows, params), params, params.n_sweeps)
+
+
+def infer_few_features(rows: Rows, params: Params) -> Floats:
+    """Return psi of few rows by the law, which has done before Numba has loaded the kernel: once in a process."""
+    theta = base_logits(rows, params)
+    psi = np.empty_like(theta)
+    reference_sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], params.n_sweeps, psi)
+    return psi
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
