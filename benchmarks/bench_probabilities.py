@@ -98,7 +98,7 @@ def compare_classes(name: str, X: Any, y: Any, seed: int, folds: int, size: dict
     }
 
 
-def compare_labels(name: str, X: Any, Y: Any, seed: int, folds: int, size: dict[str, Any]) -> dict[str, Any]:
+def compare_labels(_: str, X: Any, Y: Any, seed: int, folds: int, size: dict[str, Any]) -> dict[str, Any]:
     """Fit to one half and judge on the other: several labels."""
     train, test = train_test_split(np.arange(len(Y)), test_size=0.5, random_state=seed)
     cut = KFold(folds, shuffle=True, random_state=seed)

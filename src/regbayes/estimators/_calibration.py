@@ -1,13 +1,18 @@
-"""From scores to probabilities: one temperature, fitted to scores of rows that the fits had not seen.
+"""From scores to probabilities: a curve with one or two numbers, fitted to scores of rows that the fits had not seen.
 
-Scores of large-margin classifiers say which class, not how surely. Their softmax at a temperature T,
-``p(c) = exp(s_c / T) / sum_d exp(s_d / T)``, keeps their order, so the most probable class is the one that is answered;
-of two classes with one score it is ``1 / (1 + exp(-s / T))``. T has the least log-loss on the scores that the fits of a
-search give to the rows left out. In ``b = 1 / T`` that loss is convex, and b is found by Newton steps inside a bracket.
+Scores of large-margin classifiers say which class, not how surely. Of two classes with one score s the probability is
+``sigmoid(s / T)``; of more, ``p(c)`` is proportional to ``exp(s_c / T)``, or to ``sigmoid(s_c / T + b)`` where that
+fits better: scores of one class against all others. T is the temperature. Both keep the order of the scores, so the most
+probable class is the one that is answered. T and b have the least log-loss on the scores that the fits of a search gave
+to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton steps inside a bracket.
 
 Where all those rows are answered rightly, T would go to zero and the next error would cost everything. So one row more
-is counted, with the scores of them all and any of its classes. Several labels are several questions: each has its own
-temperature, as if `SHARED_ROWS` more of its rows had been answered as the temperature that all share says.
+is counted, with the scores of them all and any of its classes.
+
+Several labels are several questions. Each of two classes has a sigmoid of its own, with a temperature and an offset,
+because a rare label is seldom as likely as its score says. `SHARED_ROWS` rows more are counted, as the sigmoid that all
+labels share answers them: what few rows say is not taken for much. Where a label's sigmoid is on the other side of 1/2
+than `predict`, the probability is 1/2. Questions of more classes have a temperature each, found likewise.
 """
 
 from __future__ import annotations
@@ -18,15 +23,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
+from sklearn.utils import _safe_indexing
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
 
 UNCERTAIN_ROWS = 1.0  # counted once more, in equal parts for every class
-SHARED_ROWS = 20.0  # of each question, counted once more as the shared temperature answers them
+SHARED_ROWS = 100.0  # of each question, counted once more as the curve that all share answers them
 COLDEST, HOTTEST = 1e6, 1e-3  # inverse temperatures, in units of the scores' spread
 MAX_STEPS = 100
+STARTS = (0.0, -4.0)  # offsets
+BOUNDS = ((-30.0, 30.0), (-30.0, 30.0))  # log(1 / T) and offset: beyond them nothing changes
 N_BINS = 10
 
 
@@ -59,6 +67,10 @@ class Answers:
         more = n_rows * counts / counts.sum()
         return Answers(self.scores, self.targets + more[:, None] * shares)
 
+    def and_any(self) -> Answers:
+        """Count one row more that may have any class."""
+        return self.and_also(1 / self.scores.shape[1], UNCERTAIN_ROWS)
+
 
 def columns_of(scores: Floats) -> Floats:
     """Return scores with a column per class; one score is that of the second class, and the first has zero."""
@@ -81,16 +93,16 @@ def loss_of_scale(scale: float, questions: Sequence[Answers]) -> tuple[float, fl
     return loss, slope, curvature
 
 
-def fit_temperature(questions: Sequence[Answers]) -> float:
+def fit_temperature(questions: Sequence[Answers], default: float = 1.0) -> float:
     """Return the temperature with the least log-loss, one for all questions.
 
-    Scores that are worse than none have a very high one, so that the order stays and hardly anything is claimed; scores
-    that are all the same have 1.
+    Scores that are worse than none have a very high one, so that the order stays and hardly anything is claimed.
+    ``default`` is that of scores that are all the same, and of no score at all.
     """
     n = sum(float(asked.targets.sum()) for asked in questions)
     spread = sum(float(asked.targets.sum(axis=1) @ np.ptp(asked.scores, axis=1)) for asked in questions)
     if not spread > 0:
-        return 1.0
+        return default
     unit = n / spread
     return 1.0 / _find_root(questions, HOTTEST * unit, COLDEST * unit, unit)
 
@@ -114,13 +126,84 @@ def _find_root(questions: Sequence[Answers], low: float, high: float, start: flo
     return at
 
 
-def probabilities_of(scores: Floats, temperature: float) -> Floats:
-    """Return the probability of each class, (n, k); the largest is that of the largest score, the first of equals."""
-    columns = columns_of(scores)
-    found = np.asarray(softmax(columns / temperature, axis=1))
-    best, rows = np.argmax(columns, axis=1), np.arange(len(columns))
-    rounded = np.argmax(found, axis=1) != best  # scores that differ by less than a probability can say
-    found[rows[rounded], best[rounded]] = np.nextafter(found[rounded].max(axis=1), 2.0)
+def loss_of_sigmoid(at: Floats, asked: Answers) -> tuple[float, Floats, Floats]:
+    """Return the log-loss of ``sigmoid(at[0] * score + at[1])`` of two classes, its gradient and its Hessian."""
+    inputs = np.column_stack([asked.scores[:, 1] - asked.scores[:, 0], np.ones(len(asked.scores))])
+    logits, counts = inputs @ at, asked.targets.sum(axis=1)
+    shares = expit(logits)
+    loss = float(counts @ np.logaddexp(0.0, logits) - asked.targets[:, 1] @ logits)
+    slope = inputs.T @ (counts * shares - asked.targets[:, 1])
+    return loss, slope, inputs.T @ ((counts * shares * (1 - shares))[:, None] * inputs)
+
+
+def fit_sigmoid(asked: Answers, temperature: float) -> tuple[float, float]:
+    """Return the temperature and the offset with the least log-loss of two classes, by Newton steps that are halved.
+
+    Begins with a temperature and no offset, and stays there where scores are worse than none.
+    """
+    at = np.array([1.0 / temperature, 0.0])
+    loss, slope, curvature = loss_of_sigmoid(at, asked)
+    for _ in range(MAX_STEPS):
+        step, *_ = np.linalg.lstsq(curvature, -slope, rcond=None)
+        gain = -float(slope @ step)
+        if gain <= 1e-14 * (1.0 + loss):
+            break
+        while loss_of_sigmoid(at + step, asked)[0] > loss - 1e-4 * gain and np.abs(step).max() > 0:
+            step, gain = step / 2, gain / 2
+        at = at + step
+        loss, slope, curvature = loss_of_sigmoid(at, asked)
+    return (1.0 / float(at[0]), float(at[1])) if at[0] > HOTTEST / temperature else (temperature, 0.0)
+
+
+def loss_of_one_against_all(at: Floats, asked: Answers) -> tuple[float, Floats]:
+    """Return the log-loss of shares proportional to ``sigmoid(exp(at[0]) * scores + at[1])``, and its gradient."""
+    inputs = np.exp(at[0]) * asked.scores
+    logits = inputs + at[1]
+    logs = log_softmax(log_expit(logits), axis=1)
+    pull = (asked.targets.sum(axis=1)[:, None] * np.exp(logs) - asked.targets) * expit(-logits)
+    return -float(np.sum(asked.targets * logs)), np.array([np.sum(pull * inputs), np.sum(pull)])
+
+
+def fit_classes(asked: Answers, temperature: float) -> tuple[float, float]:
+    """Return the temperature and the offset of several classes with the least log-loss; minus infinity is the softmax.
+
+    ``temperature`` is the best of the softmax. It is left where another curve gains more than rounding.
+    """
+    from scipy.optimize import minimize  # predictions do without it
+
+    least, _, _ = loss_of_scale(1.0 / temperature, [asked])
+    best = temperature, -np.inf
+    for offset in STARTS:
+        start = np.array([-np.log(temperature), offset])
+        found = minimize(loss_of_one_against_all, start, (asked,), method="L-BFGS-B", jac=True, bounds=BOUNDS)
+        if found.fun < least - 1e-9 * (1.0 + least):
+            least, best = float(found.fun), (float(np.exp(-found.x[0])), float(found.x[1]))
+    return best
+
+
+def probabilities_of(columns: Floats, temperature: float, offset: float = 0.0) -> Floats:
+    """Return the probability of each class, (n, k); the largest is that of the largest score, the first of equals.
+
+    Parameters
+    ----------
+    columns : (n, k)
+        A score for each class.
+    temperature : float
+    offset : float
+        Of the second of two classes: what it would turn round is 1/2. Of more classes, that of the sigmoid of each
+        against all others; minus infinity is the softmax.
+    """
+    logits = columns / temperature
+    if columns.shape[1] == 2:
+        logits[:, 1] += offset
+    elif np.isfinite(offset):
+        logits = log_expit(logits + offset)
+    found = np.asarray(softmax(logits, axis=1))
+    best = np.argmax(columns, axis=1)
+    turned = np.flatnonzero(np.argmax(found, axis=1) != best)  # of more classes: by rounding alone
+    if columns.shape[1] == 2:
+        found[turned] = 0.5
+    found[turned, best[turned]] = np.nextafter(found[turned].max(axis=1), 2.0)
     return found
 
 
@@ -140,7 +223,8 @@ def logarithms(probabilities: Floats | list[Floats]) -> Floats | list[Floats]:
 class Calibration:
     """How the scores of a classifier become probabilities."""
 
-    temperatures: Floats  # (questions,): one, or one for each label or task
+    temperatures: Floats  # (questions,)
+    offsets: Floats  # (questions,): of the sigmoids; zero of a single question of two classes, -inf of a softmax
     widths: Integers  # (questions,): scores of each; 1 where there are two classes
     several: bool  # whether a row has several questions: labels, or tasks that are columns of y
     n_rows: int  # left out by the fits, from whose scores the temperatures were found
@@ -153,16 +237,14 @@ class Calibration:
         array of shape (n, classes) for one question, (n, questions) with those of each one's second class where all
         have two, and a list of (n, classes) otherwise
         """
-        blocks = self._blocks(scores)
-        found = [probabilities_of(block, T) for block, T in zip(blocks, self.temperatures, strict=True)]
+        blocks = scores if isinstance(scores, list) else split_columns(scores, self.widths)
+        found = [
+            probabilities_of(columns_of(block), temperature, offset)
+            for block, temperature, offset in zip(blocks, self.temperatures, self.offsets, strict=True)
+        ]
         if not self.several:
             return found[0]
         return found if np.any(self.widths > 1) else np.column_stack([shares[:, 1] for shares in found])
-
-    def _blocks(self, scores: Floats | list[Floats]) -> list[Floats]:
-        if isinstance(scores, list):
-            return scores
-        return split_columns(scores, self.widths)
 
 
 def split_columns(scores: Floats, widths: Integers) -> list[Floats]:
@@ -190,12 +272,29 @@ def calibrate(scores: Floats, codes: Integers, widths: Integers, several: bool, 
     """
     blocks = split_columns(scores, widths)
     asked = [Answers.of(block, column, weights) for block, column in zip(blocks, codes.T, strict=True)]
-    shared = fit_temperature([one.and_also(1 / one.scores.shape[1], UNCERTAIN_ROWS) for one in asked])
-    temperatures = np.full(len(asked), shared)
+    shared = fit_temperature([one.and_any() for one in asked])
+    temperatures, offsets = np.full(len(asked), shared), np.where(np.asarray(widths) > 1, -np.inf, 0.0)
+    if several:
+        _fit_each(asked, shared, temperatures, offsets)
+    elif widths[0] > 1:
+        temperatures[0], offsets[0] = fit_classes(asked[0].and_any(), shared)
+    return Calibration(temperatures, offsets, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
+
+
+def _fit_each(asked: Sequence[Answers], shared: float, temperatures: Floats, offsets: Floats) -> None:
+    """Fit a curve to each question, and write what it is."""
+    of_two = [one for one in asked if one.scores.shape[1] == 2]
+    curve = (shared, 0.0)
+    if of_two:
+        scores, targets = (np.concatenate([getattr(one, name) for one in of_two]) for name in ("scores", "targets"))
+        curve = fit_sigmoid(Answers(scores, targets).and_any(), shared)
     for i, one in enumerate(asked):
-        if several and len(one.scores):
-            temperatures[i] = fit_temperature([one.and_also(probabilities_of(one.scores, shared), SHARED_ROWS)])
-    return Calibration(temperatures, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
+        if one.scores.shape[1] == 2:
+            more = one.and_also(probabilities_of(one.scores, *curve), SHARED_ROWS)
+            temperatures[i], offsets[i] = fit_sigmoid(more, curve[0]) if len(one.scores) else curve
+        else:
+            more = one.and_also(probabilities_of(one.scores, shared, -np.inf), SHARED_ROWS)
+            temperatures[i] = fit_temperature([more], default=shared)
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Integers:
@@ -225,6 +324,37 @@ def read_questions(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integ
     if len(of_each) != columns.shape[1] or widths.sum() != n_scores:
         return None
     return np.column_stack([codes_of(column, found) for column, found in zip(columns.T, of_each, strict=True)]), widths
+
+
+def calibrate_records(classifier: Any, records: Sequence[Any], y: Any, weights: Any = None) -> Calibration | None:
+    """Find how the scores of a fitted classifier become probabilities, from what its folds said of rows left out.
+
+    Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where no fold is
+    left, or where the classifier has no scores, or probabilities of its own.
+
+    Parameters
+    ----------
+    classifier : classifier
+        Fitted to all rows.
+    records : sequence of FoldRecord
+        Of the fits with the same settings.
+    y, weights
+        Of all rows, as the classifier was given them.
+    """
+    if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
+        return None
+    found = []
+    for one in records:
+        n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
+        asked = read_questions(_safe_indexing(y, one.rows), classifier.classes_, n_scores)
+        if asked is not None:
+            found.append((one, *asked))
+    if not found:
+        return None
+    rows, scores = (np.concatenate([getattr(one, name) for one, *_ in found]) for name in ("rows", "decisions"))
+    codes, widths = np.concatenate([codes for _, codes, _ in found]), found[0][2]
+    counts = None if weights is None else np.asarray(weights, dtype=np.float64)[rows]
+    return calibrate(scores, codes, widths, several=np.ndim(records[0].predictions) == 2, weights=counts)
 
 
 # --- how far probabilities hold

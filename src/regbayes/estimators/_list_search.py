@@ -110,7 +110,8 @@ class ClassifierSearch(ListSearch):
         The most probable class is that of `predict`; a label that is predicted has a probability above 1/2. See
         ``calibration_``.
         """
-        return self.calibration_.probabilities(self.decision_function(X))
+        scores = self.decision_function(X)
+        return self.calibration_.probabilities(scores)
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: ArrayLike) -> Floats:

@@ -155,7 +155,7 @@ prior_variance, n_init, max_iter, tol
         One entry per combination: the parameters, ``split0_test_score`` ..., ``mean_test_score``,
         ``std_test_score``, ``rank_test_score``.
     calibration_ : Calibration or None
-        How scores become probabilities, from those of the rows that each fold left out: a temperature for each column
+        How scores become probabilities, from those of the rows that each fold left out: temperatures for each column
         of y, one for all rows otherwise. None where no fold had seen all classes; then there is no `predict_proba`.
 
     See Also
@@ -248,7 +248,8 @@ prior_variance, n_init, max_iter, tol
         or a list with an array of shape (n_samples, n_classes) per task if some have more than two classes;
         (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
         """
-        return self.calibration_.probabilities(self.decision_function(X, task))
+        scores = self.decision_function(X, task)
+        return self.calibration_.probabilities(scores)
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone, is_classifier
 from sklearn.model_selection import check_cv
-from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
+from sklearn.utils import check_random_state, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metadata_routing import UNUSED, MetadataRouter, MethodMapping, process_routing
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.estimators._calibration import Calibration, calibrate, logarithms, read_questions
+from regbayes.estimators._calibration import calibrate_records, logarithms
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -140,30 +140,11 @@ class BaseSearch(Saveable, BaseEstimator):
             of_folds = np.array([done[key, fold].scores[chooser] for fold in range(len(plan.folds))])
             self.best_estimator_ = refit_checked(plan, samples, path, self.n_jobs, chooser, of_folds)
             self.refit_time_ = time.perf_counter() - began
-            self.calibration_ = self._calibrate([done[key, fold] for fold in range(len(plan.folds))], samples)
+            if is_classifier(self.best_estimator_):
+                tried = [done[key, fold] for fold in range(len(plan.folds))]
+                weights = samples.fit.get("sample_weight")
+                self.calibration_ = calibrate_records(self.best_estimator_, tried, samples.y, weights)
         return self
-
-    def _calibrate(self, records: Sequence[FoldRecord], samples: Samples) -> Calibration | None:
-        """Find how the scores of the chosen setting become probabilities, from those of the rows left out.
-
-        Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where there is
-        no fold, no score, or where the estimator has probabilities of its own.
-        """
-        best = self.best_estimator_
-        if not (is_classifier(best) and hasattr(best, "decision_function")) or hasattr(best, "predict_proba"):
-            return None
-        weights, found = samples.fit.get("sample_weight"), []
-        for one in records:
-            n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
-            asked = read_questions(_safe_indexing(samples.y, one.rows), best.classes_, n_scores)
-            if asked is not None:
-                found.append((one, *asked))
-        if not found:
-            return None
-        rows, scores = (np.concatenate([getattr(one, name) for one, *_ in found]) for name in ("rows", "decisions"))
-        codes, widths = np.concatenate([codes for _, codes, _ in found]), found[0][2]
-        counts = None if weights is None else np.asarray(weights, dtype=np.float64)[rows]
-        return calibrate(scores, codes, widths, several=np.ndim(records[0].predictions) == 2, weights=counts)
 
     def _gather(
         self, plan: Plan, samples: Samples, done: dict[tuple[str, int], FoldRecord], on_result: OnResult | None
@@ -264,7 +245,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         ``decisions``.
     calibration_ : Calibration or None
         Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
-        from ``out_of_fold_``. ``temperatures`` has one entry, or one per label or column of y.
+        from ``out_of_fold_``. ``temperatures`` has a row, or one for each label or column of y.
     records_ : list of FoldRecord
         One for each setting and fold; not saved with the search.
     refit_time_ : float
