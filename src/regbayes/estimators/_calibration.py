@@ -2,9 +2,9 @@
 
 Scores of large-margin classifiers say which class, not how surely. Of two classes with one score s the probability is
 ``sigmoid(s / T)``; of more, ``p(c)`` is proportional to ``exp(s_c / T)``, or to ``sigmoid(s_c / T + b)`` where that
-fits better: scores of one class against all others. T is the temperature. Both keep the order of the scores, so the most
-probable class is the one that is answered. T and b have the least log-loss on the scores that the fits of a search gave
-to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton steps inside a bracket.
+fits better: scores of one class against all others. T is the temperature. Both keep the order of the scores, so the
+most probable class is the one that is answered. T and b have the least log-loss on the scores that the fits of a search
+gave to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton steps inside a bracket.
 
 Where all those rows are answered rightly, T would go to zero and the next error would cost everything. So one row more
 is counted, with the scores of them all and any of its classes.
@@ -237,14 +237,18 @@ class Calibration:
         array of shape (n, classes) for one question, (n, questions) with those of each one's second class where all
         have two, and a list of (n, classes) otherwise
         """
-        blocks = scores if isinstance(scores, list) else split_columns(scores, self.widths)
-        found = [
-            probabilities_of(columns_of(block), temperature, offset)
-            for block, temperature, offset in zip(blocks, self.temperatures, self.offsets, strict=True)
-        ]
+        found = self.by_question(scores)
         if not self.several:
             return found[0]
         return found if np.any(self.widths > 1) else np.column_stack([shares[:, 1] for shares in found])
+
+    def by_question(self, scores: Floats | list[Floats]) -> list[Floats]:
+        """Return the probabilities of the classes of each question, (n, classes)."""
+        blocks = scores if isinstance(scores, list) else split_columns(scores, self.widths)
+        return [
+            probabilities_of(columns_of(block), temperature, offset)
+            for block, temperature, offset in zip(blocks, self.temperatures, self.offsets, strict=True)
+        ]
 
 
 def split_columns(scores: Floats, widths: Integers) -> list[Floats]:
@@ -326,35 +330,49 @@ def read_questions(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integ
     return np.column_stack([codes_of(column, found) for column, found in zip(columns.T, of_each, strict=True)]), widths
 
 
-def calibrate_records(classifier: Any, records: Sequence[Any], y: Any, weights: Any = None) -> Calibration | None:
-    """Find how the scores of a fitted classifier become probabilities, from what its folds said of rows left out.
+@dataclass(frozen=True)
+class Unseen:
+    """What the fits of one setting said of the rows that they had left out."""
 
-    Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where no fold is
-    left, or where the classifier has no scores, or probabilities of its own.
+    rows: Integers  # (n,)
+    scores: Floats  # (n,) or (n, sum of widths)
+    codes: Integers  # (n, questions): the true classes
+    widths: Integers  # (questions,)
+    several: bool
 
-    Parameters
-    ----------
-    classifier : classifier
-        Fitted to all rows.
-    records : sequence of FoldRecord
-        Of the fits with the same settings.
-    y, weights
-        Of all rows, as the classifier was given them.
-    """
-    if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
-        return None
-    found = []
-    for one in records:
-        n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
-        asked = read_questions(_safe_indexing(y, one.rows), classifier.classes_, n_scores)
-        if asked is not None:
-            found.append((one, *asked))
-    if not found:
-        return None
-    rows, scores = (np.concatenate([getattr(one, name) for one, *_ in found]) for name in ("rows", "decisions"))
-    codes, widths = np.concatenate([codes for _, codes, _ in found]), found[0][2]
-    counts = None if weights is None else np.asarray(weights, dtype=np.float64)[rows]
-    return calibrate(scores, codes, widths, several=np.ndim(records[0].predictions) == 2, weights=counts)
+    @classmethod
+    def of(cls, classifier: Any, records: Sequence[Any], y: Any) -> Unseen | None:
+        """Read what the folds of a search found.
+
+        Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where no fold
+        is left, or where the classifier has no scores, or probabilities of its own.
+
+        Parameters
+        ----------
+        classifier : classifier
+            Fitted to all rows.
+        records : sequence of FoldRecord
+            Of the fits with the same settings.
+        y : (N,) or (N, questions)
+            Of all rows, as the classifier was given it.
+        """
+        if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
+            return None
+        found = []
+        for one in records:
+            n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
+            asked = read_questions(_safe_indexing(y, one.rows), classifier.classes_, n_scores)
+            if asked is not None:
+                found.append((one.rows, one.decisions, *asked))
+        if not found:
+            return None
+        rows, scores, codes = (np.concatenate([fold[i] for fold in found]) for i in range(3))
+        return cls(rows, scores, codes, found[0][3], np.ndim(records[0].predictions) == 2)
+
+    def calibrate(self, weights: Any = None) -> Calibration:
+        """Find how such scores become probabilities; weights are those of all rows."""
+        counts = None if weights is None else np.asarray(weights, dtype=np.float64)[self.rows]
+        return calibrate(self.scores, self.codes, self.widths, self.several, counts)
 
 
 # --- how far probabilities hold

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.estimators._calibration import calibrate_records, logarithms
+from regbayes.estimators._calibration import Unseen, logarithms
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -142,8 +142,8 @@ class BaseSearch(Saveable, BaseEstimator):
             self.refit_time_ = time.perf_counter() - began
             if is_classifier(self.best_estimator_):
                 tried = [done[key, fold] for fold in range(len(plan.folds))]
-                weights = samples.fit.get("sample_weight")
-                self.calibration_ = calibrate_records(self.best_estimator_, tried, samples.y, weights)
+                unseen = Unseen.of(self.best_estimator_, tried, samples.y)
+                self.calibration_ = None if unseen is None else unseen.calibrate(samples.fit.get("sample_weight"))
         return self
 
     def _gather(
