@@ -134,7 +134,7 @@ def summarize(name: str, found: list[dict[str, Any]]) -> str:
         error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
         holds = "" if np.isnan(error) else "holds" if gap.mean() <= error else "does not hold"
         lines.append(
-            f"{name:11s} {measure:6s} {ours.mean():8.4f} {theirs.mean():8.4f} {gap.mean():+9.4f} ± {error:.4f}  {holds}"
+            f"{name:11s} {measure:6s} {ours.mean():8.4f} {theirs.mean():8.4f} {gap.mean():+10.5f} ± {error:.5f}  {holds}"
         )
     return "\n".join(lines)
 
@@ -144,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--halves", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first pair of halves")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--rows", type=int, help="at most so many, drawn anew for each pair of halves")
     parser.add_argument("--n-components", type=int, default=None)
@@ -169,7 +170,7 @@ def runs(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return
     size = {"n_components": given.n_components or (20 if name == "yeast" else 50), "max_iter": given.max_iter or 60}
     compare: Callable[..., dict[str, Any]] = compare_labels if name == "yeast" else compare_classes
-    for seed in range(given.halves):
+    for seed in range(given.first, given.first + given.halves):
         rows = np.arange(len(y))
         if given.rows is not None and given.rows < len(y):
             labels = None if y.ndim == 2 else y
