@@ -133,9 +133,8 @@ def summarize(name: str, found: list[dict[str, Any]]) -> str:
         gap = ours - theirs
         error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
         holds = "" if np.isnan(error) else "holds" if gap.mean() <= error else "does not hold"
-        lines.append(
-            f"{name:11s} {measure:6s} {ours.mean():8.4f} {theirs.mean():8.4f} {gap.mean():+10.5f} ± {error:.5f}  {holds}"
-        )
+        means = f"{ours.mean():8.4f} {theirs.mean():8.4f}"
+        lines.append(f"{name:11s} {measure:6s} {means} {gap.mean():+10.5f} ± {error:.5f}  {holds}")
     return "\n".join(lines)
 
 
