@@ -144,6 +144,16 @@ def warn_if_unscaled(X: Floats) -> None:
         )
 
 
+def warn_if_noise() -> None:
+    """Say that what was found in the rows does not hold in others."""
+    warnings.warn(
+        "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
+        "predicted no better than by the largest class. The features describe these rows alone.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
 def warn_if_truncated(n_used: int, n_components: int) -> None:
     """Say when every feature that the truncation allows is in use."""
     if n_used == n_components > 1:
@@ -375,7 +385,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
+OPTIONAL_ATTRIBUTES = ("coef_inputs_", "probabilities_", "response_variance_")  # that not every fit has
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 

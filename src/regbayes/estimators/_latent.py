@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,27 +21,25 @@ from regbayes.estimators._bases import (
     kept_objective,
     n_threads,
     one_blas_thread,
+    warn_if_noise,
     warn_if_truncated,
     warn_if_unused,
 )
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import (
-    UNLABELED,
-    Data,
-    Params,
-    Rows,
-    Settings,
-    State,
-    infer_features,
-    infer_few_features,
-)
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
+from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
+UNSUPERVISED_SLAB_TEMPERATURE = 0.05  # per input: on planted sets the number of features is right there
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
+SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
+SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
+SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
+SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 
@@ -52,9 +50,11 @@ FEW_ROWS = 16  # that are predicted before compiled code is loaded
 class BinaryFeatures(LatentModel):
     """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts."""
-        return warmup.initial_params(X, settings, rng)
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        if getattr(self, "margins", "consistent") == "posterior":
+            return warmup.random_params(X, settings, rng)
+        return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes."""
@@ -76,19 +76,24 @@ class BinaryFeatures(LatentModel):
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        rng = generator(self.random_state)
 
-        def draw() -> Iterator[tuple[Any, Integers | None, int]]:
+        def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
-                yield previous, None, 0
-            rng = generator(self.random_state)
-            while True:
-                start = self._start(data.X, settings, rng)
-                yield start, warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+                yield previous, None
+            early_rows = warmup.draw_early_rows(data.labels, rng)
+            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            while True:  # other starts are those of a random half of the rows
+                half = np.sort(rng.permutation(len(data.X))[: (len(data.X) + 1) // 2])
+                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
+            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < len(given):
-                found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
+                rows = Rows.centre(given, self.mean_)
+                found["embedding_"] = infer_label_free(rows, state.params, self.n_jobs)
+                if settings.slab:
+                    found["probabilities_"] = infer_by_blocks(state.params.infer_probabilities, rows, self.n_jobs)
             return found
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
@@ -102,11 +107,16 @@ class BinaryFeatures(LatentModel):
                 partial(self._find_fault, data),
                 lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
             )
-            for start, early_rows, seed in tried:
+            for start, early_rows in tried:
                 reporter.result = run(
-                    data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
+                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            with one_blas_thread():
+                noise = is_noise(data, settings, rng)
+            if noise:
+                warn_if_noise()
+                return
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
@@ -120,6 +130,14 @@ class BinaryFeatures(LatentModel):
             seen = data.labeled
             rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
         return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
+
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components).
+
+        Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
+        """
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return infer_by_blocks(self._state.params.infer_probabilities, rows, self.n_jobs)
 
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""
@@ -148,37 +166,51 @@ class Supervision:
     one_vs_rest: bool
     generative_weight: float
     temperature: float  # per input, where nothing else is said
+    price: float = 0.0  # of a feature with an amount
 
 
 UNSUPERVISED = Supervision(
     0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
 )
 
+UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
+
 
 def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
     given = dict(parameters)
-    temperature = DEFAULT_TEMPERATURE if given["temperature"] == "auto" else float(given["temperature"])
+    temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
+    if given["slab"]:
+        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
+    if given["temperature"] != "auto":
+        temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if given["C"] == "auto" else float(given["C"])
+    C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    if given["C"] != "auto":
+        C = float(given["C"])
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
         one_vs_rest = bool(given["include_inputs"]) and given["cost"] is None and n_classes > 2
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
-        weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
+        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
+        raised = share if given["slab"] else share / np.sqrt(heat)
+        weight = raised * C * n_margins * labeled_share**LABELED_POWER
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
-def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
+def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
     """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
     given = dict(parameters)
     mean_square = X.mean_square
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
-    prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
+    prior_variance = default_prior_ratio(supervision, bool(given["slab"])) * noise_variance
+    if not isinstance(prior, str):
+        prior_variance = float(prior)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(given["n_components"]),
@@ -198,7 +230,20 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=n_threads(given["n_jobs"]),
+        slab=bool(given["slab"]),
+        price=supervision.price,
     )
+
+
+def default_prior_ratio(supervision: Supervision, slab: bool) -> float:
+    """Return the prior variance of loadings in noise variances, where nothing is said.
+
+    The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
+    labels a squared length of one, in tempered units, costs half of what a margin does, however little the generative
+    part counts.
+    """
+    weight = supervision.generative_weight
+    return weight / supervision.C if slab and supervision.C > 0 and weight > 0 else PRIOR_RATIO
 
 
 def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
@@ -211,25 +256,29 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     return rows
 
 
-def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
-    """Return ``function(rows, params=params)`` of all rows, as prediction sees them without labels, block by block."""
+def infer_by_blocks(function: Callable[[Rows], Floats], X: Rows, n_jobs: int | None) -> Floats:
+    """Return a function of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return np.concatenate(make_executor(n_threads(n_jobs)).map(partial(function, params=params), X.blocks()))
+        return np.concatenate(make_executor(n_threads(n_jobs)).map(function, X.blocks()))
 
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
     few = len(X) <= FEW_ROWS and not sweeps_are_loaded()
-    return infer_by_blocks(infer_few_features if few else infer_features, X, params, n_jobs)
+    return infer_by_blocks(params.infer_few if few else params.infer, X, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
-    return {
+    psi, found = state.embedding, {}
+    if state.probabilities is not None:
+        psi = state.probabilities
+        found = {"probabilities_": psi}
+    return found | {
         "components_": state.params.loadings,
         "embedding_": state.embedding,
         "stick_weights_": stick_weights(state.params.sticks),
-        "n_components_": int(in_use(state.embedding).sum()),
+        "n_components_": int(in_use(psi).sum()),
         "noise_variance_": state.params.noise_variance,
         "prior_variance_": state.params.prior_variance,
         "_state": state,

@@ -9,24 +9,27 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
 from regbayes.margins.head import LinearHead, Tolerance
+from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
+    Rows,
     Settings,
     State,
     Stats,
     infer_features,
 )
+from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -43,11 +46,10 @@ STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternat
 def fit(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
     stage: str | None = None,
 ) -> FitResult[State]:
@@ -57,16 +59,15 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Params or State
-        A new start, from `warmup.initial_params`; or an earlier fit to go on from, which has its warm-up behind it:
-        the features that it has are not judged again. Where its temperature was higher, it is cooled in steps.
+    start : Params, State or sequence of Params
+        A new start, or several of which the warm-up takes the best, from `warmup.initial_params`; or an earlier fit to
+        go on from, which has its warm-up behind it: the features that it has are not judged again. Where its
+        temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
         training rows (the paper, docs/math.md eq. (27)-(28)).
     early_rows : array of int, default=None
         Rows that the warm-up is content with, in order; all of them by default. `warmup.draw_early_rows` draws them.
-    seed : int, default=0
-        For the features that the warm-up adds to those of the start.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the warm-up too. Its ``stage`` says which they are, and
         its ``state`` is the `State` of a fit that ends there: rows are inferred for it when it is looked at.
@@ -79,11 +80,15 @@ def fit(
         Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
-    problem = ILSVMProblem.of(data, settings)
+    problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     multipliers = _known_start(problem, start)
-    is_new = isinstance(start, Params)
-    params = start if isinstance(start, Params) else _resume(start.params, settings)
-    there = replace(params, temperature=settings.temperature)
+    is_new = not isinstance(start, State)
+    if isinstance(start, State):
+        starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
+    else:
+        starts = [start] if isinstance(start, Params) else start
+    starts = [convert_params(params, settings) for params in starts]
+    there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
     step: Any
     state: Any
@@ -92,18 +97,24 @@ def fit(
         state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
         step = partial(descent.step, problem.joint)
-        if not is_new:
-            params, there = drop_empty(params), drop_empty(there)
-        if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
+        if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
-            phases = WarmUp.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
-            state, status = phases.run(params, multipliers, is_new)
+            kind = Annealing if settings.slab else WarmUp
+            phases = kind.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
+            state, status = phases.run(starts, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
             elif phases.share < 1.0:  # what some of the rows found, evaluated on all of them
                 state = descent.start(problem.joint, state.at.params, None)
+        estimated = settings.estimate_noise or settings.estimate_prior
+        if is_new and halted is None and settings.max_iter > 0 and estimated:
+            # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
+            updated = problem.joint.model.update_blocks(state.at.params, state.at.stats)
+            assert updated is not None
+            again = descent.start(problem.joint, updated, state.at.warm_start)
+            state = again if again.at.objective < state.at.objective else state
     result: FitResult[Any] = run(
         step,
         state,
@@ -124,11 +135,10 @@ def fit(
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
@@ -137,7 +147,7 @@ def fit_transductive(
     their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
     the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
-    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks)]
+    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
@@ -194,9 +204,11 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | LinearHead | None:
+def _known_start(
+    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
+) -> Floats | LinearHead | None:
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
-    if problem.head is None or isinstance(start, Params):
+    if problem.head is None or not isinstance(start, State | descent.Evaluation):
         return None
     if start.multipliers is None:
         return start.head if isinstance(start, State) else start.warm_start
@@ -215,11 +227,12 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
     parts = problem.executor.map(partial(infer_features, params=params), blocks)
-    psi = np.concatenate(parts)
+    features = np.concatenate(parts)
+    psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
-        return _pad(State(params, psi, None, None, 0.0), settings)
+        return _pad(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
-    return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
+    return _pad(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
 def _pad(state: State, settings: Settings) -> State:
@@ -229,12 +242,17 @@ def _pad(state: State, settings: Settings) -> State:
     if missing == 0:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
-    constant = expit(params.constant_logits[n_kept:])
-    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (len(state.embedding), missing))])
+    D, N = params.loadings.shape[1], len(state.embedding)
+    anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
+    constant = params.infer(anywhere)[0, n_kept:]
+    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (N, missing))])
+    psi = state.probabilities
+    if psi is not None:
+        psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)
         weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
-    return replace(state, params=params, embedding=embedding, head=head)
+    return replace(state, params=params, embedding=embedding, probabilities=psi, head=head)

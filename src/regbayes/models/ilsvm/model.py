@@ -1,9 +1,9 @@
 """iLSVM: binary features of rows under an Indian buffet prior, learned under a margin head.
 
-Rows are ``x_n = W' z_n + noise`` with binary features z and Gaussian loadings W. Features are inferred by sweeps of
-mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so margins act
-on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's generative
-part is ``r F_T / T``, eq. (25), (29)-(30).
+Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
+by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
+generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
@@ -23,7 +23,7 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
-from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
@@ -84,6 +84,12 @@ class Rows:
         """Mean squared length of the rows."""
         return self.sum_weighted(self.squared_norms) / self.total_weight
 
+    @cached_property
+    def total(self) -> Floats:
+        """The sum of the centred rows, each as often as it counts, shape (D,): not zero for some of the rows."""
+        weights = np.ones(len(self)) if self.weights is None else self.weights
+        return weights @ self.X - weights.sum() * self.mean
+
     def blocks(self) -> list[Rows]:
         """Return the rows in blocks of fixed size."""
         return [self.take(rows) for rows in row_blocks(len(self))]
@@ -124,6 +130,7 @@ class Params:
     """What inference of a row's features needs to know."""
 
     loadings: Floats  # (K, D): Phi, the means of W
+    offset: Floats  # (D,): b, what a row has without any feature, less the mean of the rows
     variances: Floats  # (K,): s, the variance of each entry of a row of W
     sticks: Sticks
     noise_variance: float  # sigma^2
@@ -150,7 +157,23 @@ class Params:
     def constant_logits(self) -> Floats:
         """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
-        return self.log_odds - 0.5 * self.precision * (squares + self.loadings.shape[1] * self.variances)
+        against = 0.5 * (squares + self.loadings.shape[1] * self.variances) + self.loadings @ self.offset
+        return self.log_odds - self.precision * against
+
+    def infer(self, rows: Rows) -> Floats:
+        """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        return sweep(base_logits(rows, self), self, self.n_sweeps)
+
+    def infer_few(self, rows: Rows) -> Floats:
+        """Return the features of few rows by the law, which has done before Numba has loaded the kernel."""
+        theta = base_logits(rows, self)
+        psi = np.empty_like(theta)
+        reference_sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
+        return psi
+
+    def infer_probabilities(self, rows: Rows) -> Floats:
+        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        return self.infer(rows)
 
 
 @dataclass(frozen=True)
@@ -159,10 +182,16 @@ class Stats(RowSums):
 
     n_rows: float
     squared_norm: float  # sum of ||x_n||^2
+    total: Floats  # (D,): sum of x_n
     counts: Floats  # (K,): sum of psi_n
     gram: Floats  # (K, K): sum of psi_n psi_n'
     explained: float  # sum of psi_n' Phi x_n, at the loadings in force
     entropy: float  # sum of H(q(z_n))
+
+    @property
+    def first_moment(self) -> Floats:
+        """``sum_n E[z_n]``, shape (K,)."""
+        return self.counts
 
     @property
     def second_moment(self) -> Floats:
@@ -195,7 +224,7 @@ class Pulled(RowSums):
 
 @dataclass(frozen=True)
 class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
-    """The model, with what stays the same through a descent. The position is that of the loadings."""
+    """The model, with what stays the same through a descent. The position is the loadings and, last, the offset."""
 
     alpha: float  # concentration of the Indian buffet process
     weight: float  # r, of the generative part
@@ -241,24 +270,37 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
+    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+        """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
+
+        It can be compared between models with different numbers of features; J itself cannot.
+        """
+        return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
+
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
-        """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
-        r, loadings = self.weight, params.loadings
+        """Gradient of J with respect to the loadings and the offset, docs/math.md eq. (34), shape (K + 1, D)."""
+        r, loadings, offset = self.weight, params.loadings, params.offset
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
-        through = pulled.cross - pulled.theta[:, None] * loadings + couplings @ loadings
-        return params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+        acting = pulled.theta - r * stats.first_moment  # on what is left of the rows, which the offset is taken off
+        through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
+        by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+        by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
+        return np.vstack([by_loadings, by_offset])
 
     def position(self, params: Params) -> Floats:
-        """Return the loadings."""
-        return params.loadings
+        """Return the loadings and, last, the offset, shape (K + 1, D)."""
+        return np.vstack([params.loadings, params.offset])
 
     def move(self, params: Params, position: Reals) -> Params:
-        """Return the parameters with other loadings."""
-        return replace(params, loadings=position.astype(np.float64, copy=False))
+        """Return the parameters with other loadings and another offset."""
+        moved = position.astype(np.float64, copy=False)
+        return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
-        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features."""
-        factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
+        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features. The offset is on."""
+        first = stats.first_moment
+        moment = np.block([[stats.second_moment, first[:, None]], [first, stats.n_rows]])
+        factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
         return lambda q: cho_solve(factor, q)
 
     def first_length(self, params: Params) -> float:
@@ -292,7 +334,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
         """Loadings, sticks and variances, each in closed form at given features."""
-        params = update_loadings(params, stats.rows, stats.cross)
+        params = update_offset(update_loadings(params, stats.rows, stats.cross), stats.rows)
         params = update_prior_blocks(params, stats.rows, self.alpha)
         explained = stats.explain(params)
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
@@ -300,7 +342,9 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
     squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(rows.total_weight, squared_norm, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows))
+    return Stats(
+        rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows)
+    )
 
 
 def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:
@@ -326,23 +370,17 @@ def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
 
 
 def infer_features(rows: Rows, params: Params) -> Floats:
-    """Return psi of rows, shape (n, K): what prediction needs."""
-    return sweep(base_logits(rows, params), params, params.n_sweeps)
-
-
-def infer_few_features(rows: Rows, params: Params) -> Floats:
-    """Return psi of few rows by the law, which has done before Numba has loaded the kernel: once in a process."""
-    theta = base_logits(rows, params)
-    psi = np.empty_like(theta)
-    reference_sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], params.n_sweeps, psi)
-    return psi
+    """Return the features of rows, shape (n, K): what prediction needs."""
+    return params.infer(rows)
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
-    """``sum_n E||x_n - W z_n||^2``, docs/math.md eq. (25)."""
+    """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25)."""
     products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
-    spread = float(params.loadings.shape[1] * (stats.counts @ params.variances))
-    return stats.squared_norm - 2.0 * stats.explained + products + spread
+    spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
+    left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
+    offset = float(params.offset @ (stats.n_rows * params.offset - 2.0 * left))
+    return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
 
 def kl_of_each_loading(params: Params) -> Floats:
@@ -350,6 +388,15 @@ def kl_of_each_loading(params: Params) -> Floats:
     ratio = params.variances / params.prior_variance
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings) / params.prior_variance
     return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
+
+
+def log_normalisers(params: Params) -> Floats:
+    """Log of what the tempered prior of each feature of a row sums to, shape (K,), docs/math.md eq. (35).
+
+    What the variance of a feature's loadings costs where it is on counts as part of its prior.
+    """
+    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+    return stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
@@ -360,7 +407,7 @@ def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
 
 def loading_variances(params: Params, stats: Stats) -> Floats:
     """``s_k``, docs/math.md eq. (28)."""
-    return 1.0 / (1.0 / params.prior_variance + stats.counts / params.noise_variance)
+    return 1.0 / (1.0 / params.prior_variance + np.diag(stats.second_moment) / params.noise_variance)
 
 
 def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
@@ -370,8 +417,14 @@ def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
     """
     system = stats.second_moment / params.noise_variance
     system[np.diag_indices_from(system)] += 1.0 / params.prior_variance
-    loadings = cho_solve(cho_factor(system), cross / params.noise_variance)
+    above = cross - np.outer(stats.first_moment, params.offset)
+    loadings = cho_solve(cho_factor(system), above / params.noise_variance)
     return replace(params, loadings=loadings, variances=loading_variances(params, stats))
+
+
+def update_offset(params: Params, stats: Stats) -> Params:
+    """Offset at fixed features: the mean of what they leave of the rows, docs/math.md eq. (28)."""
+    return replace(params, offset=(stats.total - stats.first_moment @ params.loadings) / stats.n_rows)
 
 
 def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimate_prior: bool) -> Params:
@@ -388,8 +441,8 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
 
 
 def reconstruct(psi: Floats, params: Params) -> Floats:
-    """Return the expected rows given their features, shape (n, D)."""
-    return psi @ params.loadings
+    """Return the expected rows given their features, less their mean, shape (n, D)."""
+    return psi @ params.loadings + params.offset
 
 
 def bound_rows(rows: Rows, params: Params) -> Floats:
@@ -400,7 +453,7 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
     psi = infer_features(rows, params)
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
-    # E||x - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+    # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
     spread = psi * (1.0 - psi) @ squares + rows.n_inputs * (psi @ params.variances)
     residual = np.square(rows.array() - reconstruct(psi, params)).sum(axis=1) + spread
     log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
@@ -431,6 +484,8 @@ class Settings:
     max_iter: int
     tol: float
     n_threads: int
+    slab: bool = False  # features with amounts, or binary ones
+    price: float = 0.0  # kappa, of a feature with an amount that is on
 
 
 @dataclass(frozen=True)
@@ -466,12 +521,13 @@ class ILSVMProblem:
     data: Data
     settings: Settings
     head: MarginHead | None  # None for the unsupervised model
+    features: type[BinaryFeatures] = BinaryFeatures  # the model
 
     @classmethod
-    def of(cls, data: Data, settings: Settings) -> ILSVMProblem:
+    def of(cls, data: Data, settings: Settings, features: type[BinaryFeatures] = BinaryFeatures) -> ILSVMProblem:
         """Put the problem together."""
         supervised = settings.C > 0 and len(data.labeled) > 0
-        return cls(data, settings, build_head(data, settings) if supervised else None)
+        return cls(data, settings, build_head(data, settings) if supervised else None, features)
 
     def at_settings(self, settings: Settings) -> ILSVMProblem:
         """Return the problem with settings that leave the head as it is."""
@@ -501,7 +557,7 @@ class ILSVMProblem:
             # A fit whose variances are estimated is not over before they have been.
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
-        model = BinaryFeatures(
+        model = self.features(
             settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
         )
         return JointProblem(model, self.data.X.blocks(), self.head, options, self.executor)
@@ -529,10 +585,11 @@ class State:
     """A fitted model."""
 
     params: Params
-    embedding: Floats  # (N, K): psi of the training rows
+    embedding: Floats  # (N, K): features of the training rows, psi or amounts
     head: LinearHead | None  # None for the unsupervised model
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
+    probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
 
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""
