@@ -17,6 +17,7 @@ from regbayes.estimators._bases import (
     LatentClassifier,
     warn_if_unscaled,
 )
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -167,6 +168,7 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
     True
     """
 
+    predict_proba = NoProbabilities("ILSVMClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
         "C": [POSITIVE, StrOptions({"auto"})],

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._bases import POSITIVE, check_several, chosen_classes, cost_matrix, fit_data, weights_by_class
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -145,6 +146,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     [['ball', 'goal'], ['law', 'vote']]
     """
 
+    predict_proba = NoProbabilities("MedLDAClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TOPIC_CONSTRAINTS,
         "margin": [POSITIVE],
