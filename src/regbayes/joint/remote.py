@@ -230,7 +230,9 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
 
         def sample(level: int) -> list[Any] | None:
             n_rows = problem.n_sampled(level, len(view.centre))
-            if n_rows > len(seen) or self.share >= 1.0:
+            if self.share >= 1.0 and level == 0:
+                n_rows = len(seen)  # all there are, and they lie here
+            if n_rows > len(seen) or (self.share >= 1.0 and level > 0):
                 return None
             share = self.share * n_rows / len(seen)
             return [problem.sampled_block(seen[:n_rows], np.arange(n_rows), view, share)]
