@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar
 
@@ -19,7 +19,6 @@ from sklearn.utils.validation import check_is_fitted
 from regbayes._types import Floats, Integers
 from regbayes.dask.rows import Block, Given, is_collection
 from regbayes.estimators._bases import InterruptedWarning, check_several
-from regbayes.joint.model import RowSums
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 

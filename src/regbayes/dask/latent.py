@@ -129,7 +129,9 @@ class Learning:
         found, shared = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
         reach = self.problem.places.sum(find_range, shared)
         head = None if found.head is None else found.head.head
-        return pad_state(State(params, np.stack([reach.lowest, reach.highest]), head, None, settings.input_scale), settings)
+        return pad_state(
+            State(params, np.stack([reach.lowest, reach.highest]), head, None, settings.input_scale), settings
+        )
 
 
 class OnClusterFeatures(OnCluster):
@@ -273,8 +275,8 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
 
     Parameters and fitted attributes are those of the plain estimator, but there is no ``embedding_``: `transform` gives
     it, lazily. The fit starts at that of a sample, on the client; then every step sees all rows, where they are.
-    ``loss="hinge"``, ``margins="posterior"`` and ``transductive=True`` need multipliers of every row in one place and are
-    not for a cluster.
+    ``loss="hinge"``, ``margins="posterior"`` and ``transductive=True`` keep something of every row in one place and
+    are not for a cluster.
 
     Examples
     --------

@@ -73,7 +73,9 @@ class Workers:
         for group in self.groups:
             pairs = [(block, next(given)) for block in group.blocks]
             made = [
-                self.client.submit(function, block, *own, **_at(group.worker)) for block, own in pairs if own is not None
+                self.client.submit(function, block, *own, **_at(group.worker))
+                for block, own in pairs
+                if own is not None
             ]
             if made:
                 groups.append(Group(group.worker, made))
