@@ -13,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +28,7 @@ SAMPLE_BYTES = 1 << 28  # of the rows that come to the client, at most
 TEXT = "USO"  # kinds of labels that do not go with numbers
 
 
-class OnCluster:
+class OnCluster(BaseEstimator):
     """An estimator whose rows are on the workers of a Dask cluster. Answers about collections are lazy.
 
     Beside it in the bases of a class stands the plain estimator, whose constructor, parameters and fitted attributes it

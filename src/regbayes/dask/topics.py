@@ -210,7 +210,7 @@ class OnClusterTopics(OnCluster):
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(self._asking(found), settings)
         sample = self._draw(rows, [part.n_documents for part in words], sizes, kinds_of, every)
-        start, interrupted = self._start_from(sample, recipe)
+        start, gained, interrupted = self._start_from(sample, recipe, every)
         held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
         del rows  # what was read lives on in what is held
         learning = Learning(_make_problem(held, sample, recipe, every))
@@ -220,7 +220,7 @@ class OnClusterTopics(OnCluster):
                 learning.problem,
                 start,
                 max_iter=0 if interrupted else settings.max_iter,
-                stop=DiminishingReturns(settings.tol),
+                stop=partial(_has_settled, DiminishingReturns(settings.tol), gained),
                 callbacks=[reporter],
                 view=learning.finish,
             )
@@ -256,21 +256,28 @@ class OnClusterTopics(OnCluster):
         block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
         return block.take(order_sample(kinds, len(block)))
 
-    def _start_from(self, sample: Block, recipe: Recipe) -> tuple[TopicLogits, bool]:
-        """Return where the descent starts: at the plain estimator's fit of a sample; and whether that was interrupted.
+    def _start_from(self, sample: Block, recipe: Recipe, every: Words) -> tuple[TopicLogits, float, bool]:
+        """Return where the descent starts: at the plain estimator's fit of a sample.
 
+        With it come how far the objective fell there, in units of all documents, and whether the user interrupted it.
         Where this is to go on from an earlier fit, it starts there.
         """
-        fitted, interrupted = self._earlier_topics(self.n_features_in_), False
+        fitted, gained, interrupted = self._earlier_topics(self.n_features_in_), 0.0, False
         if fitted is None:
             local = self._plain(**self.get_params(deep=False)).set_params(warm_start=False, verbose=0)
             some = sample.take(slice(START_ROWS))
             interrupted = fit_start(local, some, some.y)
-            fitted = local._fitted
+            fitted, course = local._fitted, local.trace_.objective
+            gained = float(course[0] - course[-1]) * every.n_documents / len(some)
         documents, targets = recipe.documents(sample)
         n_topics, seed = recipe.settings.n_components, recipe.settings.seed
         logits = meanfield.first_logits(documents, self.n_features_in_, targets, n_topics, seed, fitted)
-        return meanfield.make_topics(logits), interrupted
+        return meanfield.make_topics(logits), gained, interrupted
+
+
+def _has_settled(rule: DiminishingReturns, gained: float, objectives: Sequence[float]) -> Status | None:
+    """Ask a rule that goes by all that was gained, where much of it was gained before the first of the objectives."""
+    return rule([objectives[0] + gained, *objectives]) if len(objectives) > rule.window else None
 
 
 def _check_words(words: Sequence[Words]) -> Words:
