@@ -43,7 +43,7 @@ pytestmark = [
 def cluster():
     with (
         warnings.catch_warnings(),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
     ):
         yield cluster
 
@@ -189,12 +189,15 @@ class Interfering(Workers):
     trip, action = 10**9, staticmethod(lambda client: None)
 
     def _visit(self, *arguments):
-        if self.n_trips == type(self).trip:
+        function = arguments[1]
+        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.remote":
+            type(self).trip = -1  # once
             type(self).action(self.client)
         return super()._visit(*arguments)
 
 
 def interfere(monkeypatch, trip, action):
+    """Do something before a trip to the rows as the model has them."""
     monkeypatch.setattr(Interfering, "trip", trip)
     monkeypatch.setattr(Interfering, "action", staticmethod(action))
     monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
@@ -218,16 +221,17 @@ def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
 
 
-def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch):
+@pytest.mark.parametrize("trip", [1, 25])
+def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch, trip):
     X, y = (cut(part, (400, 1100)) for part in data)
 
     def interrupt(client):
         raise KeyboardInterrupt
 
-    interfere(monkeypatch, 15, interrupt)
-    with pytest.warns(InterruptedWarning, match="interrupted after"):
+    interfere(monkeypatch, trip, interrupt)
+    with pytest.warns(InterruptedWarning, match="interrupted after" if trip > 1 else "during its warm-up"):
         model = small(max_iter=50).fit(X, y)
-    assert model.n_iter_ < 50
+    assert (0 if trip == 1 else 1) <= model.n_iter_ < 50
     assert np.mean(model.predict(X).compute() == data[1]) > 0.6
 
 
@@ -249,7 +253,7 @@ def test_an_iteration_takes_few_tasks(client, cluster, data):
         n_tasks.append(counter.n_tasks - before)
         cluster.scheduler.remove_plugin(name="count")
     per_iteration = (n_tasks[1] - n_tasks[0]) / 4
-    assert 0 < per_iteration <= 100  # two groups and some trips; none for each block
+    assert 0 < per_iteration <= 200  # two for each trip, and none for each block
 
 
 # --- what is given
@@ -335,7 +339,6 @@ def wrong(X, y, change):
     dX, dy = cut(X, (400, 1100)), cut(y, (400, 1100))
     bad = X.copy()
     bad[5, 0] = np.nan
-    numbers = da.concatenate([dy[:400], da.from_array(np.arange(1100), chunks=1100)], allow_unknown_chunksizes=True)
     unknown = dX[dX[:, 0] > -np.inf]
     return {
         "nan": (cut(bad, (400, 1100)), dy, "block 0 .*NaN"),
@@ -346,21 +349,12 @@ def wrong(X, y, change):
         "unknown": (unknown, cut(y, (500, 500, 500)), "compute_chunk_sizes"),
         "unknown, other rows": (unknown, cut(y, (500, 1000)), "cut them alike"),
         "numbers": (dX, cut(np.random.default_rng(0).random(N), (N,)), "continuous"),
-        "two kinds": (dX, _objects(numbers), "block|text in some blocks|label"),
+        "two kinds": (dX, dy.map_blocks(number_later, dtype=y.dtype), "text in some blocks and numbers in others"),
     }[change]
 
 
-def _objects(y):
-    parts = [np.array(["a", "b"] * 200), np.arange(1100) % 2]
-    return da.concatenate(
-        [da.from_delayed(_itself(part), shape=part.shape, dtype=part.dtype) for part in parts],
-    )
-
-
-def _itself(part):
-    import dask
-
-    return dask.delayed(part)
+def number_later(labels, block_info=None):
+    return labels if block_info[0]["chunk-location"][0] == 0 else np.arange(len(labels)) % 2
 
 
 @pytest.mark.parametrize(
@@ -405,7 +399,7 @@ def test_a_cluster_is_needed(data):
     with pytest.raises(ValueError, match="no Dask client"):
         small().fit(X, y)
     with (
-        LocalCluster(n_workers=0, dashboard_address=None, processes=False) as empty,
+        LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as empty,
         Client(empty) as idle,
         pytest.raises(ValueError, match="has no workers"),
     ):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ClassVar
 
@@ -19,7 +19,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.rows import Block, Given, is_collection
-from regbayes.estimators._bases import InterruptedWarning, check_several
+from regbayes.engine import FitResult, Status
+from regbayes.estimators._bases import FitReporter, InterruptedWarning, check_several
+from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 
@@ -128,15 +130,69 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
     return construct
 
 
-def fit_start(local: Any, sample: Block, labels: Any) -> bool:
+@dataclass(frozen=True)
+class Start:
+    """Where a descent over all rows starts."""
+
+    params: Any
+    local: Any = None  # the plain estimator that was fitted on a sample; None where an earlier fit goes on
+    state: Any = None  # its model
+    interrupted: bool = False  # whether the user wants no more than that
+
+    @property
+    def result(self) -> FitResult[Any]:
+        """The fit of the sample as that of an interrupted fit of all rows."""
+        return FitResult(self.state, self.local.trace_, Status.INTERRUPTED, 0, 0)
+
+
+def fit_start(local: Any, sample: Block) -> bool:
     """Fit the plain estimator on a sample; return whether the user interrupted it. Its other warnings are not heard.
 
     They would be about the sample; the fit on all rows has its own.
     """
+    local.set_params(warm_start=False, verbose=0)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        local.fit(sample.X, labels, sample_weight=sample.weights)
+        local.fit(sample.X, sample.y, sample_weight=sample.weights)
     return any(issubclass(warning.category, InterruptedWarning) for warning in heard)
+
+
+def fit_rows(
+    problem: Any,
+    start: Start,
+    finish: Callable[..., Any],
+    *,
+    max_iter: int,
+    stop: Callable[[Sequence[float]], Status | None],
+    reporter: FitReporter,
+    stage: str = "",
+) -> FitResult[Any]:
+    """Descend over all rows and finish. An interrupt ends it with what there is, which may be the start.
+
+    Parameters
+    ----------
+    problem : RemoteProblem
+    start : Start
+    finish : callable
+        From a `Search`, and a tolerance of the head, to the fitted model. A tolerance of None: the head as it is.
+    max_iter, stop, stage
+        As in `regbayes.engine.run`.
+    reporter : FitReporter
+    """
+    try:
+        if start.interrupted:
+            return start.result
+        result = descent.fit_joint(
+            problem, start.params, max_iter=max_iter, stop=stop, callbacks=[reporter], view=finish, stage=stage
+        )
+    except KeyboardInterrupt:  # in the first look at all rows
+        if start.local is None:
+            raise
+        return start.result
+    try:
+        return replace(result, state=finish(result.state))
+    except KeyboardInterrupt:
+        return replace(result, state=finish(result.state, None), status=Status.INTERRUPTED)
 
 
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:

@@ -19,17 +19,20 @@ from regbayes.dask._bases import (
     Labels,
     Moments,
     OnCluster,
+    Start,
     alike,
     code_labels,
     find_range,
+    fit_rows,
     fit_start,
     sample_size,
 )
 from regbayes.dask.places import Workers, find_client
 from regbayes.dask.rows import Block, draw_sample, place_blocks, read_collections, read_floats
-from regbayes.engine import AbsoluteChange, Status
+from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
+    CUT_SHORT,
     cost_matrix,
     fit_data,
     warn_if_truncated,
@@ -129,9 +132,8 @@ class Learning:
         found, shared = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
         reach = self.problem.places.sum(find_range, shared)
         head = None if found.head is None else found.head.head
-        return pad_state(
-            State(params, np.stack([reach.lowest, reach.highest]), head, None, settings.input_scale), settings
-        )
+        extremes = np.stack([reach.lowest, reach.highest])
+        return pad_state(State(params, extremes, head, None, settings.input_scale), settings)
 
 
 class OnClusterFeatures(OnCluster):
@@ -147,11 +149,10 @@ class OnClusterFeatures(OnCluster):
         recipe = self._recipe(moments, labels)
         settings = recipe.settings
         sample = self._draw(rows, lengths, labels, recipe)
-        start, interrupted = self._start_from(sample, recipe)
+        start = self._start_from(sample, recipe)
         held = rows.change(hold, [(recipe,) if length else None for length in lengths])
         del rows  # what was read lives on in what is held
         learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
-        unit = _unit(settings, moments, labels, recipe)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state)
@@ -160,23 +161,19 @@ class OnClusterFeatures(OnCluster):
 
         self.mean_ = recipe.mean
         with self._fitting(attributes, {"descent": settings.max_iter}, fit_data(X, y), self.verbose) as reporter:
-            result = descent.fit_joint(
+            reporter.result = fit_rows(
                 learning.problem,
                 start,
-                max_iter=0 if interrupted else settings.max_iter,
-                stop=AbsoluteChange(settings.tol * unit, PATIENCE),
-                callbacks=[reporter],
-                view=learning.finish,
+                learning.finish,
+                max_iter=settings.max_iter,
+                stop=AbsoluteChange(settings.tol * _unit(recipe, moments, labels), PATIENCE),
+                reporter=reporter,
                 stage="descent",
             )
-            status = Status.INTERRUPTED if interrupted else result.status
-            try:
-                final = learning.finish(result.state)
-            except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
-                final, status = learning.finish(result.state, None), Status.INTERRUPTED
-            reporter.result = replace(result, state=final, status=status)
+            if reporter.result.state is start.state:
+                self.mean_ = start.local.mean_
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
-        if status not in (Status.INTERRUPTED, Status.STOPPED):
+        if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
@@ -230,24 +227,20 @@ class OnClusterFeatures(OnCluster):
         block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
         return block.take(order_sample(kinds, len(block)))
 
-    def _start_from(self, sample: Block, recipe: Recipe) -> tuple[Params, bool]:
-        """Return where the descent starts: at the plain estimator's fit of a sample; and whether that was interrupted.
-
-        Where this is to go on from an earlier fit, it starts there.
-        """
+    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
         settings, previous = recipe.settings, getattr(self, "_state", None) if self.warm_start else None
-        interrupted = False
+        start = Start(None)
         if previous is None or previous.params.loadings.shape != (settings.n_components, len(recipe.mean)):
-            local = self._plain(**self.get_params(deep=False)).set_params(warm_start=False, verbose=0)
-            some = sample.take(slice(START_ROWS))
-            interrupted = fit_start(local, some, some.y)
+            local = self._plain(**self.get_params(deep=False))
+            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
             previous = local._state
+            start = Start(None, local, previous, interrupted)
         params = drop_empty(previous.params)
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
-        return replace(
-            params, noise_variance=noise, prior_variance=prior, temperature=settings.temperature
-        ), interrupted
+        changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}
+        return replace(start, params=replace(params, **changed, n_sweeps=settings.n_sweeps))
 
 
 def _make_problem(
@@ -259,13 +252,14 @@ def _make_problem(
         labeled = recipe.data(sample).labels != UNLABELED
         sample, n_all = sample.take(np.flatnonzero(labeled)), int(labels.counts.sum())
     local = ILSVMProblem.of(recipe.data(sample), recipe.settings).joint
-    below = recipe.settings.tol * _unit(recipe.settings, moments, labels, recipe)
+    below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)
 
 
-def _unit(settings: Settings, moments: Moments, labels: Labels | None, recipe: Recipe) -> float:
+def _unit(recipe: Recipe, moments: Moments, labels: Labels | None) -> float:
     """Return what one unit of every labelled row's loss is worth in J, as `ILSVMProblem.unit`."""
+    settings = recipe.settings
     nat = settings.generative_weight / settings.temperature * moments.weight
     return nat if labels is None else max(nat, settings.C * float(labels.weights @ recipe.by_class))
 

@@ -18,8 +18,10 @@ from regbayes.dask._bases import (
     Labels,
     Moments,
     OnCluster,
+    Start,
     alike,
     code_labels,
+    fit_rows,
     fit_start,
     sample_size,
     with_defaults,
@@ -210,27 +212,21 @@ class OnClusterTopics(OnCluster):
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(self._asking(found), settings)
         sample = self._draw(rows, [part.n_documents for part in words], sizes, kinds_of, every)
-        start, gained, interrupted = self._start_from(sample, recipe, every)
+        start = self._start_from(sample, recipe)
         held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
         del rows  # what was read lives on in what is held
         learning = Learning(_make_problem(held, sample, recipe, every))
-        stages = self._iteration_limit
-        with one_blas_thread(), FitReporter(self, stages, fit_data(X, y), self._attributes, self.verbose) as reporter:
-            result = descent.fit_joint(
+        most = self._iteration_limit
+        with one_blas_thread(), FitReporter(self, most, fit_data(X, y), self._attributes, self.verbose) as reporter:
+            result = fit_rows(
                 learning.problem,
                 start,
-                max_iter=0 if interrupted else settings.max_iter,
-                stop=partial(_has_settled, DiminishingReturns(settings.tol), gained),
-                callbacks=[reporter],
-                view=learning.finish,
+                learning.finish,
+                max_iter=most,
+                stop=partial(_has_settled, DiminishingReturns(settings.tol), _gained(start, every)),
+                reporter=reporter,
             )
-            status = Status.INTERRUPTED if interrupted else result.status
-            try:
-                final = learning.finish(result.state)
-            except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
-                final, status = learning.finish(result.state, None), Status.INTERRUPTED
-            result = replace(result, state=final, status=status)
-            self._set_fitted(self._attributes(final), result)
+            self._set_fitted(self._attributes(result.state), result)
         warn_of_status(self, result)
         return self
 
@@ -256,23 +252,26 @@ class OnClusterTopics(OnCluster):
         block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
         return block.take(order_sample(kinds, len(block)))
 
-    def _start_from(self, sample: Block, recipe: Recipe, every: Words) -> tuple[TopicLogits, float, bool]:
-        """Return where the descent starts: at the plain estimator's fit of a sample.
-
-        With it come how far the objective fell there, in units of all documents, and whether the user interrupted it.
-        Where this is to go on from an earlier fit, it starts there.
-        """
-        fitted, gained, interrupted = self._earlier_topics(self.n_features_in_), 0.0, False
+    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
+        fitted, start = self._earlier_topics(self.n_features_in_), Start(None)
         if fitted is None:
-            local = self._plain(**self.get_params(deep=False)).set_params(warm_start=False, verbose=0)
-            some = sample.take(slice(START_ROWS))
-            interrupted = fit_start(local, some, some.y)
-            fitted, course = local._fitted, local.trace_.objective
-            gained = float(course[0] - course[-1]) * every.n_documents / len(some)
+            local = self._plain(**self.get_params(deep=False))
+            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
+            fitted = local._fitted
+            start = Start(None, local, fitted, interrupted)
         documents, targets = recipe.documents(sample)
         n_topics, seed = recipe.settings.n_components, recipe.settings.seed
         logits = meanfield.first_logits(documents, self.n_features_in_, targets, n_topics, seed, fitted)
-        return meanfield.make_topics(logits), gained, interrupted
+        return replace(start, params=meanfield.make_topics(logits))
+
+
+def _gained(start: Start, every: Words) -> float:
+    """Return how far the objective fell on the sample, in units of all documents."""
+    if start.local is None:
+        return 0.0
+    course = start.local.trace_.objective
+    return float(course[0] - course[-1]) * max(every.n_documents / START_ROWS, 1.0)
 
 
 def _has_settled(rule: DiminishingReturns, gained: float, objectives: Sequence[float]) -> Status | None:
