@@ -96,8 +96,14 @@ class Recipe:
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data = recipe.data(block)
-    pieces = data.X.blocks()
-    head = replace(build_head(data, recipe.settings), in_blocks=True) if recipe.supervised else None
+    pieces, head = data.X.blocks(), None
+    if recipe.supervised and len(data.labeled):
+        head = replace(build_head(data, recipe.settings), in_blocks=True)
+    elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
+        labels, prices = data.labels.copy(), np.zeros(len(block))
+        labels[0] = 0
+        nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
+        head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
     return HeldRows(pieces, tuple(map(len, pieces)), head)
 
 
