@@ -180,6 +180,41 @@ def test_features_without_labels(client, data, monkeypatch):
     np.testing.assert_allclose(rows.compute(), there.to_local().inverse_transform(features.compute()), atol=1e-12)
 
 
+# --- rows beyond memory
+
+
+def set_share(share):
+    """Let rows take such a share of a worker's memory."""
+    from regbayes.dask import storage
+
+    storage.SHARE = share
+
+
+def count_mapped():
+    from regbayes.dask import storage
+
+    return len(storage._mapped)
+
+
+def test_rows_beyond_memory_lie_in_files(client, data, corpus):
+    X, y = (cut(part, (400, 400, 700)) for part in data)
+    counts = cut(corpus[0], (300, 300)).map_blocks(csr_array)
+    topics_model = MedLDAClassifier(4, max_iter=2, tol=0.0, random_state=0)
+    inside = small().fit(X, y), clone(topics_model).fit(counts, corpus[1])
+    client.run(set_share, 0.0)
+    seen = []
+    try:
+        for model, given, expected in [(small(), (X, y), inside[0]), (topics_model, (counts, corpus[1]), inside[1])]:
+            with pytest.MonkeyPatch.context() as patch:
+                interfere(patch, 3, lambda client: seen.append(sum(client.run(count_mapped).values())))
+                model.fit(*given)
+            np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    finally:
+        client.run(set_share, 0.3)
+    assert seen[0] >= 3  # a file for each block
+    assert seen[1] >= 4  # words and numbers
+
+
 # --- a worker is lost; the user interrupts
 
 

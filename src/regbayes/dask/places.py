@@ -24,6 +24,7 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed import Client, Future, get_client
 
+from regbayes.dask.storage import give_pages_back
 from regbayes.joint.remote import HeldRows, Version
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
@@ -159,7 +160,11 @@ def _sum_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments:
 
 def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> list[Any]:
     keep_freed_memory()
-    return [function(block, *arguments) for block in blocks]
+    found = []
+    for block in blocks:
+        found.append(function(block, *arguments))
+        give_pages_back()
+    return found
 
 
 @cache

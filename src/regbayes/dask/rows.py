@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups
+from regbayes.dask.storage import settle
 
 Reader = Callable[..., "Block"]
 
@@ -164,7 +165,7 @@ def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n
         raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
     labels = None if y is None else _read_targets(y, len_of(X), named)
     if weights is None:
-        return Block(X, labels, None)
+        return Block(settle(X), labels, None)
     counts = check_array(
         np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
     )
@@ -173,7 +174,8 @@ def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n
     if np.any(counts < 0):
         raise ValueError(f"{named}, sample_weight has negative values")
     found = Block(X, labels, counts)
-    return found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
+    found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
+    return replace(found, X=settle(found.X))
 
 
 def _read_targets(y: Any, n_rows: int, named: str) -> NDArray[Any]:
@@ -200,7 +202,8 @@ def read_counts(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Blo
             raise ValueError("negative values in X, which must hold counts of words")
         counts.sum_duplicates()
         counts.eliminate_zeros()
-        return counts
+        numbers = counts.data.astype(np.float32, copy=False)  # as the model takes them
+        return csr_array((numbers, counts.indices, counts.indptr), shape=counts.shape)
 
     return _read(check, x, y, weights, place, n_columns)
 
