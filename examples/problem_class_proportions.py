@@ -5,12 +5,14 @@ The page docs/problems/class_proportions.md walks through it.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_wine
 
 from example_tools import elliptical_slice, figure_path
-from regbayes import E, Samples, regularize
+from regbayes import E, Samples, UnreliableWeightsWarning, regularize
 from regbayes.regularizers import KL
 
 figure = figure_path(__doc__)
@@ -54,8 +56,12 @@ def share_of_grower(v):
 
 
 posterior = Samples({"coefficients": coefficients})
-result = regularize(posterior, E(share_of_grower).regularized(KL(known, weight=100)))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    result = regularize(posterior, E(share_of_grower).regularized(KL(known, weight=100)))
 print(result)
+print(f"{caught[0].category.__name__}: {str(caught[0].message).split(': ')[0]}")
+warnings.simplefilter("ignore", UnreliableWeightsWarning)  # said once: the shorter chains below mix no faster
 
 
 # --- what it is worth

@@ -18,8 +18,8 @@ schools = az.load_arviz_data("non_centered_eight")
 posterior = Samples(schools)
 
 
-def mean_effect(v):
-    return v["theta"].mean(axis=1)
+def mean_effect(theta):
+    return theta.mean("school")
 
 
 # --- the answer

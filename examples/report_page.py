@@ -11,11 +11,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import regbayes
-from regbayes import ILSVMClassifier
+from regbayes import ILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.report import collect, render, write_report
 
 
@@ -24,7 +26,7 @@ def take_screenshot(page: Path, picture: Path) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        tab = browser.new_page(viewport={"width": 1180, "height": 1250})
+        tab = browser.new_page(viewport={"width": 1180, "height": 1500})
         tab.goto(page.resolve().as_uri())
         tab.locator("[data-sort=separation]").click()
         tab.screenshot(path=picture)
@@ -49,6 +51,15 @@ def show(page: Path, folder: Path) -> None:
     print(f"features in use: {data.features.all_in_use.sum()} of {len(data.features.all_use)}")
 
 
+def show_net_effects() -> None:
+    frame, progression = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    model = MultiTaskILSVMRegressor(include_inputs=True, max_iter=20, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), model).fit(frame, progression)
+    effects = collect(pipeline, frame, progression).effects
+    for name, slope, deviation in zip(effects.names[:3], effects.slopes[:, 0], effects.deviations, strict=False):
+        print(f"{name}: {slope:+.2f} per unit, {slope * deviation:+.1f} per standard deviation")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="the file to write; one that is thrown away by default")
@@ -57,6 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = options.output or Path(folder) / "digits.html"
         show(page, Path(folder))
+        show_net_effects()
         if options.screenshot:
             take_screenshot(page, options.screenshot)
 

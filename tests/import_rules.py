@@ -45,6 +45,8 @@ SILENT_LAYERS = LAYERS[: LAYERS.index("estimators")]  # no scikit-learn, no warn
 EXCEPTIONS = {
     # regularize() is called by users directly; it warns when the draws cannot carry the tilt (Pareto k-hat).
     "regbayes.framework.regularize": {"warnings"},
+    # regularize_moments() too: it calls regularize() many times and lets only the last call speak.
+    "regbayes.framework.moments": {"warnings"},
 }
 
 # A method such as `save` reaches up, when it is called and not before.

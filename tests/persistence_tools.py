@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import struct
@@ -61,9 +62,15 @@ def assert_same(found: Any, expected: Any) -> None:
         for field in dataclasses.fields(expected):
             assert_same(getattr(found, field.name), getattr(expected, field.name))
     elif hasattr(expected, "__dict__"):
-        assert_same(vars(found), vars(expected))
+        assert_same(_attributes(found), _attributes(expected))
     else:
         assert found == expected
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes that are saved: not those that are computed when they are asked for."""
+    cls = type(value)
+    return {k: v for k, v in vars(value).items() if not isinstance(getattr(cls, k, None), functools.cached_property)}
 
 
 def _assert_same_array(found: np.ndarray, expected: np.ndarray) -> None:

@@ -184,3 +184,177 @@ def test_selected_variables_alone_come_back() -> None:
     source = eight_schools("datatree")
     result = regularize(Samples(source, variables=["mu", "tau"]), E("tau") <= 3.0)
     assert list(as_dataset(result.to_arviz()["posterior"]).data_vars) == ["mu", "tau"]
+
+
+def both_kinds(groups: dict[str, Any], form: str) -> Any:
+    return xarray.DataTree.from_dict(groups) if form == "datatree" else arviz.InferenceData(**groups)
+
+
+def test_arviz_objects_go_in_directly(source: Any) -> None:
+    direct = regularize(source, E("mu") >= 5.5)
+    wrapped = regularize(Samples(source), E("mu") >= 5.5)
+    np.testing.assert_array_equal(direct.multipliers, wrapped.multipliers)
+    assert type(direct.to_arviz()) is type(source)
+    dataset = as_dataset(source["posterior"])
+    np.testing.assert_array_equal(regularize(dataset, E("mu") >= 5.5).multipliers, wrapped.multipliers)
+
+
+def test_functions_get_xarray_objects_with_their_labels(source: Any) -> None:
+    samples, posterior = Samples(source), as_dataset(source["posterior"])
+    chosen = posterior["theta"].sel(school="Choate").values.ravel()
+    for feature in (
+        lambda v: v.theta.sel(school="Choate"),
+        lambda v: v["theta"].sel(school="Choate", drop=True),
+        lambda theta: theta.isel(school=0),
+        lambda v: v.theta[:, 0],
+        lambda v: v.theta.values[:, 0],
+    ):
+        np.testing.assert_array_equal(samples.evaluate(feature).values[:, 0], chosen)
+    evaluated = samples.evaluate(lambda v: v.theta - v.mu)  # xarray aligns by names
+    np.testing.assert_allclose(evaluated.values, (posterior["theta"] - posterior["mu"]).values.reshape(-1, 8))
+    assert evaluated.names[0] == "psi[Choate]"
+    np.testing.assert_allclose(
+        samples.evaluate(lambda v: v.theta.mean("school")).values[:, 0],
+        posterior["theta"].mean("school").values.ravel(),
+    )
+    result = regularize(source, E(lambda v: v.theta.sel(school=["Choate", "Deerfield"])) <= 5.5)
+    assert result.labels == ("E(psi[Choate]) <= 5.5", "E(psi[Deerfield]) <= 5.5")
+
+
+def test_functions_written_for_plain_arrays_work_too(source: Any) -> None:
+    samples = Samples(source)
+    expected = samples.draws.variables["theta"] - samples.draws.variables["mu"][:, None]
+    np.testing.assert_array_equal(samples.evaluate(lambda v: v.theta - v.mu[:, None]).values, expected)
+    np.testing.assert_allclose(samples.evaluate(lambda v: v["theta"].mean(axis=1)).values[:, 0].mean(), 4.9, atol=1)
+
+
+def test_what_a_function_of_labelled_draws_raises_comes_through(source: Any) -> None:
+    with pytest.raises(KeyError, match="school") as caught:
+        regularize(source, E(lambda v: v.theta.sel(school="Exter")) <= 1)
+    assert "called with all 2000 draws at once" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match=r"has the dimensions \('school',\); chain and draw, or sample, must be among"):
+        regularize(source, E(lambda v: v.theta.mean("sample")) <= 1)
+    with pytest.raises(AttributeError, match=r"no variable 'sigma' among the draws; they have 'mu'.* and the groups"):
+        regularize(source, E(lambda v: v.sigma) <= 1)
+
+
+def test_data_arrays_are_features(source: Any) -> None:
+    posterior = as_dataset(source["posterior"])
+    result = regularize(source, E(posterior["theta"].mean("school"), name="mean effect") == 3.0)
+    by_function = regularize(source, E(lambda v: v.theta.mean("school")) == 3.0)
+    np.testing.assert_allclose(result.multipliers, by_function.multipliers, rtol=1e-9)
+    assert result.labels == ("E(mean effect) == 3",)
+    labels = regularize(source, E(posterior["theta"].transpose("school", "draw", "chain")) <= 100).labels
+    assert labels[:2] == ("E(psi[Choate]) <= 100", "E(psi[Deerfield]) <= 100")  # it may be theta**2 by now
+    assert regularize(source, E("theta")[0] <= 100).labels == ("E(theta[Choate]) <= 100",)
+    assert regularize(source, E("theta", name="effect")["Choate"] <= 100).labels == ("E(effect[Choate]) <= 100",)
+    stacked = posterior["mu"].stack(sample=("chain", "draw"))
+    np.testing.assert_array_equal(result.expectation(stacked), result.expectation("mu"))
+    flat = Samples({"mu": posterior["mu"].values.ravel()})
+    np.testing.assert_array_equal(flat.evaluate(posterior["mu"]).values, flat.evaluate("mu").values)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        (lambda mu: mu.isel(draw=slice(100)), r"has 4 chains of 100 draws, the posterior 4 of 500"),
+        (lambda mu: mu.isel(draw=slice(None, None, -1)), "other labels of draw than the posterior"),
+        (lambda mu: mu.mean("draw"), r"has the dimensions \('chain',\)"),
+    ],
+)
+def test_data_arrays_of_other_draws_are_refused(spoiled: Any, message: str) -> None:
+    source = eight_schools("datatree")
+    with pytest.raises(ValueError, match=message):
+        regularize(source, E(spoiled(source["posterior"]["mu"])) == 3.0)
+
+
+def with_predictions(form: str) -> Any:
+    source = eight_schools("datatree")
+    posterior = source["posterior"].to_dataset()
+    noise = np.random.default_rng(1).normal(size=posterior["theta"].shape)
+    groups = {name: node.to_dataset() for name, node in source.children.items()}
+    groups["posterior_predictive"] = (posterior[["theta"]] + noise * STANDARD_ERRORS).rename(theta="obs")
+    groups["prior"] = posterior.isel(chain=[0]) * 0
+    groups["sample_stats"] = xarray.Dataset({"lp": posterior["mu"] ** 2})
+    if form == "inferencedata" and not BEFORE_1:
+        pytest.skip("ArviZ 1 has no InferenceData")
+    return both_kinds(groups, form)
+
+
+@pytest.fixture(params=["inferencedata", "datatree"])
+def predicted(request: pytest.FixtureRequest) -> Any:
+    return with_predictions(request.param)
+
+
+def test_other_groups_have_features(predicted: Any) -> None:
+    draws = as_dataset(predicted["posterior_predictive"])["obs"]
+    expected = draws.values.reshape(-1, 8)
+    samples = Samples(predicted)
+    for feature in (
+        "posterior_predictive/obs",
+        lambda v: v.posterior_predictive.obs,
+        lambda v: v.posterior_predictive["obs"].values,
+        draws,
+    ):
+        np.testing.assert_array_equal(samples.evaluate(feature).values, expected)
+    one = samples.evaluate("posterior_predictive/obs[Choate]")
+    np.testing.assert_array_equal(one.values[:, 0], expected[:, 0])
+    assert one.names == ("posterior_predictive/obs[Choate]",)
+    result = regularize(predicted, E(lambda v: v.posterior_predictive.obs.sel(school="Choate") > 20) <= 0.1)
+    assert result.status == "optimal"
+    likelihood = samples.evaluate(lambda v: v.log_likelihood.obs.sum("school")).values
+    assert likelihood.shape == (2000, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("predictions/obs", "no group 'predictions'; they came with 'log_likelihood', 'observed_data'"),
+        ("posterior_predictive.obs", "write 'posterior_predictive/obs' for a variable of another group"),
+        ("posterior_predictive/y", "variables names 'y', but the draws have 'obs'"),
+        ("prior/mu", "the group 'prior' has 1 chains of 500 draws, the posterior 4 of 500"),
+    ],
+)
+def test_groups_that_have_no_such_features_are_named(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        regularize(with_predictions("datatree"), E(name) == 0.0)
+    with pytest.raises(ValueError, match="no group 'prior'; they came without other groups, or from a file"):
+        regularize(Samples({"mu": np.arange(30.0)}), E("prior/mu") == 0.0)
+
+
+def test_other_groups_follow_the_draws(predicted: Any) -> None:
+    result = regularize(predicted, E("mu") >= 6.0)
+    back = result.to_arviz(3)
+    before, after = (
+        set(tree.children if isinstance(tree, xarray.DataTree) else tree.groups()) for tree in (predicted, back)
+    )
+    assert before | {"importance_weights"} == after
+    stats = as_dataset(back["sample_stats"])
+    posterior = as_dataset(back["posterior"])
+    np.testing.assert_allclose(stats["lp"], posterior["mu"] ** 2)  # its own statistics follow, beside ours
+    followed = as_dataset(predicted["posterior_predictive"])["obs"].sel(
+        chain=stats["source_chain"], draw=stats["source_draw"]
+    )
+    np.testing.assert_array_equal(
+        as_dataset(back["posterior_predictive"])["obs"].transpose("chain", "draw", "school"),
+        followed.transpose("chain", "draw", "school"),
+    )
+    np.testing.assert_allclose(
+        as_dataset(back["log_likelihood"])["obs"],
+        log_normal(EFFECTS, posterior["theta"].values, STANDARD_ERRORS**2),
+        rtol=1e-12,
+    )
+    for name in ("observed_data", "prior"):
+        xarray.testing.assert_identical(as_dataset(back[name]), as_dataset(predicted[name]))
+
+
+def test_a_seed_is_a_generator(source: Any) -> None:
+    result = regularize(source, E("mu") >= 6.0)
+    for one, other in (
+        (result.to_arviz(3), result.to_arviz(np.random.default_rng(3))),
+        (result.to_arviz(), result.to_arviz(None)),
+    ):
+        xarray.testing.assert_identical(as_dataset(one["posterior"]), as_dataset(other["posterior"]))
+    for bad in ("3", 2.5, True):
+        with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, an integer seed or None"):
+            result.to_arviz(bad)

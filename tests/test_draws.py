@@ -115,6 +115,20 @@ def test_mapping_with_and_without_a_chain_axis() -> None:
         np.testing.assert_array_equal(flat.variables[name], values)
 
 
+def test_arrays_that_look_like_chains_are_taken_as_told() -> None:
+    chains = {"a": np.ones((4, 1000)), "b": np.ones((4, 1000, 2))}
+    assert as_draws(chains, chains=False).size == 4
+    assert as_draws(chains, chains=True).size == 4000
+    assert as_draws(np.ones((4, 1000)), chains=False).size == 4
+    for draws in (
+        np.ones((1000, 4)),
+        {"a": np.ones((1000, 4))},
+        {"a": np.ones((4, 2)), "b": np.ones(4)},
+        np.ones((3, 5)),
+    ):
+        assert as_draws(draws).size == len(draws["a"] if isinstance(draws, dict) else draws)
+
+
 def test_arrays() -> None:
     matrix = np.random.default_rng(0).normal(size=(20, 3))
     draws = as_draws(matrix)
@@ -228,6 +242,9 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ({"a": np.ones(3)}, {"variables": ["mu"]}, ValueError, "variables names 'mu', but the draws have 'a'"),
     ({"a": np.ones(3)}, {"variables": "a"}, ValueError, "variables='a' may be None or a list"),
     ({"a": np.ones(3)}, {"variables": []}, ValueError, r"variables=\[\] may be None or a list"),
+    (chain_arrays(), {}, ValueError, r"start with the sizes \(3, 50\): pass chains=True if these are 3 chains of 50"),
+    ({"a": np.ones((4, 1000))}, {}, ValueError, "chains=False if they are 4 draws"),
+    (np.ones((4, 1000)), {}, ValueError, r"shape \(4, 1000\): pass chains=True"),
 ]
 
 

@@ -24,6 +24,7 @@ PAGES = {
     "docs/problems/parity.md": "problem_parity.py",
     "docs/problems/expert_inequality.md": "problem_expert_inequality.py",
     "docs/problems/themes.md": "review_themes.py",
+    "docs/statements.md": "statements.py",
     "docs/adding_a_regularizer.md": "huber_regularizer.py",
     "docs/adding_a_model.md": "new_model.py",
     "docs/index.md": "figure1_three_models.py",

@@ -33,18 +33,20 @@ if TYPE_CHECKING:
         PathSearchCV,
         PoorFitWarning,
         TruncationWarning,
+        UnscaledWarning,
         feature_stability,
     )
-    from regbayes.framework.constraints import E
+    from regbayes.framework.constraints import Corr, E, Var
     from regbayes.framework.empirical_bayes import empirical_bayes
+    from regbayes.framework.moments import RegularizedMoments, regularize_moments
     from regbayes.framework.posteriors import Finite, Gaussian, Samples
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
-        RegularizedPosterior,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
 __version__ = "0.1.0"
@@ -68,18 +70,20 @@ _HOMES = {
         "PathSearchCV",
         "PoorFitWarning",
         "TruncationWarning",
+        "UnscaledWarning",
         "feature_stability",
     ),
-    "regbayes.framework.constraints": ("E",),
+    "regbayes.framework.constraints": ("Corr", "E", "Var"),
     "regbayes.framework.empirical_bayes": ("empirical_bayes",),
+    "regbayes.framework.moments": ("RegularizedMoments", "regularize_moments"),
     "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
-        "RegularizedPosterior",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
@@ -87,14 +91,26 @@ _MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-for _module in (
-    *_HOMES,
-    "regbayes.estimators._scikit_learn_parts",
-    "regbayes.baselines",
-    "regbayes.report.data",
-    "regbayes.cli.modelfile",
+# Those whose names say where they are come first, so that a file of one estimator does not import the others.
+for _module, _names in (
+    ("regbayes.estimators._scikit_learn_parts", ("sklearn.",)),
+    ("regbayes.report.data", ("regbayes.report.",)),
+    ("regbayes.cli.modelfile", ("regbayes.cli.",)),
+    ("regbayes.estimators.ilsvm", ("regbayes.ILSVMClassifier",)),
+    ("regbayes.estimators.multitask", ("regbayes.MultiTaskILSVMClassifier",)),
+    ("regbayes.estimators.multitask_regressor", ("regbayes.MultiTaskILSVMRegressor",)),
+    ("regbayes.estimators.medlda", ("regbayes.MedLDAClassifier",)),
+    ("regbayes.estimators.medlda_regressor", ("regbayes.MedLDARegressor",)),
+    ("regbayes.estimators.ibp", ("regbayes.IBPFactorAnalysis",)),
+    ("regbayes.estimators.ilsvm_cv", ("regbayes.ILSVMClassifierCV",)),
+    ("regbayes.estimators.multitask_cv", ("regbayes.MultiTaskILSVMClassifierCV", "regbayes.MultiTaskILSVMRegressorCV")),
+    ("regbayes.estimators.medlda_cv", ("regbayes.MedLDAClassifierCV", "regbayes.MedLDARegressorCV")),
+    ("regbayes.estimators.path_search", ("regbayes.PathSearchCV",)),
+    ("regbayes.estimators.thresholds", ("regbayes.MultiLabelThresholdCV",)),
+    *((home, ()) for home in _HOMES if home != "regbayes.estimators"),
+    ("regbayes.baselines", ()),
 ):
-    declare_provider(_module)
+    declare_provider(_module, _names)
 
 
 def __getattr__(name: str) -> Any:
@@ -108,10 +124,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 __all__ = [
+    "Corr",
     "E",
     "FeatureStability",
     "Finite",
@@ -133,10 +150,13 @@ __all__ = [
     "NotConvergedWarning",
     "PathSearchCV",
     "PoorFitWarning",
+    "RegularizedMoments",
     "RegularizedPosterior",
     "Samples",
     "TruncationWarning",
     "UnreliableWeightsWarning",
+    "UnscaledWarning",
+    "Var",
     "__version__",
     "baselines",
     "datasets",
@@ -146,6 +166,7 @@ __all__ = [
     "metrics",
     "plots",
     "regularize",
+    "regularize_moments",
     "regularizers",
     "report",
     "search",

@@ -9,13 +9,16 @@ import re
 import numpy as np
 import pytest
 
-from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes import Corr, E, Finite, Gaussian, Samples, Var, regularize
 from regbayes.regularizers import KL, AtLeast, AtMost, Ball, Equal, Hinge, Ridge, Sum
 
 RNG = np.random.default_rng(0)
 MODELS = RNG.normal(size=(40, 2))
 POSTERIOR = Finite(MODELS)
 DRAWS = {"mu": RNG.normal(size=500), "theta": RNG.normal(size=(500, 3))}
+
+
+EVENT = MODELS[:, 0] > 0
 
 
 def both(x):
@@ -39,6 +42,12 @@ SAME = {
     "within": (E(both).within(0.05, of=BOUND), Ball(BOUND, 0.05)),
     "within, another norm": (E(both).within(0.05, of=BOUND, norm=1), Ball(BOUND, 0.05, norm=1)),
     "between": (E(both).between(BOUND, 0.1), Sum([AtLeast(BOUND), AtMost(0.1)])),
+    "between, open below": (E(both).between(None, 0.05), AtMost(0.05)),
+    "between, open above": (E(both).between(BOUND, None), AtLeast(BOUND)),
+    "all columns": (E(both)[:] <= 0.05, AtMost(0.05)),
+    "columns by number": (E(both)[[0, 1]] <= BOUND, AtMost(BOUND)),
+    "columns counted from the end": (E(both)[[-2, -1]] <= BOUND, AtMost(BOUND)),
+    "and": ((E(both)[0] <= BOUND[0]) & (E(both)[1] <= BOUND[1]), AtMost(BOUND)),
     "any": (E(both).regularized(Ridge(BOUND)), Ridge(BOUND)),
 }
 
@@ -120,6 +129,43 @@ def test_messages_use_the_names_people_gave():
     assert result.labels == ("E(waiting_time) <= -0.2", "E(cost) >= 0.1")
     assert regularize(Samples(DRAWS), E("theta") <= 0.1).labels[2] == "E(theta[2]) <= 0.1"
     assert repr(E(waiting_time) <= 2) == "E(waiting_time) <= 2"
+    between = E(both).between([-1.0, -0.5], [0.5, 1.0])
+    assert repr(between) == "[-1.  -0.5] <= E(both) <= [0.5 1. ]"
+    assert regularize(POSTERIOR, between).labels == ("-1 <= E(both[0]) <= 0.5", "-0.5 <= E(both[1]) <= 1")
+    assert regularize(POSTERIOR, E(both).between(-1.0, [0.5, 1.0])).labels[1] == "-1 <= E(both[1]) <= 1"
+    assert regularize(POSTERIOR, E(both, name="b").between(-2.0, 2.0)).labels[1] == "-2 <= E(b[1]) <= 2"
+    assert regularize(POSTERIOR, E(both)[1] <= 5).labels == ("E(both[1]) <= 5",)
+    assert regularize(Samples(DRAWS), E(["mu", "theta[1]"]) <= 5).labels == ("E(mu) <= 5", "E(theta[1]) <= 5")
+
+
+def test_ands_are_lists():
+    first, second, third = E(both) <= 1, E(both) >= -1, E(both) <= 2
+    assert first & second & third == [first, second, third]
+    assert first & [second, third] == [first, second, third]
+
+
+def test_names_of_scalars_need_no_spaces():
+    posterior = Samples({"L": np.random.default_rng(0).normal(size=(300, 2, 3))})
+    with_space, without = (regularize(posterior, E(name) == 0.2) for name in ("L[0, 1]", "L[0,1]"))
+    np.testing.assert_array_equal(with_space.multipliers, without.multipliers)
+    one = regularize(posterior, E("L")["0, 1"] == 0.2)
+    np.testing.assert_allclose(one.multipliers, with_space.multipliers)
+
+
+def test_functions_of_variables_by_their_names():
+    posterior = Samples(DRAWS)
+    by_mapping = regularize(posterior, E(lambda v: v.mu * v.theta[:, 0]) == 0.2)
+    for function in (lambda mu, theta: mu * theta[:, 0], lambda theta, mu, power=1: (mu * theta[:, 0]) ** power):
+        np.testing.assert_array_equal(regularize(posterior, E(function) == 0.2).multipliers, by_mapping.multipliers)
+    np.testing.assert_array_equal(
+        regularize(posterior, E(lambda mu: mu) == 0.2).multipliers, regularize(posterior, E("mu") == 0.2).multipliers
+    )
+    np.testing.assert_array_equal(
+        regularize(posterior, E(lambda mu: mu["theta"][:, 0]) == 0.2).multipliers,
+        regularize(posterior, E("theta[0]") == 0.2).multipliers,
+    )
+    with pytest.raises(ValueError, match="asks for 'mu', 'tau', but the draws have no variable 'tau'"):
+        regularize(posterior, E(lambda mu, tau: mu / tau) == 0.2)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +196,28 @@ def test_chains_say_what_to_write(chained):
         (lambda: E(E(both)), "write E"),
         (lambda: E(both) <= E(both), "constrain their difference"),
         (lambda: E(both) == (E(both) <= 1), "constrain their difference"),
+        (lambda: E("mu", "tau"), r"write E\(\['mu', 'tau'\]\) for several features, and E\('mu', name=...\)"),
+        (lambda: E(both, lambda x: x), r"write E\(\[both, f\]\)"),
+        (lambda: E(both) ** 2, r"not linear in the posterior: write E\(lambda v: f\(v\)\*\*2\)"),
+        (lambda: abs(E(both)), "combined inside E"),
+        (lambda: 1 / E(both), "combined inside E"),
+        (lambda: list(E(both)), "not a sequence"),
+        (lambda: (E(both) <= 1) | (E(both) >= 2), "either-or of constraints is not convex"),
+        (lambda: (E(both) <= 1) & 3, "unsupported operand"),
+        (lambda: E(both).regularized(3), r"one of regbayes.regularizers, got 3; write E\(both\) == 3"),
+        (lambda: E(both).regularized(Ridge), "one of regbayes.regularizers"),
+        (lambda: E(both).given(both) < 1, "strict inequality"),
+        (lambda: E(both).given(both) > 1, "strict inequality"),
+        (lambda: bool(E(both).given(both)), "no truth value; compare it"),
+        (lambda: 0 <= E(both).given(both) <= 1, "no truth value"),
+        (lambda: E(E(both).given(both)), "write E"),
+        (lambda: E(both).given(both) == E(both), "constrain their difference"),
+        (lambda: Var(both) < 1, "strict inequality"),
+        (lambda: Var(both) > 1, "strict inequality"),
+        (lambda: {Var(both)}, "unhashable"),
+        (lambda: 1 <= Var(both) <= 2, r"write the list \[Var\(psi\) >= a, Var\(psi\) <= b\]"),
+        (lambda: regularize(POSTERIOR, Var(both) <= 1), "call regularize_moments"),
+        (lambda: regularize(POSTERIOR, [E(both) <= 1, Var(both) <= 1]), "call regularize_moments"),
         (lambda: E(both) - E(both), "combined inside E"),
         (lambda: 2 * E(both), "combined inside E"),
         (lambda: -E(both), "combined inside E"),
@@ -169,6 +237,11 @@ def test_what_is_no_constraint_is_a_type_error(make, message):
         (lambda: E(both).within(0.1, of=0.0, norm=3), "norm must be 1, 2 or inf"),
         (lambda: E(both).between(1.0, 0.0), "low must not exceed high"),
         (lambda: E(both).between([0.0, 2.0], [1.0, 1.0]), "low must not exceed high"),
+        (lambda: E(both).between(None, None), "give a number on one side"),
+        (lambda: E(both).given(both) == np.nan, "compared with finite numbers"),
+        (lambda: Var(both) <= 0.0, r"Var\(both\) is compared with one number between 0 and inf, got 0.0"),
+        (lambda: Var(both) == [1.0, 2.0], "compared with one number"),
+        (lambda: Corr(both, both) == 1.5, r"Corr\(both, both\) is compared with one number between -1 and 1"),
         (lambda: E(both) <= float("nan"), "bound must be finite"),
         (lambda: E(both) <= np.inf, "bound must be finite"),
         (lambda: E(both) == [], "target must be"),
@@ -199,7 +272,19 @@ def test_bad_values_in_constraints(make, message):
         (lambda: regularize(POSTERIOR, [E(both) <= 1], Hinge()), TypeError, "regularizer already"),
         (lambda: regularize(POSTERIOR, both, 3.0), TypeError, "regularizer must be one of"),
         (lambda: regularize(POSTERIOR, both, Hinge), TypeError, "regularizer must be one of"),
-        (lambda: regularize(MODELS, E(both) <= 1), TypeError, "posterior must be a Finite, Gaussian or Samples"),
+        (lambda: regularize(MODELS, E(both) <= 1), TypeError, r"posterior must be a Finite.* write Samples\(draws\)"),
+        (lambda: regularize(object(), E(both) <= 1), TypeError, r"get_samples\(group_by_chain=True\), chains=True"),
+        (lambda: regularize(POSTERIOR, E(both)[2] <= 1), IndexError, r"E\(f\)\[2\] is out of range: there are 2"),
+        (lambda: regularize(POSTERIOR, E(both)[2:] <= 1), IndexError, "picks none of the 2 features"),
+        (lambda: regularize(POSTERIOR, E(both)[0.5] <= 1), TypeError, "an integer, a slice, a list of integers or"),
+        (
+            lambda: regularize(POSTERIOR, E(both)["a"] <= 1),
+            ValueError,
+            r"picks none or several of the features 'both\[0",
+        ),
+        (lambda: regularize(POSTERIOR, E(both).given(both) <= 1), ValueError, "one true or false for each draw"),
+        (lambda: regularize(POSTERIOR, E(both).given(EVENT) <= [1, 2, 3]), ValueError, "compared with 3 numbers"),
+        (lambda: regularize(Gaussian([0.0], [1.0]), E([1.0]).given([1.0]) == 1), TypeError, "not affine; draw from"),
         (lambda: regularize(POSTERIOR, E(both) <= [1, 2, 3]), ValueError, "takes 3 expectations, the features have 2"),
         (lambda: regularize(POSTERIOR, both, KL([0.2, 0.3, 0.5])), ValueError, "takes 3 expectations"),
         (lambda: regularize(POSTERIOR, E(np.ones(39)) <= 1), ValueError, r"shape \(39,\)"),
@@ -217,6 +302,9 @@ def test_bad_values_in_constraints(make, message):
         (lambda: Samples(np.ones(3), log_weights=np.ones(4)), ValueError, "log_weights must have one entry per atom"),
         (lambda: Samples(np.ones(2), log_weights=[0.0, np.nan]), ValueError, "NaN or"),
         (lambda: Samples(np.ones(2), log_weights=[-np.inf, -np.inf]), ValueError, "no atom any weight"),
+        (lambda: Samples(np.ones(3), log_weights=[0.2, 0.5, 0.3]), ValueError, r"sum to one.* pass np.log\(weights\)"),
+        (lambda: Finite(np.ones(3), log_weights=[0.2, 0.5, 0.3]), ValueError, "log_weights are non-negative and sum"),
+        (lambda: Finite(np.ones(2), probabilities=[0.5, 0.6]), ValueError, "probabilities must sum to one, got 1.1"),
         (lambda: Finite(np.empty((0, 2))), ValueError, "empty"),
         (lambda: Finite([]), ValueError, "empty"),
         (lambda: Finite(np.ones(3), probabilities=[0.5, 0.6]), ValueError, "probabilities must have one entry"),

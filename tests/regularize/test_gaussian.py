@@ -200,6 +200,7 @@ def test_stopping_early_does_not_make_soft_constraints_infeasible():
 SQUARE = np.array([[1.0, 0.4], [0.4, 2.0]])
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")  # some of 400 draws leave few
 def test_samples_converge_to_the_gaussian_at_the_rate_of_their_number():
     mean, gaussian = np.array([0.3, -0.2]), Gaussian([0.3, -0.2], SQUARE)
     features = np.array([[1.0, 0.5], [-0.3, 1.0]])

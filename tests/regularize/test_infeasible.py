@@ -36,6 +36,7 @@ def test_a_target_out_of_reach_names_itself_and_its_distance(scale):
         regularize(posterior, [E(second) <= 0.1 * scale, E(first) >= 3.0 * highest])
     assert how_far_off(caught.value) == pytest.approx([2 * highest], rel=1e-4)
     assert "E(second)" not in str(caught.value)
+    assert "these draws" not in str(caught.value)  # enumerated models are all there are
     assert caught.value.result.status == "infeasible"
 
 
@@ -152,6 +153,7 @@ def test_draws_that_never_go_there():
     with pytest.raises(InfeasibleError) as caught:
         regularize(Samples({"mu": draws}), E("mu") >= 6.0)
     assert "E(mu) >= 6" in str(caught.value)
+    assert "these draws reach only" in str(caught.value)
     assert how_far_off(caught.value) == pytest.approx([6.0 - draws.max()], rel=1e-4)
 
 

@@ -66,8 +66,38 @@ def test_the_summary_of_draws_says_what_they_are_worth():
     assert (
         f"effective draws {result.effective_sample_size:.0f} of 1000, k-hat {result.pareto_k:.2f}" in result.summary()
     )
-    weights = result.posterior.weights
-    assert result.effective_sample_size == pytest.approx(1 / np.sum(weights**2), rel=1e-10)
+    kish = 1 / np.sum(result.posterior.weights**2)
+    efficiency = result.posterior.relative_efficiency
+    assert result.effective_sample_size <= result.posterior.effective_sample_size == pytest.approx(kish * efficiency)
+
+
+def test_a_single_expectation_is_a_number():
+    value = RESULT.expectation(E(lambda x: x[:, 0]))
+    assert float(value) == value[0] == pytest.approx(0.3)
+    assert f"{value:.2f}" == "0.30"
+    assert float(POSTERIOR.expectation(lambda x: x[:, 0])) == pytest.approx(POSTERIOR.probabilities @ MODELS[:, 0])
+    assert float(Gaussian([2.0], [1.0]).expectation([[1.0]])) == 2.0
+    with pytest.raises(TypeError, match="these are 2 expectations; take one by its index"):
+        float(RESULT.expectation(lambda x: x))
+
+
+def test_expectations_are_saved_as_arrays(tmp_path):
+    value = RESULT.expectation(lambda x: x)
+    save({"means": value}, tmp_path / "file")
+    found = regbayes.load(tmp_path / "file")["means"]
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, value)
+
+
+def test_a_notebook_shows_a_table():
+    shown = RESULT._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "E(cost) &lt;= 5" in shown
+    assert "±" not in shown
+    with pytest.warns(regbayes.UnreliableWeightsWarning):
+        doubtful = regularize(Samples(np.random.default_rng(0).normal(size=500)), E(lambda x: x) == 2.4)
+    assert "<b>Doubt:</b> the draws cannot carry this tilt" in doubtful._repr_html_()
+    assert "±" in doubtful._repr_html_()
 
 
 def test_slack_says_how_far_inside_each_constraint_is():

@@ -136,7 +136,7 @@ def test_weighted_draws_are_a_finite_posterior_with_those_weights():
     log_weights = RNG.normal(size=200)
     constraints = [E(lambda x: x[:, 0]) >= 0.2, (E(lambda x: x[:, 1]) == 0.1).soft(0.3)]
     draws = regularize(Samples(MODELS, log_weights=log_weights + 17.0), constraints)
-    models = regularize(Finite(MODELS, probabilities=np.exp(log_weights)), constraints)
+    models = regularize(Finite(MODELS, log_weights=log_weights), constraints)
     np.testing.assert_allclose(draws.posterior.weights, models.posterior.probabilities, atol=1e-13)
     np.testing.assert_allclose(draws.multipliers, models.multipliers, atol=1e-12)
     assert draws.kl == pytest.approx(models.kl, abs=1e-13)
@@ -145,7 +145,7 @@ def test_weighted_draws_are_a_finite_posterior_with_those_weights():
 def test_repeated_models_are_weights():
     counts = RNG.integers(1, 4, size=200)
     repeated = regularize(Finite(np.repeat(MODELS, counts, axis=0)), E(lambda x: x) <= -0.05)
-    weighted = regularize(Finite(MODELS, probabilities=counts), E(lambda x: x) <= -0.05)
+    weighted = regularize(Finite(MODELS, probabilities=counts / counts.sum()), E(lambda x: x) <= -0.05)
     np.testing.assert_allclose(repeated.multipliers, weighted.multipliers, atol=1e-8)
 
 

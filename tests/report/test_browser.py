@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from regbayes import FeatureStability
 from regbayes.report import collect, render
+from regbayes.report.data import Comparison, Reliability
 from report_tools import FITS, HOSTILE, data_of, fitted, hostile_data
 
 pytestmark = [
@@ -59,6 +62,15 @@ def show(browser, tmp_path) -> Iterator[Any]:
     assert complaints == []
 
 
+def wait_until(page, condition: str) -> None:
+    """Wait until something holds; the page's policy forbids what Playwright would wait with."""
+    for _ in range(50):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(condition)
+
+
 def options(page) -> list[str]:
     return [text.strip() for text in page.locator("[role=option] .name span:first-child").all_inner_texts()]
 
@@ -76,13 +88,20 @@ def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
     page = show(data)
     assert page.locator("h1").inner_text() == data.title
     assert page.evaluate(NO_OVERFLOW)
-    assert len(options(page)) == len(data.features.number)
-    expected = {"confusion": ".confusion", "tasks": "#tasks", "regression": "circle", "course": "polyline"}
+    folded = data.features.idle | (data.features.twins >= 0)
+    assert len(options(page)) == (len(folded) if folded.all() else np.sum(~folded))
+    expected = {
+        "confusion": ".confusion",
+        "tasks": "#tasks",
+        "regression": "#errors circle",
+        "course": "#course polyline",
+        "effects": "#effects",
+    }
     for part, selector in expected.items():
         assert (page.locator(selector).count() > 0) == (getattr(data, part) is not None)
     assert page.locator("canvas.picture").count() == 0 or data.kind == "image"
     page.set_viewport_size(PHONE)
-    page.wait_for_function(NO_OVERFLOW)
+    wait_until(page, NO_OVERFLOW)
 
 
 def test_a_click_shows_a_feature(show):
@@ -169,12 +188,13 @@ def test_the_keyboard_walks_through_the_features(show):
 def test_tab_reaches_every_control_in_the_order_of_the_page(show):
     page = show(data_of("table"))
     seen = []
-    for _ in range(12):
+    for _ in range(24):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim().split(/\\s{2,}/)[0]"))
     assert seen[0] == "Skip to the features"
-    assert seen[1:3] == ["Features", "Where it errs"]
+    assert seen[1:4] == ["What moves the answer", "Features", "Where it errs"]
     assert {"use", "separation", "number"} <= set(seen)
+    assert len([name for name in seen if name.startswith(("ash", "hue", "proline"))]) == 3
 
 
 def test_dark_and_light_follow_the_system_and_the_button(show):
@@ -233,6 +253,8 @@ def test_terms_of_the_objective_can_be_hidden(show):
     data = data_of("images")
     page = show(data)
     lines = page.locator("#course polyline")
+    assert not page.locator("#course .legend").is_visible()  # folded until somebody wants to know
+    page.locator("#course summary").click()
     expect(lines).to_have_count(len(data.course.term_names) + 1)
     page.locator("#course .legend button").first.click()
     expect(lines).to_have_count(len(data.course.term_names))  # it waits: the chart is drawn again at the next frame
@@ -256,6 +278,10 @@ def test_names_from_strangers_are_shown_and_not_run(show):
     page = show(data)
     for place in range(len(data.features.number)):
         page.locator("[role=option]").nth(place).click()
+    for button in page.locator("#effects .effect").all() + page.locator("#errors .row-link").all()[:2]:
+        button.click()
+        if page.locator("dialog").count():
+            page.keyboard.press("Escape")
     assert page.evaluate("window.hacked") is None
     assert page.locator("h1").inner_text() == data.title
     heads = page.locator(".confusion tbody th").all_text_contents()
@@ -263,8 +289,192 @@ def test_names_from_strangers_are_shown_and_not_run(show):
     assert page.locator("script").count() == 2
     assert page.locator("img").count() == 0
     page.set_viewport_size(PHONE)
-    page.wait_for_function(NO_OVERFLOW)
+    wait_until(page, NO_OVERFLOW)
     features = replace(data.features, noun="topic", telling=(HOSTILE,) * len(data.features.number))
     page = show(replace(data, features=features))
     assert page.locator(".glance .words").first.text_content() == ", ".join(HOSTILE[:8]).replace("\ud800", "?")
     assert page.evaluate("window.hacked") is None
+
+
+def table_of(page, button) -> list[list[str]]:
+    """Press a button and read the file that it gives."""
+    with page.expect_download() as found:
+        button.click()
+    text = Path(found.value.path()).read_text(encoding="utf-8-sig")
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_an_input_that_is_clicked_on_shows_its_effect_and_its_curve(show):
+    data = data_of("table")
+    page = show(data)
+    effects = data.effects
+    heads = page.locator("#effects .effect-name")
+    order = np.argsort(-np.abs(effects.sizes[:, 0]), kind="stable")
+    assert heads.all_inner_texts() == [effects.names[i] for i in order]
+    page.locator("#effects .effect").nth(1).click()
+    assert page.locator(".effect-detail h3").inner_text() == effects.names[order[1]]
+    assert page.locator(".effect[aria-pressed=true] .effect-name").all_inner_texts() == [effects.names[order[1]]]
+    assert page.locator(".effect-curve").count() == 1
+    shown = page.locator("#effects .effect .figure").all_inner_texts()
+    np.testing.assert_allclose([number(text) for text in shown], effects.sizes[order, 0], atol=6e-4)
+    page.locator("#effects select").first.select_option("2")
+    order = np.argsort(-np.abs(effects.sizes[:, 2]), kind="stable")
+    assert heads.all_inner_texts() == [effects.names[i] for i in order]
+    assert "not linear" in page.locator("#effects header p").inner_text()
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+def test_columns_without_an_effect_are_named(show):
+    data = data_of("table")
+    page = show(replace(data, effects=replace(data.effects, left_out=("<b>note</b>",), n_inputs=4)))
+    assert "of its own: <b>note</b>." in page.locator("#effects header p").inner_text()
+
+
+def test_a_linear_model_is_said_to_be_linear(show):
+    page = show(data_of("groups"))
+    assert "linear in its inputs" in page.locator("#effects header p").inner_text()
+    assert page.locator(".effect-curve").count() == 0
+
+
+@pytest.mark.parametrize("name", ["table", "labels", "topics"])
+def test_every_table_can_be_had_as_a_file(show, name):
+    page = show(data_of(name))
+    page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
+    buttons = page.locator(".csv").all()
+    assert len(buttons) >= page.locator("main table").count() > 0
+    for i, button in enumerate(buttons):
+        if i % 8 == 7:  # Chromium holds up the eleventh file that a page gives within moments
+            page.reload()
+            page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
+        heads, *rows = table_of(page, button)
+        assert rows
+        assert all(len(row) == len(heads) for row in rows)
+
+
+def test_files_have_the_numbers_of_the_page_and_no_formulas(show):
+    data = replace(
+        data_of("table"), effects=replace(data_of("table").effects, names=("=1+2", '"a", b', "@proline <b>"))
+    )
+    page = show(data)
+    _, *rows = table_of(page, page.get_by_role("button", name="Download as CSV: net effects"))
+    assert [row[0] for row in rows[::3]] == ["'=1+2", '"a", b', "'@proline <b>"]
+    np.testing.assert_allclose([float(row[7]) for row in rows], data.effects.sizes.ravel(), rtol=1e-4)
+    _, *rows = table_of(page, page.get_by_role("button", name="Download as CSV: confusion matrix"))
+    assert [[int(cell) for cell in row[1:]] for row in rows] == data.confusion.counts.tolist()
+
+
+def test_a_row_that_is_clicked_on_is_shown_whole(show):
+    data = data_of("table")
+    page = show(data)
+    page.locator("#errors .row-link").last.click()
+    dialog = page.get_by_role("dialog")
+    names = dialog.locator("dt").all_inner_texts()
+    assert names[-3:] == list(data.examples.input_names)
+    place = data.worst.examples[-1]
+    assert dialog.locator("h3").inner_text() == data.examples.names[place]
+    shown = dialog.locator("dd").all_inner_texts()[-3:]
+    np.testing.assert_allclose([number(text) for text in shown], data.examples.inputs[place], rtol=1e-3)
+    page.get_by_role("button", name="Close").click()
+    assert page.locator("dialog").count() == 0
+
+
+def test_what_must_be_known_first_is_said_first(show):
+    told = {
+        "notices": [("warning", "This fit was interrupted.")],
+        "fitted_to": True,
+        "scores": {"accuracy": (0.9, 0.02)},
+    }
+    page = show(data_of("table", **told))
+    assert page.locator(".notice.warning").inner_text() == "This fit was interrupted."
+    assert page.locator(".tile .value").first.inner_text() == "0.900 ± 0.020"
+    assert page.locator(".tile .training").first.inner_text() == "on the rows it was fitted to"
+    assert (
+        page.locator(".tile").filter(has_text="accuracy").count() == 2
+    )  # one of them is always naming the largest class
+
+
+def test_sections_for_the_curious_open_by_their_links_and_on_paper(show):
+    page = show(data_of("table"))
+    assert not page.locator("#settings dl").first.is_visible()
+    page.locator("#nav").get_by_role("link", name="Settings").click()
+    assert page.locator("#settings dl").first.is_visible()
+    assert not page.locator("#guide dl").is_visible()
+    page.pdf()
+    assert page.locator("#guide dl").is_visible()
+
+
+def long_names() -> Any:
+    data = data_of("table")
+    names = tuple(f"standardscaler_{name}_measured_in_the_field_by_hand_before_noon" for name in data.effects.names)
+    five = tuple(names[i % 3] + str(i) for i in range(5))
+    features = replace(
+        data.features,
+        example_input_names=(five,) * len(data.features.number),
+        example_inputs=tuple(
+            tuple((1.0, 2.0, 3.0, 4.0, "a category") for _ in range(10)) for _ in data.features.number
+        ),
+        loading_names=(names,) * len(data.features.number),
+    )
+    return replace(
+        data,
+        effects=replace(data.effects, names=names),
+        features=features,
+        examples=replace(data.examples, input_names=names),
+    )
+
+
+@pytest.mark.parametrize("width", [375, 1024, 1280])
+def test_long_names_do_not_run_over_each_other(show, width):
+    page = show(long_names(), viewport={"width": width, "height": 900})
+    assert page.evaluate(NO_OVERFLOW)
+    spilled = page.evaluate(
+        "[...document.querySelectorAll('th, .effect-name')].filter((n) => n.scrollWidth > n.clientWidth + 1).length"
+    )
+    assert spilled == 0
+
+
+@pytest.mark.parametrize("width", [1024, 1200, 1400])
+def test_no_column_of_the_tasks_scores_is_cut_off(show, width):
+    page = show(data_of("labels"), viewport={"width": width, "height": 900})
+    box = page.locator("#tasks .scroll").first
+    assert box.locator("th").last.inner_text() == "F1"
+    assert box.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+
+
+def test_features_that_say_nothing_new_are_folded_away(show):
+    data = data_of("images")
+    twins = data.features.twins.copy()
+    twins[2] = data.features.number[0]
+    idle = data.features.idle.copy()
+    idle[1] = True
+    page = show(replace(data, features=replace(data.features, twins=twins, idle=idle)))
+    hidden = {f"feature {data.features.number[i]}" for i in (1, 2)}
+    assert not hidden & set(options(page))
+    page.get_by_role("button", name="that no answer rests on and 1 feature with the same values").click()
+    assert hidden <= set(options(page))
+    page.locator(f"#option-{data.features.number[2]}").click()
+    assert f"the same values as feature {data.features.number[0]}" in page.locator("#detail").inner_text()
+
+
+def test_parts_of_others_are_shown_where_they_are_given(show):
+    page = show(data_of("table"))
+    assert page.locator("#worth").count() == page.get_by_text("How far probabilities hold").count() == 0
+    comparison = Comparison(
+        "accuracy",
+        ("majority", "this model", "boosting"),
+        1,
+        np.array([0.4, 0.9, 0.92]),
+        np.array([np.nan, 0.02, 0.03]),
+        np.array([0, 5, -1]),
+        np.array([0.0, 2.0, 1.5]),
+        "Gradient boosting is better.",
+    )
+    reliability = Reliability(np.array([0.2, 0.8]), np.array([0.3, 0.7]), np.array([5, 15]), "Out of fold.")
+    page = show(data_of("table", comparison=comparison, reliability=reliability))
+    assert page.locator("#worth header p").inner_text() == "Gradient boosting is better."
+    assert page.locator("#worth tr.own td").all_inner_texts() == ["this model", "0.900 ± 0.020", "5", "2"]
+    assert page.locator("#worth tbody tr").last.locator("td").all_inner_texts()[2] == "nobody can"
+    assert page.get_by_text("How far probabilities hold").count() == 1

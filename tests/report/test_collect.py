@@ -17,6 +17,7 @@ from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
 from regbayes import FeatureStability, MultiLabelThresholdCV, load
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
+from regbayes.report import _features as latent_features
 from regbayes.report import collect, render
 from report_tools import FITS, data_of, fitted, payload
 
@@ -457,3 +458,100 @@ def test_labels_of_another_kind_than_those_of_the_fit_are_refused():
     X, y = overlapping(60)
     with pytest.raises(ValueError, match="text beside numbers"):
         collect(ilsvm(4).fit(X, y), X, y.astype(str))
+
+
+def test_scores_are_marked_by_what_they_were_measured_on():
+    estimator, X, y, own = fitted("table")
+    assert collect(estimator, X, y, **own).model.sample == ""
+    assert collect(estimator, X, y, fitted_to=True, **own).model.sample == "training"
+    assert collect(estimator, X, y, fitted_to=False, **own).model.sample == "new"
+    predictions = estimator.predict(X)
+    data = collect(estimator, X, y, fitted_to=True, predictions=predictions, scores={"accuracy": (0.7, 0.1)}, **own)
+    assert data.model.sample == "cross-validated"
+    assert scores(data)["accuracy"] == 0.7  # in place of that of the predictions
+    assert data.model.deviations[0] == 0.1
+    assert np.isnan(data.model.deviations[1:]).all()
+    assert len(data.model.deviations) == len(data.model.scores)
+
+
+def test_a_search_has_its_best_score_with_the_deviation_over_folds():
+    X, y = overlapping(90)
+    search = ilsvm_cv(cv=3).fit(X, y)
+    data = collect(search, X, y)
+    place = [name for name, _, _ in data.model.scores].index("cross-validation")
+    assert data.model.deviations[place] == pytest.approx(search.cv_results_["std_test_score"][search.best_index_])
+
+
+def test_errors_of_other_predictions_are_sorted_by_their_own_scores_or_by_those_of_the_final_fit():
+    estimator, X, y, own = fitted("table")
+    rng = np.random.default_rng(0)
+    decision = estimator.decision_function(X) + 0.5 * rng.standard_normal((len(X), 3))
+    predictions = decision.argmax(axis=1)
+
+    def margins(scored, rows):
+        others = np.where(np.eye(3, dtype=bool)[y], -np.inf, scored).max(axis=1)
+        return (scored[np.arange(len(y)), y] - others)[rows]
+
+    data = collect(estimator, X, y, predictions=predictions, prediction_scores=decision, **own)
+    found = margins(decision, row_numbers(data, data.worst.examples))
+    np.testing.assert_allclose(data.worst.sizes, found)
+    np.testing.assert_allclose(found, np.sort(margins(decision, predictions != y))[:12])
+    data = collect(estimator, X, y, predictions=predictions, **own)
+    assert "final fit" in data.worst.title
+    found = margins(estimator.decision_function(X), row_numbers(data, data.worst.examples))
+    np.testing.assert_allclose(found, np.sort(margins(estimator.decision_function(X), predictions != y))[:12])
+
+
+def test_the_largest_differences_come_first_with_their_sizes():
+    estimator, X, y, own = fitted("groups")
+    data = data_of("groups")
+    residual = estimator.predict(X, task=own["task"]) - y
+    np.testing.assert_allclose(np.abs(data.worst.sizes), np.sort(np.abs(residual))[::-1][:12])
+
+
+def test_features_with_the_same_values_are_found():
+    values = np.random.default_rng(0).random((50, 4))
+    values[:, 2] = values[:, 0] + 1e-4
+    values[:, 3] = 0.5
+    np.testing.assert_array_equal(latent_features.twins(values, np.array([7, 3, 5, 1])), [-1, -1, 7, -1])
+
+
+def test_features_without_weights_are_idle():
+    X, y = overlapping(200)
+    model = ilsvm(4).fit(X, y)
+    kept = collect(model, X, y).features
+    model.coef_[:, kept.number[0]] = 0.0
+    features = collect(model, X, y).features
+    assert features.idle[features.number.tolist().index(kept.number[0])]
+    assert not features.idle.all()
+    np.testing.assert_allclose(
+        features.influence, model.transform(X).std(0)[features.number] * np.sqrt(np.mean(features.weights**2, axis=1))
+    )
+
+
+def test_what_is_left_of_a_sum_that_is_zero_is_not_shown():
+    X, Y = labels(n_rows=90)  # features of standardised inputs have the mean zero
+    means = collect(classifier().fit(X, Y), X, Y).features.mean
+    assert np.all((means == 0) | (np.abs(means) > 1e-9))
+
+
+def test_the_target_has_its_own_name():
+    import pandas as pd
+
+    X, y, _ = groups()
+    data = collect(regressor().fit(X, y), X, pd.Series(y, name="price"))
+    assert data.features.output_names == ("price",)
+    assert data.model.target_name == data.effects.answer == "price"
+    assert collect(regressor().fit(X, y), X, y, target_name="weight").features.output_names == ("weight",)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
+    X, y = overlapping(120)
+    old = y < n_classes
+    model = ilsvm(4).fit(X[old], np.array(["a", "c", "e"])[y[old]])
+    rows = np.array(["b", "a", "c"])[y]
+    data = collect(model, X, rows)
+    known = tuple(model.classes_) if n_classes == 3 else ("c",)
+    assert data.features.output_names == data.effects.outputs == known
+    assert set(data.confusion.classes) == {*model.classes_, *rows}

@@ -117,3 +117,23 @@ def test_large_pictures_are_averaged_down():
     assert shrunk(image, 150) is image
     loadings, limit = loading_pictures(-np.ones((2, 12)), (2, 2, 3))
     assert (loadings.shape, loadings.min(), loadings.max(), limit) == ((2, 2, 2), -127, -127, 1.0)
+
+
+def test_it_links_to_the_documentation_that_the_package_names(monkeypatch):
+    class Named:
+        def __init__(self, urls):
+            self.urls = urls
+
+        def get_all(self, _):
+            return self.urls
+
+    def link(*urls):
+        monkeypatch.setattr("regbayes.report.page.metadata.metadata", lambda _: Named(list(urls)))
+        return payload(render(data_of("table")))["documentation"]
+
+    assert (
+        link("Source, https://example.org/code", "Documentation, https://example.org/docs")
+        == "https://example.org/docs"
+    )
+    assert link("Documentation, javascript:alert(1)") is None
+    assert link() is None

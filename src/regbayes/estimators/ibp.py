@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures
+from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures, warn_if_unscaled
 from regbayes.estimators._latent import (
     BinaryFeatures,
     centre_rows,
@@ -48,10 +48,12 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
-        Steps at most, after a warm-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+    n_sweeps : int, default=2
+        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+    noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
     Attributes
@@ -65,6 +67,9 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
+        Of the rows.
+    offset_ : array of shape (n_features,)
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
@@ -100,7 +105,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         transform_temperature: float | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        n_sweeps: int = 1,
+        n_sweeps: int = 2,
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
@@ -125,6 +130,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         self.verbose = verbose
 
     def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        warn_if_unscaled(X)
         rows = centre_rows(X, weights)
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))

@@ -1,15 +1,218 @@
-"""`MultiTaskILSVMClassifier`: many related labels, one shared set of latent features."""
+"""MT-iLSVM: `MultiTaskILSVMClassifier`, `MultiTaskILSVMRegressor`, and what they share."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
-from regbayes.estimators._multitask import MULTITASK_CONSTRAINTS, LatentTasks
-from regbayes.estimators._task_bases import TaskClassifier
+from regbayes._types import Floats, Integers
+from regbayes.engine import make_executor
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    generator,
+    in_use,
+    n_threads,
+    warn_if_truncated,
+)
+from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
+from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
+from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
+from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
+from regbayes.priors.indian_buffet import stick_weights
+
+RAGGED_SHARING = 1.0
+"""Default of rho for ragged tasks, one question asked of many groups: half of a weight's prior variance is common."""
+
+MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
+    **{name: LATENT_CONSTRAINTS[name] for name in LATENT_CONSTRAINTS if name != "n_sweeps"},
+    "C": [POSITIVE],
+    "fit_intercept": ["boolean"],
+    "include_inputs": ["boolean"],
+    "task_sharing": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "unseen_tasks": [StrOptions({"error", "shared"})],
+    "temperature": [NOT_NEGATIVE, StrOptions({"auto"})],
+    "generative_weight": [POSITIVE, StrOptions({"auto"})],  # a natural gradient is divided by it
+    "margins": [StrOptions({"consistent", "posterior", "decoupled"})],
+    "scale_inputs": ["boolean"],
+}
+
+
+class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
+    """What classifiers and regressors have in common: features of rows that all tasks see, learned with their weights.
+
+    At home in MT-iLSVM's estimators, whose parameters it reads.
+    """
+
+    _sorts_rows = True
+    _remedy = SHARE_NEW
+
+    @property
+    def _serves_new_tasks(self) -> bool:
+        return bool(self.unseen_tasks == "shared")
+
+    def _sharing(self, layout: Layout) -> float:
+        """Return rho."""
+        if self.task_sharing == "auto":
+            return RAGGED_SHARING if layout == "ragged" else 0.0
+        return float(self.task_sharing)
+
+    def _check_tasks(self, targets: Targets) -> None:
+        if not self._serves_new_tasks:
+            check_no_empty_task(targets, SHARE_EMPTY)
+        elif self._sharing(targets.layout) == 0:
+            raise ValueError(
+                "unseen_tasks='shared' needs weights that tasks share: set task_sharing to a number above 0, 1 for "
+                "instance"
+            )
+
+    def _learn(self, problem: TaskProblem) -> None:
+        X = problem.X
+        if not X.any():
+            raise ValueError("every column of X is constant, so there is nothing that features could be about")
+        settings = make_settings(self.get_params(deep=False), self._sharing(self._layout))
+        previous = getattr(self, "_state", None) if self.warm_start else None
+        earlier = resume(previous, settings, X.shape[1])
+
+        def draw() -> Iterator[State | Floats]:
+            if earlier is not None:
+                yield earlier
+            rng = generator(self.random_state)
+            while True:
+                yield rng.standard_normal((X.shape[1], settings.n_components))
+
+        with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
+            n_init = self.n_init if earlier is None else 1
+            for start in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, problem)):
+                reporter.result = fit(
+                    X,
+                    problem.observations,
+                    problem.outputs,
+                    settings,
+                    start,
+                    sample_weight=problem.row_weights,
+                    executor=make_executor(n_threads(self.n_jobs)),
+                    callbacks=[reporter],
+                )
+        if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
+            return
+        if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
+            warn_if_truncated(self.n_components_, self.n_components)
+        if self.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
+            warnings.warn(
+                "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "
+                "whether X varies at all.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        """Return the fitted attributes, in the model's units."""
+        return latent_attributes(state)
+
+    def _find_fault(self, problem: TaskProblem, state: State) -> str:
+        """Return what is wrong with the labels of the training rows; weights that are solved for do explain numbers."""
+        if not isinstance(self, TaskClassifier):
+            return ""
+        seen = problem.observations
+        if len(seen) > len(problem.X):
+            return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
+        return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
+
+    def _scores(self, X: Floats) -> Floats:
+        return decision(X, self._state)
+
+    def _own_scores(self, X: Floats, outputs: Integers) -> Floats:
+        return decision(X, self._state, outputs)
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the latent features of rows, shape (n_samples, n_components).
+
+        A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
+        does not depend on their number.
+        """
+        return features(self._standard_rows(X), self._state)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+
+def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:
+    """Turn an estimator's parameters into the model's settings."""
+    given = dict(parameters)
+    noise, prior, max_iter = given["noise_variance"], given["prior_variance"], int(given["max_iter"])
+    # A decoupled fit is the factor analysis that starts a joint one; there max_iter is about it.
+    steps = {"start_iter": max_iter} if given["margins"] == "decoupled" else {}
+    return Settings(
+        n_components=int(given["n_components"]),
+        alpha=float(given["alpha"]),
+        loss=given["loss"],
+        C=float(given["C"]),
+        epsilon=float(given.get("epsilon", 0.0)),
+        task_sharing=sharing,
+        temperature=given["temperature"],
+        generative_weight=given["generative_weight"],
+        margins=given["margins"],
+        fit_intercept=bool(given["fit_intercept"]),
+        include_inputs=bool(given["include_inputs"]),
+        noise_variance=None if isinstance(noise, str) else float(noise),
+        weight_variance=None if isinstance(prior, str) else float(prior),
+        variances="always" if "estimate" in (noise, prior) else "start",
+        max_iter=max_iter,
+        tol=float(given["tol"]),
+        **steps,
+    )
+
+
+def resume(previous: State | None, settings: Settings, n_columns: int) -> State | None:
+    """Return the state of an earlier fit to go on from, None if it does not fit.
+
+    A decoupled fit always starts anew: its q(Z) is found without the targets, so there is nothing to go on from.
+    """
+    if previous is None or settings.margins == "decoupled":
+        return None
+    latent = previous.latent
+    if latent.logits.shape != (n_columns, settings.n_components):
+        return None
+    if settings.noise_variance is not None:
+        latent = replace(latent, noise_variance=settings.noise_variance)
+    if settings.weight_variance is not None:
+        latent = replace(latent, weight_variance=settings.weight_variance)
+    return replace(previous, latent=latent)
+
+
+def latent_attributes(state: State) -> dict[str, Any]:
+    """Fitted attributes that describe the features and the tasks' weights for them, in the model's units."""
+    latent, weights = state.latent, state.tasks.weights
+    n_columns, n_features = latent.logits.shape
+    attributes = {
+        "components_": latent.psi.T,
+        "n_components_": int(in_use(latent.psi).sum()),
+        "stick_weights_": stick_weights(latent.sticks),
+        "noise_variance_": latent.noise_variance,
+        "prior_variance_": latent.weight_variance,
+        "temperature_": state.scales.tau,
+        "generative_weight_": state.scales.generative_weight,
+        "coef_": weights[:, :n_features],
+        "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
+        "_state": state,
+    }
+    if state.include_inputs:
+        inputs = slice(n_features, n_features + n_columns)
+        attributes["coef_inputs_"] = weights[:, inputs] * input_factor(n_columns, state.input_scale)
+    return attributes
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -201,3 +404,155 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+
+@persistable(skip=("_skl_callbacks",))
+class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
+    """Multi-task infinite latent support vector regression: numbers of many tasks from one shared set of features.
+
+    `MultiTaskILSVMClassifier` says what the features are and how tasks are given. Targets are centred and scaled
+    inside, because weights, intercepts among them, have a standard normal prior.
+
+    Parameters to turn first: those of the classifier; then ``epsilon``, and ``scale_targets`` where tasks with
+    ``task=`` have different units.
+
+    Parameters
+    ----------
+    n_components : int, default=20
+        Truncation: the most features there can be.
+    alpha : float, default=2.0
+        Concentration of the Indian buffet process: larger values expect more features.
+    C : float, default=0.01
+        What one unit of loss costs.
+    loss : {"squared_epsilon_insensitive", "epsilon_insensitive"}, default="squared_epsilon_insensitive"
+        Loss of a residual. With ``epsilon=0`` they are the squared and the absolute residual.
+    epsilon : float, default=0.0
+        Residuals up to this are free, in the unit that ``scale_targets`` makes: the targets' standard deviation.
+    fit_intercept, include_inputs, task_sharing, unseen_tasks, temperature, generative_weight, margins
+        As in `MultiTaskILSVMClassifier`.
+    scale_inputs : bool, default=True
+        Whether columns of X are scaled to unit variance inside. They are always centred.
+    scale_targets : {"auto", "task", "pooled"} or bool, default="auto"
+        Whether targets are centred and scaled to unit variance inside, each task by itself or all of them together.
+        "auto", or True, is "pooled" with ``task=``, where targets have one unit, and "task" otherwise.
+    noise_variance, prior_variance, n_init, max_iter, tol, warm_start, random_state, n_jobs, verbose
+        As in `MultiTaskILSVMClassifier`.
+
+    Attributes
+    ----------
+    tasks_ : array of shape (n_tasks,)
+        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+    n_components_ : int
+        Features in use: on for some input (above .5) and not the same for all (range above .1).
+    components_ : array of shape (n_components, n_features)
+        Probability that a feature has an input column.
+    coef_ : array of shape (n_tasks, n_components)
+        Weights of the features, in the targets' units. The prediction is ``transform(X) @ coef_.T + intercept_``, plus
+        ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
+    intercept_ : array of shape (n_tasks,)
+    coef_inputs_ : array of shape (n_tasks, n_features)
+        Weights of the standardised inputs, where they are included.
+    target_mean_, target_scale_ : array of shape (n_tasks,)
+        What targets are centred and divided by.
+    stick_weights_, mean_, scale_, noise_variance_, prior_variance_, temperature_, generative_weight_
+        As in `MultiTaskILSVMClassifier`.
+    objective_, trace_, n_iter_, n_features_in_, feature_names_in_
+        As in `MultiTaskILSVMClassifier`.
+
+    See Also
+    --------
+    MultiTaskILSVMRegressorCV : Chooses the parameters by cross-validation.
+    regbayes.metrics.explained_variance_within_tasks : What is explained beyond the tasks' means.
+
+    Examples
+    --------
+    Forty groups of ten rows that follow similar, but not the same, laws:
+
+    >>> import numpy as np
+    >>> from regbayes import MultiTaskILSVMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, group = rng.standard_normal((800, 6)), np.repeat(np.arange(40), 20)
+    >>> slopes = rng.standard_normal(6) + 0.3 * rng.standard_normal((40, 6))
+    >>> y = np.sum(X * slopes[group], axis=1) + 0.5 * rng.standard_normal(800)
+    >>> model = MultiTaskILSVMRegressor(random_state=0).fit(X[::2], y[::2], task=group[::2])
+    >>> model.score(X[1::2], y[1::2], task=group[1::2]) > 0.8
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **MULTITASK_CONSTRAINTS,
+        "loss": [StrOptions({"squared_epsilon_insensitive", "epsilon_insensitive"})],
+        "epsilon": [NOT_NEGATIVE],
+        "scale_targets": [StrOptions({"auto", "task", "pooled"}), "boolean"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 20,
+        *,
+        alpha: float = 2.0,
+        C: float = 0.01,
+        loss: Literal["squared_epsilon_insensitive", "epsilon_insensitive"] = "squared_epsilon_insensitive",
+        epsilon: float = 0.0,
+        fit_intercept: bool = True,
+        include_inputs: bool = False,
+        task_sharing: float | Literal["auto"] = "auto",
+        unseen_tasks: Literal["error", "shared"] = "error",
+        temperature: float | Literal["auto"] = "auto",
+        generative_weight: float | Literal["auto"] = "auto",
+        margins: Literal["consistent", "posterior", "decoupled"] = "consistent",
+        scale_inputs: bool = True,
+        scale_targets: Literal["auto", "task", "pooled"] | bool = "auto",
+        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        prior_variance: float | Literal["auto", "estimate"] = "auto",
+        n_init: int = 1,
+        max_iter: int = 60,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.C = C
+        self.loss = loss
+        self.epsilon = epsilon
+        self.fit_intercept = fit_intercept
+        self.include_inputs = include_inputs
+        self.task_sharing = task_sharing
+        self.unseen_tasks = unseen_tasks
+        self.temperature = temperature
+        self.generative_weight = generative_weight
+        self.margins = margins
+        self.scale_inputs = scale_inputs
+        self.scale_targets = scale_targets
+        self.noise_variance = noise_variance
+        self.prior_variance = prior_variance
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
+        chosen: Any = self.scale_targets
+        if chosen == "auto" or chosen is True:
+            chosen = super()._target_units(layout)
+        if chosen == "task" and self.unseen_tasks == "shared":
+            raise ValueError(
+                "unseen_tasks='shared' needs targets in one unit: set scale_targets='pooled', or False if they are "
+                "scaled already"
+            )
+        return chosen or None
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        """Fitted attributes, with weights in the targets' units."""
+        found = super()._attributes(state)
+        for name in ("coef_", "coef_inputs_"):
+            if name in found:
+                found[name] = found[name] * self.target_scale_[:, None]
+        found["intercept_"] = found["intercept_"] * self.target_scale_ + self.target_mean_
+        return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats
+from regbayes.framework.features import OnEvent, Picked
 from regbayes.framework.regularizers import (
     AtLeast,
     AtMost,
@@ -28,6 +30,7 @@ CHAINED = (
     "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "
     "write E(psi).between(a, b), or the list [E(psi) >= a, E(psi) <= b]"
 )
+EITHER_OR = "either-or of constraints is not convex: solve for each alone, and take the answer with the smaller kl"
 STRICT = "a strict inequality is not closed; write <= or >="
 
 
@@ -38,15 +41,15 @@ class Constraint:
     features: Any
     regularizer: Regularizer
     name: str  # of the features
-    relation: str  # how it reads, with {} for the expectation and {value} for what it is compared with
+    relation: str  # how it reads, with {} for the name of the features, {value} and {upper} for what they must meet
     values: Floats | None = None  # what each expectation is compared with, where there is one number for each
+    upper: Floats | None = None  # the second such number, of `between`
+    named: bool = False  # whether the user gave the name
 
-    def label(self, which: str | None = None, index: int = 0) -> str:
-        """Return how the constraint reads, for all its expectations or for one that goes by the name ``which``."""
-        value = None if self.values is None else self.values[index if self.values.size > 1 else 0]
-        if which is None and self.values is not None and self.values.size > 1:
-            value = self.values
-        return self.relation.format(f"E({which or self.name})", value=_short(value))
+    def label(self, which: str | None = None, index: int | None = None) -> str:
+        """Return how the constraint reads, for all its expectations or for the one at ``index``, named ``which``."""
+        value, upper = (_short(_at(numbers, index)) for numbers in (self.values, self.upper))
+        return self.relation.format(which or self.name, value=value, upper=upper)
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
         """Return the constraint at a price instead of at any price.
@@ -60,7 +63,18 @@ class Constraint:
         """
         check_positive("penalty", penalty)
         soft = _softened(self.regularizer, penalty, power)
-        return Constraint(self.features, soft, self.name, f"soft {self.relation}", self.values)
+        return replace(self, regularizer=soft, relation=f"soft {self.relation}")
+
+    def __and__(self, other: Any) -> list[Constraint]:
+        if isinstance(other, list):
+            return [self, *other]
+        return [self, other] if isinstance(other, Constraint) else NotImplemented
+
+    def __rand__(self, others: Any) -> list[Constraint]:
+        return [*others, self] if isinstance(others, list) else NotImplemented
+
+    def __or__(self, _: object) -> NoReturn:
+        raise TypeError(EITHER_OR)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(CHAINED)
@@ -93,8 +107,8 @@ class E:
     Parameters
     ----------
     features : callable, array, str, or list of those
-        What `regularize` accepts for the posterior in question: a function of the models or draws, its values, or the
-        name of a variable.
+        What `regularize` accepts for the posterior in question: a function of the models or draws (or of variables, by
+        the names of its arguments, as in ``E(lambda mu, tau: mu / tau)``), its values, or the name of a variable.
     name : str, default=None
         How messages call it.
 
@@ -111,41 +125,79 @@ class E:
     __hash__ = None  # type: ignore[assignment]  # == builds a constraint
     __array_ufunc__ = None  # so that `array <= E(psi)` asks E and does not loop over the array
 
-    def __init__(self, features: Any, name: str | None = None) -> None:
-        if isinstance(features, E):
+    def __init__(self, features: Any, *more: Any, name: str | None = None) -> None:
+        if more:
+            raise TypeError(
+                f"E takes one thing: write E([{_shown(features)}, {_shown(more[0])}]) for several features, and "
+                f"E({_shown(features)}, name=...) to give it a name"
+            )
+        if isinstance(features, E | Conditional):
             raise TypeError("E(E(psi)) is not an expectation of features; write E(psi)")
         self.features = features
         self.name = name or _guess_name(features)
+        self._named = name is not None
+
+    def __getitem__(self, index: Any) -> E:
+        """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
+        picked = E(Picked(self.features, index), name=f"{self.name}[{index}]")
+        picked._named = self._named
+        return picked
+
+    def __iter__(self) -> NoReturn:  # or Python would ask for [0], [1], ... without end
+        raise TypeError("E(psi) is not a sequence: how many features it has is known once it meets a posterior")
+
+    def given(self, event: Any, name: str | None = None) -> Conditional:
+        """Return the expectation given an event, to be compared as this one.
+
+        ``E(f).given(A) == b`` is linear in the posterior: it says ``E[(f - b) 1_A] = 0``, and that is what is solved
+        and what tables show. It holds, too, where the answer gives the event no probability at all.
+
+        Parameters
+        ----------
+        event : as ``features``
+            One truth value for each model or draw, as in ``E("mu").given(lambda v: v.tau > 1)``.
+        name : str, default=None
+            How messages call the event.
+        """
+        return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
 
     def __le__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtMost(_number(bound)), "{} <= {value}", bound)
+        return self._compared(AtMost(_number(bound)), "E({}) <= {value}", bound)
 
     def __ge__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtLeast(_number(bound)), "{} >= {value}", bound)
+        return self._compared(AtLeast(_number(bound)), "E({}) >= {value}", bound)
 
     def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
-        return self._compared(Equal(_number(target)), "{} == {value}", target)
+        return self._compared(Equal(_number(target)), "E({}) == {value}", target)
 
-    def _compared(self, regularizer: Regularizer, relation: str, value: ArrayLike) -> Constraint:
-        values = np.atleast_1d(np.asarray(value, dtype=np.float64))
-        return Constraint(self.features, regularizer, self.name, relation, values)
+    def _compared(
+        self, regularizer: Regularizer, relation: str, value: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Constraint:
+        values, uppers = (None if v is None else np.atleast_1d(np.asarray(v, dtype=float)) for v in (value, upper))
+        return Constraint(self.features, regularizer, self.name, relation, values, uppers, self._named)
 
     def within(self, eps: float, *, of: ArrayLike, norm: float = 2) -> Constraint:
         """``||E[psi] - of|| <= eps`` in the 1-, 2- or inf-norm."""
         check_positive("eps", eps, allow_zero=True)
-        return self._compared(Ball(_number(of), eps, norm), f"{{}} within {eps:g} of {{value}}", of)
+        return self._compared(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
 
-    def between(self, low: ArrayLike, high: ArrayLike) -> Constraint:
-        """``low <= E[psi] <= high``."""
+    def between(self, low: ArrayLike | None, high: ArrayLike | None) -> Constraint:
+        """``low <= E[psi] <= high``; None is no bound on that side."""
+        if low is None and high is None:
+            raise ValueError("between(None, None) is no constraint; give a number on one side at least")
+        if low is None or high is None:
+            return self <= high if high is not None else self >= low  # type: ignore[operator]
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
             raise ValueError(f"between: low must not exceed high, got {_short(low)} and {_short(high)}")
-        relation = f"{_short(low)} <= {{}} <= {_short(high)}"
-        return Constraint(self.features, AtLeast(lower) + AtMost(upper), self.name, relation)
+        return self._compared(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
 
-    def regularized(self, regularizer: Regularizer) -> Constraint:
+    def regularized(self, regularizer: Any) -> Constraint:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
-        return Constraint(self.features, regularizer, self.name, f"{type(regularizer).__name__} of {{}}")
+        if not isinstance(regularizer, Regularizer):
+            hint = f"; write E({self.name}) == {regularizer!r} for a number" if np.isscalar(regularizer) else ""
+            raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
+        return self._compared(regularizer, f"{type(regularizer).__name__} of E({{}})")
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
         raise TypeError(
@@ -153,7 +205,14 @@ class E:
             "and compare with b / 2 for 2 * E(f) <= b"
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _no_arithmetic
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
+    __neg__ = __abs__ = _no_arithmetic
+
+    def __pow__(self, _: object) -> NoReturn:
+        raise TypeError(
+            "a power of an expectation is not linear in the posterior: write E(lambda v: f(v)**2) for the expectation "
+            "of a square, and Var(f) with regularize_moments for a variance"
+        )
 
     def __lt__(self, _: ArrayLike) -> NoReturn:
         raise TypeError(STRICT)
@@ -171,8 +230,130 @@ class E:
         return f"E({self.name})"
 
 
+class Conditional:
+    """The expectation of features given an event, to be compared with what it must be."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    __array_ufunc__ = None  # so that `array <= E(psi).given(A)` asks this and does not loop over the array
+
+    def __init__(self, expectation: E, event: Any, event_name: str) -> None:
+        self.features = expectation.features
+        self.event = event
+        self.name = expectation.name
+        self.event_name = event_name
+        self._named = expectation._named
+
+    def on_event(self, level: ArrayLike) -> OnEvent:
+        """Return the features less a level where the event holds, and zero elsewhere."""
+        return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
+
+    def __le__(self, bound: ArrayLike) -> Constraint:
+        return self._compared(AtMost(0.0), "<=", bound)
+
+    def __ge__(self, bound: ArrayLike) -> Constraint:
+        return self._compared(AtLeast(0.0), ">=", bound)
+
+    def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
+        return self._compared(Equal(0.0), "==", target)
+
+    def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
+        """``low <= E[psi | event] <= high``, as two constraints."""
+        return [self >= low, self <= high]
+
+    def _compared(self, regularizer: Regularizer, sign: str, level: ArrayLike) -> Constraint:
+        given = self.on_event(level)
+        if not np.all(np.isfinite(given.level)):
+            raise ValueError(f"a conditional expectation is compared with finite numbers, got {level!r}")
+        event = self.event_name.replace("{", "{{").replace("}", "}}")
+        relation = f"E(({{}} - {{value}}) 1[{event}]) {sign} 0"
+        return Constraint(given, regularizer, self.name, relation, given.level, None, self._named)
+
+    def __lt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("E(psi).given(event) has no truth value; compare it, as in E(psi).given(event) <= b")
+
+    def __repr__(self) -> str:
+        return f"E({self.name} | {self.event_name})"
+
+
+@dataclass(frozen=True, eq=False)
+class MomentConstraint:
+    """What must hold of a variance or a correlation, which are not linear in the posterior."""
+
+    features: tuple[Any, ...]  # one for a variance, two for a correlation
+    sign: str  # <=, >= or ==
+    value: float
+    name: str
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(CHAINED.replace("E(psi)", "Var(psi)").replace("Var(psi).between(a, b), or ", ""))
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.sign} {self.value:g}"
+
+
+class _Moment:
+    """A statistic that is compared with a number."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    features: tuple[Any, ...]
+    name: str
+    lowest: float
+    highest: float
+
+    def __le__(self, bound: float) -> MomentConstraint:
+        return self._compared("<=", bound)
+
+    def __ge__(self, bound: float) -> MomentConstraint:
+        return self._compared(">=", bound)
+
+    def __eq__(self, target: float) -> MomentConstraint:  # type: ignore[override]
+        return self._compared("==", target)
+
+    def _compared(self, sign: str, value: float) -> MomentConstraint:
+        number = np.asarray(_number(value), dtype=np.float64)
+        if number.size != 1 or not self.lowest < float(number) < self.highest:
+            between = f"between {self.lowest:g} and {self.highest:g}"
+            raise ValueError(f"{self.name} is compared with one number {between}, got {value!r}")
+        return MomentConstraint(self.features, sign, float(number), self.name)
+
+    def __lt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Var(_Moment):
+    """The variance of a feature, for `regularize_moments`: ``Var("mu") <= 4``."""
+
+    lowest, highest = 0.0, math.inf
+
+    def __init__(self, features: Any, name: str | None = None) -> None:
+        self.features = (features,)
+        self.name = f"Var({name or _guess_name(features)})"
+
+
+class Corr(_Moment):
+    """The correlation of two features, for `regularize_moments`: ``Corr("mu", "tau") == 0``."""
+
+    lowest, highest = -1.0, 1.0
+
+    def __init__(self, first: Any, second: Any, name: str | None = None) -> None:
+        self.features = (first, second)
+        self.name = f"Corr({name or f'{_guess_name(first)}, {_guess_name(second)}'})"
+
+
 def _number(value: ArrayLike) -> ArrayLike:
-    if isinstance(value, E | Constraint):
+    if isinstance(value, E | Constraint | Conditional):
         raise TypeError("compare E(psi) with numbers; for two expectations constrain their difference, E(psi1 - psi2)")
     return value
 
@@ -182,6 +363,18 @@ def _guess_name(features: Any) -> str:
         return features
     name = getattr(features, "__name__", "psi")
     return "psi" if name == "<lambda>" else str(name)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else getattr(value, "__name__", "f").replace("<lambda>", "f")
+
+
+def _at(numbers: Floats | None, index: int | None) -> ArrayLike | None:
+    """One of several numbers, or all of them; the number itself where there is one for all."""
+    if numbers is None or (index is None and numbers.size > 1):
+        return numbers
+    number: float = numbers[index if index is not None and numbers.size > 1 else 0]
+    return number
 
 
 def _short(value: ArrayLike | None) -> str:

@@ -1,8 +1,9 @@
-"""Can these draws carry this tilt? Effective sample size and the Pareto k-hat of importance weights.
+"""Can these draws carry this tilt? What chains mixed, what weights leave, and the tail of the weights.
 
 Reweighting draws of ``p`` towards ``q ∝ p exp<phi, psi>`` gives weights whose right tail decides whether averages under
 ``q`` can be trusted. The effective sample size says how many equally weighted draws the weights amount to *if* their
-variance is finite; k-hat says whether it is. Both work on log weights, unnormalised, so nothing overflows.
+variance is finite; k-hat says whether it is. Both work on log weights, unnormalised, so nothing overflows. Draws from
+Markov chains repeat each other: `autocorrelation_time` says how many of them are worth one independent draw.
 
 References
 ----------
@@ -11,6 +12,8 @@ References
    Journal of Machine Learning Research 25(72), 1-58.
 .. [3] J. Zhang and M. A. Stephens (2009). A new and efficient estimation method for the generalized Pareto
    distribution. Technometrics 51(3), 316-325.
+.. [4] A. Vehtari, A. Gelman, D. Simpson, B. Carpenter and P.-C. Bürkner (2021). Rank-normalization, folding, and
+   localization: an improved R-hat for assessing convergence of MCMC. Bayesian Analysis 16(2), 667-718.
 """
 
 from __future__ import annotations
@@ -19,12 +22,83 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import logsumexp
 
 from regbayes._types import Floats
 
 MIN_TAIL = 5  # a generalised Pareto distribution is not fitted to fewer exceedances than this [2]
+MIN_DRAWS = 8  # in a chain: halves of fewer say nothing about autocorrelation
+MAX_LENGTH = 1024  # of a chain: longer ones are averaged in batches first, which leaves the error of the mean as it is
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)
+
+
+def autocorrelation_time(chains: ArrayLike) -> float:
+    """How many draws of these chains are worth one independent draw, for the mean of what they hold.
+
+    ``n / autocorrelation_time`` is the effective sample size for the mean of [4], and ArviZ's ``ess(method="mean")``:
+    chains are cut into halves, so that a drift counts as a difference between chains; autocorrelations are added up
+    until they are noise (Geyer's initial monotone sequence).
+
+    Parameters
+    ----------
+    chains : array-like of shape (n_chains, n_draws)
+
+    Returns
+    -------
+    float
+        Below 1 where draws are antithetic, at least ``1 / log10(n)``; 1 where the values do not vary, or where chains
+        have fewer than eight draws and nothing can be said.
+    """
+    values = np.asarray(chains, dtype=np.float64)
+    highest, lowest = float(values.max()), float(values.min())
+    largest = max(highest, -lowest)
+    if values.shape[1] < MIN_DRAWS or highest - lowest <= 1e-15 * largest:
+        return 1.0
+    if not 1e-100 < largest < 1e100:  # so that squares neither overflow nor vanish
+        values = values / largest
+    if values.shape[1] > MAX_LENGTH:
+        means = average_batches(values)
+        return autocorrelation_time(means) * float(means.var() / values.var()) * (values.shape[1] // means.shape[1])
+    half = values.shape[1] // 2
+    halves = np.concatenate([values[:, :half], values[:, -half:]])
+    means = halves.mean(axis=1, keepdims=True)
+    length = next_fast_len(2 * half, real=True)
+    spectrum = rfft(halves - means, n=length)
+    covariance = irfft((spectrum * spectrum.conj()).real.mean(axis=0), n=length)[:half] / half
+    within = covariance[0] * half / (half - 1)
+    total = covariance[0] + float(means.var(ddof=1))
+    correlation = 1 - (within - covariance) / total
+    correlation[0] = 1.0
+    return _summed_correlations(correlation, halves.size) * values.size / halves.size
+
+
+def average_batches(series: Floats) -> Floats:
+    """Average long chains, (n_chains, n_draws, ...), in batches: what is left has the same mean with the same error."""
+    batch = -(-series.shape[1] // MAX_LENGTH)
+    if batch == 1:
+        return series
+    kept = series[:, : series.shape[1] // batch * batch]
+    return kept.reshape(len(series), -1, batch, *series.shape[2:]).mean(axis=2)
+
+
+def _summed_correlations(correlation: Floats, n_draws: int) -> float:
+    """Integrated autocorrelation time by Geyer's initial monotone sequence, in the steps of [4] and of ArviZ."""
+    n_pairs = (len(correlation) - 1) // 2
+    pairs = correlation[: 2 * n_pairs].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs < 0)
+    kept = max(int(negative[0]) if negative.size else n_pairs - 1, 1)
+    last = max(float(correlation[2 * kept]), 0.0)  # of the pair at which the sum stops, the even lag where positive
+    time = -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
+    return max(time, 1.0 / math.log10(n_draws))
+
+
+def monte_carlo_error(chains: ArrayLike) -> float:
+    """Monte Carlo standard error of the mean of chains, shape (n_chains, n_draws): ArviZ's ``mcse(method="mean")``."""
+    values = average_batches(np.asarray(chains, dtype=np.float64))
+    if values.size < 2 or not np.all(np.isfinite(values)):
+        return math.nan
+    return float(values.std(ddof=1)) * math.sqrt(autocorrelation_time(values) / values.size)
 
 
 def effective_sample_size(log_weights: ArrayLike) -> float:
@@ -49,7 +123,7 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
-def pareto_k(log_weights: ArrayLike) -> float:
+def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> float:
     """Shape k-hat of a generalised Pareto distribution fitted to the largest weights [2].
 
     The weights have ``1 / k`` finite moments. Below :func:`reliable_threshold` averages over the weighted draws can
@@ -59,6 +133,9 @@ def pareto_k(log_weights: ArrayLike) -> float:
     ----------
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant; ``-inf`` is a weight of zero.
+    relative_efficiency : float, default=1.0
+        Effective sample size of the weights as a series, over their number (ArviZ's ``reff``): where draws repeat each
+        other, a longer tail is looked at.
 
     Returns
     -------
@@ -70,25 +147,93 @@ def pareto_k(log_weights: ArrayLike) -> float:
 
     Notes
     -----
-    The tail is the largest ``min(0.2 n, 3 sqrt(n))`` weights; ties with the threshold and weights below the smallest
-    positive double (relative to the largest) are left out. The fit is that of Zhang and Stephens [3], with the weak
-    prior of [2] that is worth ten observations at k = 0.5.
+    The tail is the largest ``min(0.2 n, 3 sqrt(n / relative_efficiency))`` weights; ties with the threshold and weights
+    below the smallest positive double (relative to the largest) are left out. The fit is that of Zhang and Stephens
+    [3], with the weak prior of [2] that is worth ten observations at k = 0.5.
     """
     weights = _checked(log_weights)
-    n = weights.size
+    return _fit_tail(weights - weights.max(), relative_efficiency)[0]
+
+
+def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> tuple[Floats, float]:
+    """Pareto smoothed importance weights [2]: the largest are replaced by quantiles of the tail fitted to them.
+
+    It takes the luck out of the largest weights, for a small bias; none becomes larger than the largest was.
+
+    Parameters
+    ----------
+    log_weights : array-like of shape (n,)
+        Logarithms of the weights up to a constant; ``-inf`` is a weight of zero.
+    relative_efficiency : float, default=1.0
+        See `pareto_k`.
+
+    Returns
+    -------
+    log_weights : array of shape (n,)
+        Normalised; as they were where there is no tail to fit.
+    pareto_k : float
+    """
+    weights = _checked(log_weights)
     weights = weights - weights.max()
+    k, scale, cutoff = _fit_tail(weights, relative_efficiency)
+    if math.isfinite(k):
+        (tail,) = np.nonzero(weights > cutoff)
+        ranked = tail[np.argsort(weights[tail])]
+        p = (np.arange(len(tail)) + 0.5) / len(tail)
+        excess = -np.log1p(-p) if k == 0 else np.expm1(-k * np.log1p(-p)) / k
+        weights[ranked] = np.minimum(np.log(scale * excess + math.exp(cutoff)), 0.0)
+    smoothed: Floats = weights - logsumexp(weights)
+    return smoothed, k
+
+
+def _fit_tail(weights: Floats, relative_efficiency: float) -> tuple[float, float, float]:
+    """Shape, scale and threshold of the tail of log-weights whose largest is 0; shape -inf is none, inf unknown."""
+    n = weights.size
     if weights.min() == 0.0:
-        return -math.inf
-    tail_size = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
+        return -math.inf, math.nan, 0.0
+    tail_size = min(math.ceil(min(0.2 * n, 3.0 * math.sqrt(n / relative_efficiency))), n - 1)
     top = np.sort(np.partition(weights, n - tail_size - 1)[n - tail_size - 1 :])
     cutoff = max(float(top[0]), _LOG_TINY)
     if cutoff == 0.0:
-        return -math.inf if tail_size >= MIN_TAIL else math.inf
+        return (-math.inf if tail_size >= MIN_TAIL else math.inf), math.nan, cutoff
     tail = top[top > cutoff]
     if tail.size < MIN_TAIL:
-        return math.inf
+        return math.inf, math.nan, cutoff
     # exp(tail) - exp(cutoff), without cancellation where the weights are nearly equal
-    return _generalized_pareto_shape(-np.exp(tail) * np.expm1(cutoff - tail))
+    shape, scale = _fit_generalized_pareto(-np.exp(tail) * np.expm1(cutoff - tail))
+    prior_count, prior_shape = 10.0, 0.5
+    return (tail.size * shape + prior_count * prior_shape) / (tail.size + prior_count), scale, cutoff
+
+
+def score_tail(scores: ArrayLike, relative_efficiency: float = 1.0) -> tuple[float, float]:
+    """Shape of the upper tail of ``<phi, psi>`` and its standard error, which say whether its ``exp`` can have a mean.
+
+    A normal tail has a shape below 0, an exponential one 0. Above 0 the tail is heavier than exponential, and if it
+    goes on like that beyond the draws, ``E_p exp<phi, psi>`` is infinite however small phi is: no tilt of the
+    *posterior* exists, though one of the draws always does. The draws say this only by extrapolation.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n,)
+        Of draws that have weight.
+    relative_efficiency : float, default=1.0
+        See `pareto_k`.
+
+    Returns
+    -------
+    shape, error : float
+        (-inf, 0) where there is no tail to fit.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    size = math.ceil(min(0.2 * values.size, 3.0 * math.sqrt(values.size)))
+    if size >= values.size:
+        return -math.inf, 0.0
+    top = np.sort(np.partition(values, values.size - size - 1)[values.size - size - 1 :])
+    tail = top[top > top[0]] - top[0]
+    if tail.size < MIN_TAIL:
+        return -math.inf, 0.0
+    shape, _ = _fit_generalized_pareto(tail)
+    return shape, (1 + abs(shape)) / math.sqrt(tail.size * min(relative_efficiency, 1.0))
 
 
 def reliable_threshold(n_draws: int) -> float:
@@ -100,13 +245,13 @@ def reliable_threshold(n_draws: int) -> float:
     return min(1.0 - 1.0 / math.log10(n_draws), 0.7)
 
 
-def _generalized_pareto_shape(exceedances: Floats) -> float:
-    """Posterior-mean estimate of the shape from sorted positive exceedances over the threshold [3, 2]."""
+def _fit_generalized_pareto(exceedances: Floats) -> tuple[float, float]:
+    """Posterior-mean estimate of shape and scale from sorted positive exceedances over the threshold [3]."""
     n = exceedances.size
     n_grid = 30 + int(math.sqrt(n))
     quartile, largest = exceedances[int(n / 4 + 0.5) - 1], exceedances[-1]
     if not quartile > 0.0:  # underflow: the exceedances span more than the range of a double
-        return math.inf
+        return math.inf, math.nan
     # b = -k / sigma on the quantiles of its prior; every b is below 1 / largest, where the likelihood ends
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         grid = 1.0 / largest + (1.0 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))) / (3.0 * quartile)
@@ -116,26 +261,27 @@ def _generalized_pareto_shape(exceedances: Floats) -> float:
         profile = n * (np.log(inverse_scale) - shapes - 1.0)
     usable = np.isfinite(profile)
     if not usable.any():
-        return math.inf
+        return math.inf, math.nan
     grid, profile = grid[usable], profile[usable]
-    posterior = np.exp(profile - logsumexp(profile))
+    posterior = np.exp(profile - profile.max())
+    posterior /= posterior.sum()
     posterior[posterior < 10.0 * np.finfo(np.float64).eps] = 0.0
     b = float(posterior @ grid / posterior.sum())
     shape = float(np.log1p(-b * exceedances).mean())
-    prior_count, prior_shape = 10.0, 0.5
-    return (n * shape + prior_count * prior_shape) / (n + prior_count)
+    return shape, float(exceedances.mean()) if b == 0 else -shape / b
 
 
 def _checked(log_weights: ArrayLike) -> Floats:
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError(f"log_weights must be one-dimensional and not empty, got an array of shape {weights.shape}.")
-    n_bad = int(np.count_nonzero(np.isnan(weights) | (weights == np.inf)))
-    if n_bad:
+    highest = weights.max()  # NaN where any is
+    if not highest < np.inf:
+        n_bad = int(np.count_nonzero(np.isnan(weights) | (weights == np.inf)))
         raise ValueError(
             f"log_weights has {n_bad} NaN or +inf values among {weights.size}; they may be finite, or -inf for a "
             "weight of zero."
         )
-    if weights.max() == -np.inf:
+    if highest == -np.inf:
         raise ValueError("log_weights are all -inf: at least one draw must have a positive weight.")
     return weights

@@ -7,10 +7,11 @@ passes one of their objects or asks for one; neither is needed to import or to u
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,13 +22,15 @@ from regbayes._types import Array
 Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
 UNNAMED = "x"  # the name that draws given as a plain array get
+SAMPLE = "sample"  # the dimension of all draws, chain after chain, in what feature functions get
+FEW = 16  # rows: an array of fewer, all wider, is more likely to have chains in its rows than draws
 _ACCEPTED = (
     "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, an ArviZ InferenceData or "
     "an xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"
 )
 
 
-@persistable
+@persistable(skip=("source",))
 @dataclass(frozen=True)
 class Draws:
     """Draws of one or more variables, flattened over chains.
@@ -42,6 +45,7 @@ class Draws:
     dims: dict[str, tuple[str, ...]]  # variable -> names of the axes after the draw axis
     coords: dict[str, tuple[tuple[str, ...], Array]]  # coordinate -> (its dimensions, its labels), as xarray has it
     kind: Kind  # what the draws were before
+    source: Any = field(default=None, repr=False, compare=False)  # the ArviZ object with all its groups; not saved
 
     @property
     def size(self) -> int:
@@ -53,9 +57,45 @@ class Draws:
         """Whether the variables have names of the user's, so that functions of them get a mapping."""
         return self.kind != "array"
 
-    def view(self) -> Array | Variables:
-        """Return what a feature function receives: the array itself, or the named variables."""
-        return Variables(self.variables) if self.named else self.variables[UNNAMED]
+    @property
+    def labelled(self) -> bool:
+        """Whether the draws came with dimensions and coordinates, so that functions of them get xarray's arrays."""
+        return self.kind in ("inferencedata", "datatree", "dataset")
+
+    def view(self, labelled: bool | None = None) -> Any:
+        """Return what a feature function receives: the array itself, or the named variables.
+
+        ``labelled=False`` asks for plain arrays where xarray's would be given.
+        """
+        if not self.named:
+            return self.variables[UNNAMED]
+        return Variables(self, self.labelled if labelled is None else labelled)
+
+    def data_array(self, name: str) -> Any:
+        """Return a variable as an xarray DataArray of dimensions (sample, ...), with its coordinates."""
+        xarray = importlib.import_module("xarray")
+        dims = self.dims[name]
+        coords = {key: value for key, value in self.coords.items() if value[0] and set(value[0]) <= set(dims)}
+        return xarray.DataArray(self.variables[name], dims=(SAMPLE, *dims), coords=coords, name=name)
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the other groups that the draws came with."""
+        return list(group_datasets(self.source))
+
+    def group(self, name: str, variables: Sequence[str] | None = None) -> Draws:
+        """Return another group that the draws came with, such as ``posterior_predictive``, as draws."""
+        groups = group_datasets(self.source)
+        if name not in groups:
+            came = f"they came with {listed(groups)}" if groups else "they came without other groups, or from a file"
+            raise ValueError(f"the draws have no group {name!r}; {came}.")
+        found = _from_dataset(groups[name], self.kind, variables)
+        if (found.n_chains, found.n_draws) != (self.n_chains, self.n_draws):
+            raise ValueError(
+                f"the group {name!r} has {found.n_chains} chains of {found.n_draws} draws, the posterior "
+                f"{self.n_chains} of {self.n_draws}: a feature needs one value for each draw of the posterior."
+            )
+        return found
 
     def column_names(self, variable: str) -> list[str]:
         """Name every scalar in ``variable``, in C order: ``["mu"]``, or ``["theta[Choate]", ...]`` where labelled."""
@@ -70,37 +110,51 @@ class Draws:
         return range(size) if coordinate is None else coordinate[1].tolist()
 
 
-class Variables(Mapping[str, Array]):
-    """Named draws as a feature function sees them: ``v["theta"]`` or ``v.theta``, each of shape (n, ...)."""
+class Variables(Mapping[str, Any]):
+    """Named draws as a feature function sees them: ``v["theta"]`` or ``v.theta``, each of shape (n, ...).
 
-    def __init__(self, variables: Mapping[str, Array]) -> None:
-        self._variables = dict(variables)
+    Where the draws came with dimensions and coordinates each is an xarray DataArray of dimensions (sample, ...), and
+    ``v.theta.sel(school="Choate")`` works. ``v.posterior_predictive.y`` is a variable of another group.
+    """
 
-    def __getitem__(self, name: str) -> Array:
-        try:
-            return self._variables[name]
-        except KeyError:
-            raise KeyError(f"no variable {name!r} among the draws; they have {listed(self._variables)}") from None
+    def __init__(self, draws: Draws, labelled: bool) -> None:
+        self._draws, self._labelled = draws, labelled
+        self._made: dict[str, Any] = {}
 
-    def __getattr__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._draws.variables:
+            raise KeyError(self._missing(name))
+        if not self._labelled:
+            return self._draws.variables[name]
+        if name not in self._made:
+            self._made[name] = self._draws.data_array(name)
+        return self._made[name]
+
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy and pickle look for these before __init__ has run
             raise AttributeError(name)
-        try:
-            return self._variables[name]
-        except KeyError:
-            raise AttributeError(f"no variable {name!r} among the draws; they have {listed(self._variables)}") from None
+        if name in self._draws.variables:
+            return self[name]
+        if name in self._draws.groups:
+            return Variables(self._draws.group(name), self._labelled)
+        raise AttributeError(self._missing(name))
+
+    def _missing(self, name: str) -> str:
+        groups = self._draws.groups
+        others = f", and the groups {listed(groups)}" if groups else ""
+        return f"no variable {name!r} among the draws; they have {listed(self._draws.variables)}{others}"
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._variables)
+        return iter(self._draws.variables)
 
     def __len__(self) -> int:
-        return len(self._variables)
+        return len(self._draws.variables)
 
     def __repr__(self) -> str:
-        return f"Variables({described(self._variables)})"
+        return f"Variables({described(self._draws.variables)})"
 
 
-def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool = False) -> Draws:
+def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool | None = None) -> Draws:
     """Bring draws into the framework's one form. Nothing is copied that need not be.
 
     Parameters
@@ -111,9 +165,10 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays.
     variables : sequence of str, optional
         The variables to keep, where the draws are named; all by default.
-    chains : bool, default=False
+    chains : bool, default=None
         Whether arrays start with two axes, (chain, draw, ...), as NumPyro's ``get_samples(group_by_chain=True)`` gives
-        them. ArviZ and xarray objects say so themselves.
+        them. ArviZ and xarray objects say so themselves. None is False, except that arrays which look like chains (all
+        start with the same two sizes, the first one small) are refused until the caller says which it is.
 
     Returns
     -------
@@ -129,7 +184,8 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         kept = {name: draws.variables[name] for name in _selected(draws.variables, variables)}
         return draws if variables is None else replace(draws, variables=kept)
     if _is_a(draws, "arviz", "InferenceData") or _is_a(draws, "xarray", "DataTree"):
-        return _from_dataset(*_posterior_group(draws), variables)
+        dataset, kind = _posterior_group(draws)
+        return replace(_from_dataset(dataset, kind, variables), source=draws)
     if _is_a(draws, "xarray", "DataArray"):
         draws = draws.to_dataset(name=draws.name or UNNAMED)
     if _is_a(draws, "xarray", "Dataset"):
@@ -141,7 +197,7 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
     return _from_array(draws, variables, chains)
 
 
-def _from_array(draws: Any, names: Sequence[str] | None, chains: bool) -> Draws:
+def _from_array(draws: Any, names: Sequence[str] | None, chains: bool | None) -> Draws:
     if names is not None:
         raise ValueError(f"variables={list(names)!r} selects named draws, but draws is an unnamed array.")
     values = numeric_array(draws, "draws", _ACCEPTED)
@@ -149,11 +205,21 @@ def _from_array(draws: Any, names: Sequence[str] | None, chains: bool) -> Draws:
     if values.ndim not in (leading, leading + 1):
         shapes = "(chain, draw) or (chain, draw, d)" if chains else "(n,) or (n, d)"
         hint = "; pass chains=True if its first two axes are chain and draw" if not chains and values.ndim == 3 else ""
-        raise ValueError(f"draws is an array of shape {values.shape}; with chains={chains} it may be {shapes}{hint}.")
+        given = bool(chains)
+        raise ValueError(f"draws is an array of shape {values.shape}; with chains={given} it may be {shapes}{hint}.")
+    if chains is None and values.ndim == 2 and values.shape[0] <= FEW and values.shape[1] >= 4 * FEW:
+        raise ValueError(_which(f"draws is an array of shape {values.shape}", values.shape))
     return _build({UNNAMED: values}, leading, {}, {}, "array")
 
 
-def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains: bool) -> Draws:
+def _which(what: str, shape: tuple[int, ...]) -> str:
+    return (
+        f"{what}: pass chains=True if these are {shape[0]} chains of {shape[1]} draws, "
+        f"chains=False if they are {shape[0]} draws."
+    )
+
+
+def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains: bool | None) -> Draws:
     if not draws:
         raise ValueError(f"draws is an empty mapping; it may be {_ACCEPTED}.")
     odd = [name for name in draws if not isinstance(name, str)]
@@ -164,7 +230,11 @@ def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains:
     for name, values in arrays.items():
         if values.ndim < leading:
             axes = "(chain, draw, ...)" if chains else "(n, ...)"
-            raise ValueError(f"draws[{name!r}] has shape {values.shape}; with chains={chains} it may be {axes}.")
+            raise ValueError(f"draws[{name!r}] has shape {values.shape}; with chains={bool(chains)} it may be {axes}.")
+    size, *others = {values.shape[:2] for values in arrays.values()}
+    wide = not others and len(size) == 2 and 0 < size[0] < size[1]
+    if chains is None and wide and (len(arrays) > 1 or size[0] <= FEW):
+        raise ValueError(_which(f"all arrays in draws start with the sizes {size}", size))
     return _build(arrays, leading, {}, {}, "dict")
 
 
@@ -181,6 +251,15 @@ def _posterior_group(tree: Any) -> tuple[Any, Kind]:
         if {"chain", "draw"} <= set(tree.dims):  # the posterior node itself
             return tree.to_dataset(), "datatree"
     raise ValueError(f"draws ({type(tree).__name__}) has no group named 'posterior'; its groups are {listed(groups)}.")
+
+
+def group_datasets(source: Any) -> dict[str, Any]:
+    """Return the groups of an ArviZ object other than the posterior, as Datasets by name."""
+    if source is None:
+        return {}
+    if _is_a(source, "arviz", "InferenceData"):
+        return {name: source[name] for name in source.groups() if name != "posterior"}
+    return {name: node.to_dataset() for name, node in source.children.items() if name != "posterior"}
 
 
 def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draws:
@@ -283,6 +362,18 @@ def count_not_finite(values: Array) -> int:
         if np.isfinite(values.sum()):
             return 0
     return int(np.count_nonzero(~np.isfinite(values)))
+
+
+def is_labelled(draws: Any) -> bool:
+    """Whether these are draws in an ArviZ or xarray object."""
+    return _is_a(draws, "arviz", "InferenceData") or any(
+        _is_a(draws, "xarray", name) for name in ("DataTree", "Dataset", "DataArray")
+    )
+
+
+def is_data_array(value: Any) -> bool:
+    """Whether this is an xarray DataArray."""
+    return _is_a(value, "xarray", "DataArray")
 
 
 def _is_a(value: Any, package: str, name: str) -> bool:

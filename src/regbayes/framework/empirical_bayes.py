@@ -12,8 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from regbayes._registry import Saveable, persistable
 from regbayes.engine import RelativeChange, Status, StepResult, Trace, run
 from regbayes.framework.posteriors import Posterior
-from regbayes.framework.regularize import RegularizedPosterior, regularize
+from regbayes.framework.regularize import regularize
 from regbayes.framework.regularizers import Regularizer
+from regbayes.framework.result import RegularizedPosterior
 
 Theta = TypeVar("Theta")
 ROUNDING = 1e-9  # rise of the objective, relative to its size, that is put down to rounding and the duality gap

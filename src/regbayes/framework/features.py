@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +14,16 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Array, Floats
-from regbayes.framework.draws import UNNAMED, Draws, count_not_finite, described, listed, numeric_array
+from regbayes.framework.draws import (
+    SAMPLE,
+    UNNAMED,
+    Draws,
+    count_not_finite,
+    described,
+    is_data_array,
+    listed,
+    numeric_array,
+)
 
 
 @persistable
@@ -23,6 +35,23 @@ class Features:
     names: tuple[str, ...]  # (m,)
 
 
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Some of the columns that features have: ``E(f)[0]``."""
+
+    features: Any
+    index: Any  # an integer, a slice, a list of integers, or a label
+
+
+@dataclass(frozen=True, eq=False)
+class OnEvent:
+    """Features less a level where an event holds, zero elsewhere: what ``E(f).given(event) == level`` constrains."""
+
+    features: Any
+    event: Any
+    level: Floats  # (m,) or (1,)
+
+
 def evaluate_features(draws: Draws, features: Any) -> Features:
     """Evaluate features of every draw: the psi in ``E[psi]``.
 
@@ -31,9 +60,12 @@ def evaluate_features(draws: Draws, features: Any) -> Features:
     draws : Draws
     features : callable, array, str, or list of those
         A callable gets all draws at once, the array or (named draws) the :class:`Variables`, and returns an array of
-        shape (n,) or (n, m). An array of shape (n,) or (n, m) holds values already evaluated. A string is the name of
-        a variable, all of whose scalars are taken, or of one scalar, as in ``"theta[3]"``. A list or tuple puts the
-        columns of its items side by side.
+        shape (n,) or (n, m). A callable whose arguments are names of variables gets those variables. Draws that came
+        with dimensions and coordinates are given as xarray objects of dimensions (sample, ...), and as plain arrays to
+        a function that fails on them. An array of shape (n,) or (n, m) holds values already evaluated; an xarray
+        DataArray has the dimensions chain and draw. A string is the name of a variable, all of whose scalars are taken,
+        or of one scalar, as in ``"theta[3]"``; ``"posterior_predictive/y"`` is a variable of another group. A list or
+        tuple puts the columns of its items side by side.
 
     Returns
     -------
@@ -52,17 +84,24 @@ def evaluate_features(draws: Draws, features: Any) -> Features:
 
 
 def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Features:
+    if isinstance(feature, Picked):
+        inner = evaluate_features(draws, feature.features)
+        columns = pick_columns(inner.names, feature.index)
+        return Features(np.ascontiguousarray(inner.values[:, columns]), tuple(inner.names[i] for i in columns))
+    if isinstance(feature, OnEvent):
+        return _on_event(draws, feature)
     if isinstance(feature, str):
         values, names = _columns_of(draws, feature, argument)
         return Features(_as_matrix(values, argument), tuple(names))
     n = draws.size
     expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
-    if callable(feature):
-        received = described(draws.variables) if draws.named else f"an array of shape {draws.variables[UNNAMED].shape}"
-        got = f"it was called with all {n} draws at once ({received})"
+    if callable(feature) and not is_data_array(feature):
         base = _own_name(feature) or base
-        feature = _called(feature, draws, f"Raised by the callable passed as {argument}; {got}.")
+        feature, got = _called(feature, draws, argument)
         argument, expected = f"what {argument} returned", f"{expected}; {got}"
+    if is_data_array(feature):
+        values, names = _flattened(draws, feature, argument, base)
+        return Features(_as_matrix(values, argument), tuple(names))
     values = numeric_array(feature, argument, expected)
     if values.ndim > 2 or values.shape[0] != n or values.size == 0:
         raise ValueError(f"{argument} is an array of shape {values.shape}; it may be {expected}.")
@@ -71,20 +110,144 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     return Features(matrix, (base,) if m == 1 else tuple(f"{base}[{column}]" for column in range(m)))
 
 
-def _own_name(function: Callable[[Any], Any]) -> str | None:
+def pick_columns(names: Sequence[str], index: Any) -> list[int]:
+    """Return the columns that an index means: an integer, a slice, a list of integers, or a label."""
+    m = len(names)
+    if isinstance(index, str):
+        found = [i for i, name in enumerate(names) if name == index or name.endswith(f"[{index}]")]
+        if len(found) != 1:
+            raise ValueError(f"E(f)[{index!r}] picks none or several of the features {listed(names)}.")
+        return found
+    if isinstance(index, slice):
+        chosen = list(range(m))[index]
+    else:
+        wanted = np.atleast_1d(np.asarray(index))
+        if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
+            raise TypeError(f"E(f)[{index!r}]: the index may be an integer, a slice, a list of integers or a label.")
+        if np.any((wanted < -m) | (wanted >= m)):
+            raise IndexError(f"E(f)[{index!r}] is out of range: there are {m} features, {listed(names)}.")
+        chosen = [int(i) % m for i in wanted]
+    if not chosen:
+        raise IndexError(f"E(f)[{index!r}] picks none of the {m} features.")
+    return chosen
+
+
+def _on_event(draws: Draws, given: OnEvent) -> Features:
+    inner, event = evaluate_features(draws, given.features), evaluate_features(draws, given.event)
+    if event.values.shape[1] != 1 or not np.all((event.values == 0) | (event.values == 1)):
+        raise ValueError(
+            "given(event): the event must be one true or false for each draw, such as lambda v: v.tau > 1; "
+            f"it has {event.values.shape[1]} columns and values from {event.values.min():g} to {event.values.max():g}."
+        )
+    if given.level.size not in (1, len(inner.names)):
+        raise ValueError(
+            f"given(event) is compared with {given.level.size} numbers, the features are {len(inner.names)}."
+        )
+    return Features((inner.values - given.level) * event.values, inner.names)
+
+
+def _own_name(function: Callable[..., Any]) -> str | None:
     name: str | None = getattr(function, "__name__", None)
     return None if name == "<lambda>" else name
 
 
-def _called(function: Callable[[Any], Any], draws: Draws, note: str) -> Any:
+def _called(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
+    """Call a feature function, and say what it was called with."""
+    names = _variables_asked_for(function, draws)
+    if names is not None:
+        received = described({name: draws.variables[name] for name in names})
+    else:
+        received = described(draws.variables) if draws.named else f"an array of shape {draws.variables[UNNAMED].shape}"
+    got = f"it was called with all {draws.size} draws at once ({received})"
+
+    def call(view: Any) -> Any:
+        return function(view) if names is None else function(*(view[name] for name in names))
+
     try:
-        return function(draws.view())
+        return call(draws.view()), got
     except Exception as error:
-        error.add_note(note)
+        # It may be written for plain arrays: v.mu[:, None], or a function of another library. The first error counts.
+        with suppress(Exception):
+            if draws.labelled:
+                return call(draws.view(labelled=False)), got
+        # Or its one argument is all draws and has the name of a variable by chance: lambda x: x["theta"].
+        with suppress(Exception):
+            if names is not None and len(names) == 1:
+                return function(draws.view()), got
+        error.add_note(f"Raised by the callable passed as {argument}; {got}.")
         raise
 
 
+def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str] | None:
+    """Names of variables that a function has for its arguments, or None where it takes all draws as one."""
+    if not draws.named:
+        return None
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return None
+    asked = [
+        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(asked) == 1:
+        return asked if asked[0] in draws.variables else None
+    unknown = [name for name in asked if name not in draws.variables]
+    if asked and unknown:
+        raise ValueError(
+            f"a feature function asks for {listed(asked)}, but the draws have no variable {unknown[0]!r}: they have "
+            f"{listed(draws.variables)}. It may have names of variables for its arguments, or one argument, as in "
+            "lambda v: v.mu, that gets all of them."
+        )
+    return asked or None
+
+
+def _flattened(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:
+    """Values of an xarray DataArray with one row for each draw, and names by its coordinates."""
+    if SAMPLE in array.dims and "chain" in array.coords and array.coords["chain"].dims == (SAMPLE,):
+        array = array.unstack(SAMPLE) if SAMPLE in array.indexes else array
+    if SAMPLE in array.dims:
+        array = array.transpose(SAMPLE, ...)
+        n, rest = array.sizes[SAMPLE], array.dims[1:]
+    elif {"chain", "draw"} <= set(array.dims):
+        array = array.transpose("chain", "draw", ...)
+        n, rest = array.sizes["chain"] * array.sizes["draw"], array.dims[2:]
+        _check_same_draws(draws, array, argument)
+    else:
+        raise ValueError(
+            f"{argument} has the dimensions {tuple(array.dims)}; chain and draw, or {SAMPLE}, must be among them: one "
+            "value for each draw."
+        )
+    values = numeric_array(array.values, argument).reshape(n, -1)
+    if n != draws.size or values.shape[1] == 0:
+        raise ValueError(f"{argument} has the sizes {dict(array.sizes)}; there are {draws.size} draws.")
+    # not the array's own name: xarray keeps theta's for theta**2 and theta.mean("school")
+    axes = [array.coords[dim].values.tolist() if dim in array.coords else range(array.sizes[dim]) for dim in rest]
+    labels = [f"{base}[{', '.join(map(str, label))}]" for label in itertools.product(*axes)]
+    return values, labels if rest else [base]
+
+
+def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
+    """Refuse an array of other chains and draws than the posterior's, or of the same ones in another order."""
+    sizes = (array.sizes["chain"], array.sizes["draw"])
+    if sizes != (draws.n_chains, draws.n_draws) and (draws.labelled or draws.n_chains > 1):
+        raise ValueError(
+            f"{argument} has {sizes[0]} chains of {sizes[1]} draws, the posterior {draws.n_chains} of {draws.n_draws}: "
+            "take it from the same draws."
+        )
+    for dim in ("chain", "draw"):
+        if dim in draws.coords and dim in array.coords:
+            own, others = draws.coords[dim][1], array.coords[dim].values
+            if not np.array_equal(own, others):
+                raise ValueError(
+                    f"{argument} has other labels of {dim} than the posterior: take it from the same draws."
+                )
+
+
 def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+    group, slash, rest = name.partition("/")
+    if slash and name.partition("[")[0] not in draws.variables:
+        values, names = _columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
+        return values, [f"{group}/{column}" for column in names]
     if name in draws.variables:
         names = draws.column_names(name)
         if not names:
@@ -95,11 +258,18 @@ def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str
     variable = name.partition("[")[0]
     if variable in draws.variables and name != variable:
         names = draws.column_names(variable)
-        if name in names:
-            column = names.index(name)
-            return draws.variables[variable].reshape(draws.size, -1)[:, column], [name]
+        meant = [i for i, known in enumerate(names) if _without_spaces(known) == _without_spaces(name)]
+        if meant:
+            return draws.variables[variable].reshape(draws.size, -1)[:, meant[0]], [names[meant[0]]]
         raise ValueError(f"{argument} is {name!r}, but the scalars in {variable!r} are {listed(names)}.")
-    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}.")
+    group, dot, rest = name.partition(".")
+    hint = f"; write {f'{group}/{rest}'!r} for a variable of another group" if dot and group in draws.groups else ""
+    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}{hint}.")
+
+
+def _without_spaces(name: str) -> str:
+    """``L[0, 1]`` and ``L[0,1]`` are the same name."""
+    return re.sub(r"\s*,\s*", ",", name)
 
 
 def _as_matrix(values: Array, argument: str) -> Floats:

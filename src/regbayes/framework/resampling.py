@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from regbayes._types import Integers
-from regbayes.framework.draws import Draws
+from regbayes.framework.draws import Draws, group_datasets
 
 
 def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generator | None = None) -> Integers:
@@ -43,7 +43,7 @@ def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generat
     return indices
 
 
-def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | None = None) -> Any:
+def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | int | None = None) -> Any:
     """Give weighted draws to ArviZ: a posterior that plots and summarises at once, and the weights beside it.
 
     Parameters
@@ -51,24 +51,27 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | No
     draws : Draws
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant, one for each draw.
-    rng : numpy.random.Generator, optional
-        See :func:`systematic_indices`; without one the result is the same every time.
+    rng : numpy.random.Generator or int, optional
+        See :func:`systematic_indices`; an integer is a seed, and without one the result is the same every time.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
         The kind that the draws came in; where they came as something else, what the installed ArviZ works with:
-        InferenceData before ArviZ 1, DataTree from 1 on. It has three groups:
+        InferenceData before ArviZ 1, DataTree from 1 on. It has three groups of its own:
 
         ``posterior``
             The draws resampled by their weights, equally weighted: as many chains and draws as before, and the same
             dimensions and coordinates.
         ``sample_stats``
             For each of these, the ``source_chain`` and ``source_draw`` it was (labels of the original coordinates).
-            Other groups follow by ``original.log_likelihood.sel(chain=stats.source_chain, draw=stats.source_draw)``.
         ``importance_weights``
             ``log_weight`` of the *original* draws, normalised over all chains, for those who would rather weight than
             resample. The original draws are not repeated here.
+
+        Other groups that the draws came with follow: those with the same chains and draws (``posterior_predictive``,
+        ``predictions``, ``log_likelihood``, the rest of ``sample_stats``) are resampled alike, those without
+        (``observed_data``, ``constant_data``) and those of the prior are as they were.
 
     Notes
     -----
@@ -85,6 +88,10 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | No
     clash = {"chain", "draw"} & set(draws.variables)
     if clash:
         raise ValueError(f"a variable is named {clash.pop()!r}, which ArviZ needs for a dimension; rename it.")
+    if not (rng is None or isinstance(rng, np.random.Generator)):
+        if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
+            raise TypeError(f"rng must be a numpy.random.Generator, an integer seed or None, got {rng!r}")
+        rng = np.random.default_rng(rng)
     indices = systematic_indices(weights, draws.size, rng)
     grid = (draws.n_chains, draws.n_draws)
     coords = {dim: ((dim,), np.arange(size)) for dim, size in zip(("chain", "draw"), grid, strict=True)} | draws.coords
@@ -104,11 +111,38 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | No
         "sample_stats": xarray.Dataset(statistics, sampled),
         "importance_weights": xarray.Dataset(kept, sampled),
     }
+    for name, group in group_datasets(draws.source).items():
+        own = name.startswith(("prior", "warmup"))
+        followed = group if own else _resampled(group, indices, grid, sampled)
+        if name == "sample_stats" and {"chain", "draw"} <= set(followed.dims):
+            groups[name] = followed.assign(groups[name].data_vars)
+        else:
+            groups.setdefault(name, followed)
     if draws.kind != "datatree":
         arviz = _optional("arviz")
         if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
+
+
+def _resampled(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
+    """Return a group with the chosen draws in place of its own, or as it is where it has not the same draws."""
+    if (group.sizes.get("chain"), group.sizes.get("draw")) != grid:
+        return group
+    chain, draw = np.unravel_index(indices, grid)
+    variables = {}
+    for name, variable in group.variables.items():
+        if {"chain", "draw"} <= set(variable.dims):
+            ordered = variable.transpose("chain", "draw", ...)
+            taken = ordered.values[chain, draw].reshape(*grid, *ordered.shape[2:])
+            variables[name] = (ordered.dims, taken, ordered.attrs)
+        elif not {"chain", "draw"} & set(variable.dims):
+            variables[name] = variable
+    return type(group)(
+        {name: variables[name] for name in group.data_vars if name in variables},
+        coords=sampled | {name: variables[name] for name in group.coords if name in variables},
+        attrs=group.attrs,
+    )
 
 
 def _optional(package: str) -> Any:

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from regbayes._types import Floats
 from regbayes.framework.posteriors import Finite, Gaussian, Posterior, Samples
-from regbayes.framework.regularize import RegularizedPosterior
+from regbayes.framework.result import RegularizedPosterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

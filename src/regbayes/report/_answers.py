@@ -100,8 +100,11 @@ def _positives(outcomes: Outcomes, predicted: NDArray[Any]) -> tuple[Floats, Flo
     return hits, actual, claimed
 
 
-def confusion_of(outcomes: Outcomes, pool: ExamplePool) -> Confusion | None:
-    """Count what each class is taken for; None where there is more than one question, or no prediction."""
+def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None = None) -> Confusion | None:
+    """Count what each class is taken for; None where there is more than one question, or no prediction.
+
+    Examples of a pair are the worst by their margins, or the first.
+    """
     if outcomes.predicted is None or not outcomes.pooled_classes:
         return None
     n_classes = len(outcomes.class_names[0])
@@ -111,8 +114,10 @@ def confusion_of(outcomes: Outcomes, pool: ExamplePool) -> Confusion | None:
     pairs = [divmod(int(place), n_classes) for place in order if wrong.flat[place] > 0]
     examples = []
     for truth, answer in pairs:
-        cells = np.flatnonzero((outcomes.values == truth) & (outcomes.predicted == answer))[:N_PAIR_EXAMPLES]
-        examples.append(tuple(pool.places(outcomes.rows[cells]).tolist()))
+        cells = np.flatnonzero((outcomes.values == truth) & (outcomes.predicted == answer))
+        if margins is not None:
+            cells = cells[np.argsort(margins[cells], kind="stable")]
+        examples.append(tuple(pool.places(outcomes.rows[cells[:N_PAIR_EXAMPLES]]).tolist()))
     return Confusion(
         classes=tuple(outcomes.class_names[0]),
         counts=counts,
@@ -153,21 +158,27 @@ def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
     return margins
 
 
-def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool) -> Worst | None:
-    """Return the wrong answers that the model is most sure of; without margins, the first ones."""
+def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, *, own: bool) -> Worst | None:
+    """Return the wrong answers that the model is most sure of; without margins, the first ones.
+
+    `own` margins are those of the fits that predicted; otherwise they are of the final fit, which has seen the rows.
+    """
     if outcomes.predicted is None:
         return None
     wrong = np.flatnonzero(outcomes.values != outcomes.predicted)
     title = f"{min(N_WORST, len(wrong))} of the {len(wrong)} wrong answers"
     if margins is not None:
         wrong = wrong[np.argsort(margins[wrong], kind="stable")]
-        title = "The wrong answers that the model is most sure of"
+        title = "The wrong answers that the model is most sure of, the worst first"
+        if not own:
+            title = "Wrong answers of cross-validation, those first that the final fit is furthest from getting right"
     wrong = wrong[:N_WORST]
-    notes = [_mistake(cell, outcomes, outcomes.predicted) for cell in wrong]
-    if margins is not None:
-        sizes = [f"{margin:.2f}".replace("-", "−") for margin in margins[wrong]]
-        notes = [f"{note}; margin {size}" for note, size in zip(notes, sizes, strict=True)]
-    return Worst(title, pool.places(outcomes.rows[wrong]), tuple(notes))
+    notes = tuple(_mistake(cell, outcomes, outcomes.predicted) for cell in wrong)
+    places = pool.places(outcomes.rows[wrong])
+    if margins is None:
+        return Worst(title, places, notes)
+    meaning = "margin: the score of the right answer less that of the best other one"
+    return Worst(title, places, notes, margins[wrong], meaning)
 
 
 def _mistake(cell: int, outcomes: Outcomes, predicted: NDArray[Any]) -> str:
@@ -196,8 +207,10 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
         text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}".replace(" -", " −")
         several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
         notes.append(f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}" if several else text)
-    title = "The largest differences between predicted and observed"
-    return Worst(title, pool.places(outcomes.rows[order]), tuple(notes))
+    title = "The largest differences between predicted and observed, the worst first"
+    meaning = "difference: predicted less observed"
+    meaning += ", in standard deviations of the target" if outcomes.layout == "matrix" else ""
+    return Worst(title, pool.places(outcomes.rows[order]), tuple(notes), -(residual / unit)[order], meaning)
 
 
 def regression_of(outcomes: Outcomes) -> Regression | None:

@@ -17,6 +17,7 @@ N_BINS = 24
 N_LOADINGS = 15
 N_TELLING = 10
 N_QUANTILES = 5
+IDENTICAL = 0.01  # of its range, by which a feature may differ from another that counts as the same
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def histograms(values: Floats, *, unit: bool, shares: bool = False) -> tuple[Int
     return np.array(counts, dtype=np.int64).reshape(-1, N_BINS), np.array(limits).reshape(-1, 2)
 
 
-def outputs_of(latent: LatentModel, outcomes: Outcomes | None) -> Outputs:
+def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str = "target") -> Outputs:
     """Return the weights of classes or tasks for the features, and what they are called."""
     weights = weights_of(latent)
     if weights is None:
@@ -137,11 +138,18 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None) -> Outputs:
         title, names = "task", _task_outputs(tasks, outcomes, len(weights))
     elif outcomes is not None and outcomes.pooled_classes:
         labels = outcomes.class_names[0]
+        known = getattr(latent.model, "classes_", outcomes.classes[0])
+        if len(known) < len(labels):  # rows have classes that were not there when the model was fitted
+            labels = [label_text(label) for label in known]
         title, names = "class", labels[-1:] if len(weights) == 1 else labels
     elif outcomes is not None and outcomes.layout == "matrix":
-        title, names = "label" if outcomes.kind == "classes" else "target", outcomes.task_names
+        names = outcomes.task_names if len(outcomes.task_names) > 1 else [target_name]
+        title = "label" if outcomes.kind == "classes" else "target"
+    elif hasattr(latent.model, "classes_") and not tasks:
+        labels = [label_text(label) for label in latent.model.classes_]
+        title, names = "class", labels[-1:] if len(weights) == 1 else labels
     else:
-        title, names = "target", ["target"]
+        title, names = "target", [target_name]
     if len(names) != len(weights):
         names = [str(place) for place in range(len(weights))]
     return Outputs(title, names, weights)
@@ -159,6 +167,17 @@ def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -
         for name, labels in zip(names, classes, strict=True)
         for label in (labels[-1:] if len(labels) == 2 else labels)
     ]
+
+
+def twins(values: Floats, number: Integers) -> Integers:
+    """Return for each feature the number of the first one before it that has the same values, or -1."""
+    found = np.full(len(number), -1, dtype=np.int64)
+    spread = np.ptp(values, axis=0) if len(values) else np.zeros(len(number))
+    for i in range(len(number)):
+        close = np.abs(values[:, :i] - values[:, [i]]).max(axis=0, initial=0.0) <= IDENTICAL * spread[i]
+        if spread[i] > 0 and close.any():
+            found[i] = number[np.flatnonzero(close)[0]]
+    return found
 
 
 def distributions(components: Floats) -> Floats:

@@ -25,19 +25,30 @@ class LatentModel:
     head: Any
     X: Any  # rows as the model sees them
     input_names: list[str] | None  # where the steps before it name them
+    steps: tuple[Pipeline, ...]  # what comes before it
+    answering: Any  # what answers for rows as the model sees them
+
+    def prepare(self, X: Any) -> Any:
+        """Return rows as the model sees them."""
+        for step in self.steps:
+            X = step.transform(X)
+        return X
 
 
 def find_latent(estimator: Any, X: Any) -> LatentModel:
     """Walk down to the model with latent features, transforming the rows on the way."""
     names = None
     head = None
-    node = estimator
+    steps: list[Pipeline] = []
+    node = answering = estimator
     while True:
         if isinstance(node, Pipeline):
             place = _latent_step(node)
             if place > 0:
-                X = node[:place].transform(X)
-                names = _names_after(node[:place])
+                steps.append(node[:place])
+                X = steps[-1].transform(X)
+                names = _names_after(steps[-1])
+                answering = node[place] if place == len(node) - 1 else node[place:]
             if place < len(node) - 1:
                 head = node[-1] if place == len(node) - 2 else False
             node = node[place]
@@ -52,7 +63,7 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
             f"estimator must be a fitted model with latent features (components_ and transform), alone or inside a "
             f"pipeline, a search or MultiLabelThresholdCV; got {type(node).__name__} without them"
         )
-    return LatentModel(node, node if head is None else head, X, names)
+    return LatentModel(node, node if head is None else head, X, names, tuple(steps), answering)
 
 
 def _latent_step(pipeline: Pipeline) -> int:
@@ -116,12 +127,17 @@ def contributions(values: Floats, weights: Floats | None) -> Floats:
     return spread if weights is None else spread * np.sqrt(np.mean(weights**2, axis=0))
 
 
+def moves_answers(contribution: Floats) -> Flags:
+    """Which features move the answers by more than a trifle."""
+    return np.asarray(contribution > NEGLIGIBLE * contribution.max(initial=0.0))
+
+
 def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
     """Return the features to show, the most used first.
 
     They are those in use, and others that move the scores all the same: graded features do, although none of them is
     ever fully on.
     """
-    worthwhile = in_use | (contribution > NEGLIGIBLE * contribution.max(initial=0.0))
+    worthwhile = in_use | moves_answers(contribution)
     order = np.argsort(-use, kind="stable")
     return order[worthwhile[order]][:limit]

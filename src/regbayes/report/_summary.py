@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -14,29 +15,41 @@ from regbayes.report._answers import scores_of
 from regbayes.report._examples import dense_rows
 from regbayes.report._models import LatentModel, used
 from regbayes.report._targets import Outcomes
-from regbayes.report.data import Course, Model
+from regbayes.report.data import Course, Level, Model, Sample
 
 MAX_RECORDS = 300  # of the trace
 MAX_VALUE_TEXT = 90
 
 
-def summary_of(
-    estimator: Any,
-    latent: LatentModel,
-    values: Floats,
-    outcomes: Outcomes | None,
-    scores: Mapping[str, float] | None,
-    data_name: str,
-) -> Model:
+@dataclass(frozen=True)
+class Told:
+    """What the caller says of a fit."""
+
+    scores: Mapping[str, float | tuple[float, float]]
+    data_name: str
+    sample: Sample
+    target_name: str
+    notices: tuple[tuple[Level, str], ...]
+
+
+def summary_of(estimator: Any, latent: LatentModel, values: Floats, outcomes: Outcomes | None, told: Told) -> Model:
     """Say what was fitted, to what, and how well it does."""
     model = latent.model
-    found = [(str(name), float(value), "") for name, value in (scores or {}).items()]
+    found: list[tuple[str, float, str]] = []
+    deviations: list[float] = []
+    own = [] if outcomes is None else scores_of(outcomes)
+    meanings = {name: meaning for name, _, meaning in own}
+    for name, value in told.scores.items():
+        mean, deviation = value if isinstance(value, tuple) else (value, np.nan)
+        found.append((str(name), float(mean), meanings.get(name, "")))
+        deviations.append(float(deviation))
     if hasattr(estimator, "best_score_"):
         found.append(("cross-validation", float(estimator.best_score_), "mean score over the folds of the search"))
-    if outcomes is not None:
-        found += scores_of(outcomes)
-    elif hasattr(model, "inverse_transform"):
+        deviations.append(_deviation_of_best(estimator))
+    found += [score for score in own if score[0] not in told.scores]
+    if outcomes is None and hasattr(model, "inverse_transform"):
         found.append(_reconstruction(latent, values))
+    deviations += [np.nan] * (len(found) - len(deviations))
     facts = [
         (
             "topics in use" if hasattr(model, "top_words") else "features in use",
@@ -52,8 +65,19 @@ def summary_of(
         scores=tuple(found),
         n_rows=len(values),
         n_inputs=np.asarray(model.components_).shape[1],
-        data_name=data_name,
+        data_name=told.data_name,
+        deviations=tuple(deviations),
+        sample=told.sample,
+        target_name=told.target_name,
+        notices=told.notices,
     )
+
+
+def _deviation_of_best(search: Any) -> float:
+    """Return the deviation of a search's best score over its folds; NaN where it is not told."""
+    table = getattr(search, "cv_results_", {})
+    found = table.get("std_test_score", table.get("std_score"))
+    return float(found[search.best_index_]) if found is not None and hasattr(search, "best_index_") else np.nan
 
 
 def _model_name(estimator: Any, model: Any) -> str:

@@ -18,6 +18,10 @@ from regbayes._types import Flags, Floats, Integers
 
 Bytes = NDArray[np.uint8]
 Kind = Literal["table", "image", "text"]
+Sample = Literal["", "training", "cross-validated", "new"]
+Level = Literal["warning", "note"]
+EffectKind = Literal["number", "category", "word"]
+Cell = float | str  # a value of an input: a number, or a category
 
 
 @persistable(name="regbayes.report.Model")
@@ -32,6 +36,69 @@ class Model:
     n_rows: int
     n_inputs: int
     data_name: str  # what the rows are: "training rows"
+    deviations: tuple[float, ...] = ()  # of the scores over folds, in their order; NaN where there are none
+    sample: Sample = ""  # what the scores were measured on
+    target_name: str = ""  # what is predicted
+    notices: tuple[tuple[Level, str], ...] = ()  # what a reader must know before anything else
+
+
+@persistable(name="regbayes.report.Effects")
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """What one input does to the answers of the whole model, everything else left as it is.
+
+    The I inputs are those that the user gave, before steps that scale or encode them, the strongest first. A number has
+    a slope, per unit of its own, and the change of a step of one standard deviation, half of it to either side; a
+    category has the change that it makes in place of the most frequent one; a word that of one more occurrence. Where
+    the model is linear these hold for every row, otherwise they are averages over rows.
+    """
+
+    linear: bool
+    answer: str  # what changes: the name of the target, or "score"
+    output_title: str  # what the O outputs are: "class", "label", "target", "task"
+    outputs: tuple[str, ...]  # (O,)
+    names: tuple[str, ...]  # (I,)
+    kinds: tuple[EffectKind, ...]  # (I,)
+    sizes: Floats  # (I, O): the change of one standard deviation, or the largest of a category, with its sign
+    deviations: Floats  # (I,): of the numbers, in their units; NaN otherwise
+    slopes: Floats  # (I, O): of numbers and words; NaN of categories
+    direct: Floats  # (I, O) the part of the slopes that does not go through features; (0, O) where there is none
+    categories: tuple[tuple[str, ...], ...]  # (I,): what is compared, first what with; empty where nothing is
+    changes: tuple[Floats, ...]  # (I,) of (categories - 1, O)
+    direct_changes: tuple[Floats, ...]  # like `changes`; empty where there is no direct part
+    grids: tuple[Floats, ...]  # (I,) of (points,): values of the input at which a curve is known; empty without one
+    curves: tuple[Floats, ...]  # (I,) of (points, O): the average answer at these values, less that over the grid
+    n_rows: int  # over which averages are taken
+    n_inputs: int  # of which the I are some
+    left_out: tuple[str, ...]  # inputs without an effect here, such as columns of free text
+    pictures: NDArray[np.int8] | None  # (O, height, width): sizes of the pixels of images, 127 is `picture_limit`
+    picture_limit: float
+
+
+@persistable(name="regbayes.report.Comparison")
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The model beside plain ones, on the same folds."""
+
+    metric: str  # what the scores are
+    names: tuple[str, ...]  # (systems,): the model itself among them
+    own: int  # its place
+    scores: Floats  # (systems,)
+    deviations: Floats  # (systems,): over the folds; NaN where unknown
+    n_things: Integers  # (systems,): what a reader has to look at, features or weights; -1 where nobody can
+    seconds: Floats  # (systems,); NaN where unknown
+    verdict: str  # one sentence
+
+
+@persistable(name="regbayes.report.Reliability")
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Of predictions with a probability of about so much, how many are right: bins of it."""
+
+    probability: Floats  # (bins,): the mean in each
+    share: Floats  # (bins,): how many are right
+    counts: Integers  # (bins,)
+    note: str  # whose probabilities, and how far off they are
 
 
 @persistable(name="regbayes.report.Course")
@@ -90,10 +157,17 @@ class Features:
 
     examples: Integers  # (F, E): top-ranked rows, as places in `Examples`
     example_values: Floats  # (F, E)
-    example_inputs: Floats  # (F, E, S): their values of the S inputs with the largest loadings
+    example_inputs: tuple[
+        tuple[tuple[Cell, ...], ...], ...
+    ]  # (F, E, S): values of the inputs with the largest loadings
 
     noun: str = "feature"  # what a feature is called: "topic" where values are shares of documents
     telling: tuple[tuple[str, ...], ...] = ()  # (F, W): inputs that tell a topic from the others
+    example_input_names: tuple[tuple[str, ...], ...] = ()  # (F, S)
+    loading_units: Floats | None = None  # (F, T): the loadings in the units of the inputs, where they have others
+    influence: Floats | None = None  # (F,): how much it moves the answers
+    idle: Flags | None = None  # (F,): whether no answer rests on it
+    twins: Integers | None = None  # (F,): the number of a feature before it with the same values; -1 if none
     returned: Floats | None = None  # (F,): share of other fits in which it came back; NaN where that was not asked
     likeness: Floats | None = None  # (F,): median likeness to what it came back as
     returned_note: str = ""  # what those fits were
@@ -109,6 +183,8 @@ class Examples:
     predictions: tuple[str, ...]  # empty where nothing was predicted; of several labels, those that are wrong
     texts: tuple[str, ...]  # how documents begin; empty strings otherwise
     pictures: Bytes | None  # (P, height, width) or (P, height, width, 3)
+    input_names: tuple[str, ...] = ()  # (S,): the inputs that matter most
+    inputs: tuple[tuple[Cell, ...], ...] = ()  # (P, S)
 
 
 @persistable(name="regbayes.report.Worst")
@@ -119,6 +195,8 @@ class Worst:
     title: str  # in what sense they are the worst
     examples: Integers  # (n,): places in `Examples`
     notes: tuple[str, ...]
+    sizes: Floats | None = None  # (n,): how wrong, in the sense of the title
+    size_name: str = ""  # what a size is
 
 
 @persistable(name="regbayes.report.Confusion")
@@ -173,3 +251,7 @@ class ReportData(Saveable):
     tasks: Tasks | None
     regression: Regression | None
     worst: Worst | None
+    effects: Effects | None = None
+    comparison: Comparison | None = None
+    reliability: Reliability | None = None
+    image_shape: tuple[int, ...] = ()  # of the rows, where they are images

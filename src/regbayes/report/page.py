@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ SCRIPTS = (
     "dom.js",
     "charts.js",
     "examples.js",
+    "effects.js",
     "features.js",
     "topics.js",
     "answers.js",
@@ -57,11 +58,12 @@ def render(data: ReportData) -> str:
         raise TypeError(f"data must be a ReportData, which regbayes.report.collect returns; got {type(data).__name__}")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();\n"
     style = "\n" + "\n".join(_asset(name) for name in STYLES)
+    shown = {**_plain(data), "documentation": _documentation()}
     parts = {
         "title": html.escape(str(data.title)),
         "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'",
         "style": style,
-        "data": _inert(json.dumps(_plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
+        "data": _inert(json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
         "script": script,
     }
     # One pass over the template: what is filled in is not looked at again.
@@ -105,6 +107,17 @@ def write_report(
     place = Path(path)
     place.write_text(text, encoding="utf-8")
     return place
+
+
+def _documentation() -> str | None:
+    """Return where the documentation is on the web, if the installed package says so."""
+    try:
+        urls = metadata.metadata("regbayes").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return None
+    named = dict(entry.split(", ", 1) for entry in urls if ", " in entry)
+    found = named.get("Documentation")
+    return found if found is not None and found.startswith("https://") else None
 
 
 def _asset(name: str) -> str:

@@ -15,6 +15,18 @@ from regbayes.framework.features import Features
 from regbayes.framework.log_partition import LogPartition
 
 
+class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
+    """Expectations, shape (m,); a single one is also a number, to ``float`` and in format strings."""
+
+    def __float__(self) -> float:
+        if self.size != 1:
+            raise TypeError(f"these are {self.size} expectations; take one by its index before float()")
+        return float(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec and self.size == 1 else super().__format__(spec)
+
+
 class Posterior(Saveable, ABC):
     """What `regularize` needs of a posterior."""
 
@@ -41,6 +53,20 @@ class Posterior(Saveable, ABC):
         """Return the expectation of each feature, shape (m,)."""
 
     @abstractmethod
+    def sd(self, features: Any) -> Floats:
+        """Return the standard deviation of each feature, shape (m,)."""
+
+    @abstractmethod
+    def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
+        """Return quantiles of each feature, shape (m,) for one probability and (m, k) for k of them."""
+
+    def interval(self, features: Any, probability: float = 0.94) -> Floats:
+        """Return the equal-tailed interval of each feature, shape (m, 2)."""
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie between 0 and 1, got {probability!r}")
+        return self.quantile(features, [(1 - probability) / 2, (1 + probability) / 2])
+
+    @abstractmethod
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw from the posterior."""
 
@@ -53,6 +79,14 @@ class Posterior(Saveable, ABC):
 def as_features(posterior: Posterior, features: Any) -> Features:
     """Evaluate features, unless they are already."""
     return features if isinstance(features, Features) else posterior.evaluate(features)
+
+
+def as_probabilities(probabilities: ArrayLike) -> Floats:
+    """Return levels of quantiles as an array of numbers from 0 to 1."""
+    levels = np.asarray(probabilities, dtype=np.float64)
+    if levels.ndim > 1 or not np.all((levels >= 0) & (levels <= 1)):
+        raise ValueError(f"probabilities must be numbers from 0 to 1, got {probabilities!r}")
+    return levels
 
 
 def as_multipliers(multipliers: ArrayLike, size: int) -> Floats:

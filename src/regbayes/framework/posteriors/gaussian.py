@@ -7,12 +7,20 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.framework.features import Features
+from regbayes.framework.features import Features, OnEvent, Picked, pick_columns
 from regbayes.framework.log_partition import GaussianAffine
-from regbayes.framework.posteriors.base import Posterior, as_features, as_multipliers, concatenated
+from regbayes.framework.posteriors.base import (
+    Expectations,
+    Posterior,
+    as_features,
+    as_multipliers,
+    as_probabilities,
+    concatenated,
+)
 
 
 @final
@@ -57,6 +65,10 @@ class Gaussian(Posterior):
             Coefficients of linear features, or an affine function of one vector of shape (d,) (checked by probing
             it), or a list of those.
         """
+        if isinstance(features, Picked):
+            inner = self.evaluate(features.features)
+            columns = pick_columns(inner.names, features.index)
+            return Features(inner.values[columns], tuple(inner.names[i] for i in columns))
         items = [features]
         if isinstance(features, list | tuple) and any(callable(item) or np.ndim(item) > 0 for item in features):
             items = list(features)
@@ -84,7 +96,18 @@ class Gaussian(Posterior):
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each affine feature, shape (m,)."""
-        return self.bind(as_features(self, features)).mean
+        return self.bind(as_features(self, features)).mean.view(Expectations)
+
+    def sd(self, features: Any) -> Floats:
+        """Return the standard deviation of each affine feature, shape (m,)."""
+        return self.bind(as_features(self, features)).spread
+
+    def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
+        """Return quantiles of each affine feature, shape (m,) for one probability and (m, k) for k of them."""
+        evaluated = as_features(self, features)
+        quantiles: Floats = np.add.outer(np.zeros(len(evaluated.names)), ndtri(as_probabilities(probabilities)))
+        columns = (slice(None),) + (None,) * (quantiles.ndim - 1)
+        return self.expectation(evaluated)[columns] + self.sd(evaluated)[columns] * quantiles
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Floats:
         """Draw vectors, shape (size, d)."""
@@ -114,6 +137,8 @@ def _covariance_factor(covariance: Floats) -> Floats:
 
 def _affine_rows(feature: Any, d: int) -> Floats:
     """One affine map as rows of coefficients and a constant."""
+    if isinstance(feature, OnEvent):
+        raise TypeError("given(event) is not affine; draw from the Gaussian and use Samples")
     if not callable(feature):
         if np.asarray(feature).dtype.kind not in "biuf":
             raise TypeError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from functools import cached_property
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,12 +12,27 @@ from scipy.special import logsumexp
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
-from regbayes.framework.diagnostics import effective_sample_size, pareto_k
+from regbayes.framework.diagnostics import (
+    autocorrelation_time,
+    effective_sample_size,
+    monte_carlo_error,
+    pareto_k,
+    smooth_log_weights,
+)
 from regbayes.framework.draws import Draws, as_draws
-from regbayes.framework.features import Features, evaluate_features
+from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.posteriors.base import Posterior, as_features, as_multipliers, concatenated
+from regbayes.framework.posteriors.base import (
+    Expectations,
+    Posterior,
+    as_features,
+    as_multipliers,
+    as_probabilities,
+    concatenated,
+)
 from regbayes.framework.resampling import to_arviz
+
+SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 
 
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -29,8 +45,24 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
         raise ValueError(f"{name} holds NaN or +inf; an atom without weight has log-weight -inf")
     if not np.any(given > -np.inf):
         raise ValueError(f"{name} gives no atom any weight")
+    if name == "log_weights" and n > 1 and given.min() >= 0 and abs(given.sum() - 1) < SUM_TOLERANCE:
+        raise ValueError(
+            "log_weights are non-negative and sum to one, as weights do and logarithms of weights hardly ever: pass "
+            "np.log(weights), or add a constant, which changes nothing, if they are logarithms"
+        )
     normalised: Floats = given - logsumexp(given)
     return normalised
+
+
+def _centred(column: Floats, weights: Floats) -> tuple[Floats, float]:
+    """Return a feature less its expectation in units of the largest distance, whose squares stay in range; the unit."""
+    column = np.ascontiguousarray(column)
+    with np.errstate(over="ignore"):
+        away = column - weights @ column
+    unit = max(float(away.max()), -float(away.min()))
+    unit = unit if 0 < unit < np.inf else 1.0
+    away /= unit
+    return away, unit
 
 
 class Weighted(Posterior):
@@ -49,9 +81,11 @@ class Weighted(Posterior):
         """Normalised weights, shape (n,)."""
         return np.exp(self.log_weights)
 
-    def _reweighted(self, log_weights: Floats) -> Weighted:
+    def reweight(self, log_weights: Floats) -> Weighted:
+        """Return the same atoms with other log-weights, normalised ones."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, log_weights=log_weights, log_evidence=None)
+        kept = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
+        other.__dict__.update(kept, log_weights=log_weights, log_evidence=None)
         return other
 
     def evaluate(self, features: Any) -> Features:
@@ -71,16 +105,49 @@ class Weighted(Posterior):
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
         scores = self.log_weights + psi @ phi
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def restrict(self, keep: Flags) -> Weighted:
         """Condition on a subset of the atoms."""
         scores = np.where(keep, self.log_weights, -np.inf)
-        return self._reweighted(scores - logsumexp(scores))
+        return self.reweight(scores - logsumexp(scores))
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
-        return self.weights @ as_features(self, features).values
+        return (self.weights @ as_features(self, features).values).view(Expectations)
+
+    def sd(self, features: Any) -> Floats:
+        """Return the standard deviation of each feature, shape (m,)."""
+        weights = self.weights
+
+        def spread(column: Floats) -> float:
+            away, unit = _centred(column, weights)
+            return unit * float(np.sqrt(weights @ away**2))
+
+        return np.array([spread(column) for column in as_features(self, features).values.T])
+
+    def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
+        """Return weighted quantiles: the smallest value that as much probability does not exceed.
+
+        Parameters
+        ----------
+        features : as in `evaluate`
+        probabilities : float or array of shape (k,)
+
+        Returns
+        -------
+        array of shape (m,) or (m, k)
+        """
+        values, wanted = as_features(self, features).values, as_probabilities(probabilities)
+        weights = self.weights
+        out = np.empty((values.shape[1], wanted.size))
+        for column, row in zip(values.T, out, strict=True):
+            order = np.argsort(column, kind="stable")
+            order = order[weights[order] > 0]
+            cumulated = np.cumsum(weights[order])
+            places = np.searchsorted(cumulated, wanted.ravel() * cumulated[-1] * (1 - 1e-12))
+            row[:] = column[order[np.minimum(places, len(order) - 1)]]
+        return out.reshape(values.shape[1], *wanted.shape)
 
     def _chosen(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
         return np.random.default_rng(rng).choice(self.n_atoms, size=size, p=self.weights)
@@ -99,7 +166,7 @@ class Finite(Weighted):
         Log-probabilities up to a constant; uniform by default. When they are the log-joint ``log p(M, D)``, their
         log-sum is kept as ``log_evidence``.
     probabilities : array of shape (n,), default=None
-        Instead of ``log_weights``: probabilities up to a constant.
+        Instead of ``log_weights``: probabilities, which sum to one.
 
     Examples
     --------
@@ -120,11 +187,13 @@ class Finite(Weighted):
         if log_weights is not None and probabilities is not None:
             raise ValueError("give log_weights or probabilities, not both")
         self.objects = _plain_objects(models)
-        self.draws = as_draws(np.arange(len(self.objects)) if self.objects is not None else models)
+        self.draws = as_draws(np.arange(len(self.objects)) if self.objects is not None else models, chains=False)
         if probabilities is not None:
             given = np.asarray(probabilities, dtype=np.float64)
             if np.any(given < 0) or not np.all(np.isfinite(given)):
                 raise ValueError("probabilities must be finite and non-negative")
+            if given.shape == (self.draws.size,) and given.sum() > 0 and abs(given.sum() - 1) > SUM_TOLERANCE:
+                raise ValueError(f"probabilities must sum to one, got {given.sum():.6g}; divide them by their sum")
             with np.errstate(divide="ignore"):
                 log_weights = np.log(given)
         name = "log_weights" if probabilities is None else "probabilities"
@@ -167,6 +236,11 @@ def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
     """Let functions of one object serve where functions of all draws are expected."""
     if isinstance(features, list | tuple):
         return [_one_at_a_time(feature, objects) for feature in features]
+    if isinstance(features, Picked):
+        return Picked(_one_at_a_time(features.features, objects), features.index)
+    if isinstance(features, OnEvent):
+        inner, event = (_one_at_a_time(part, objects) for part in (features.features, features.event))
+        return OnEvent(inner, event, features.level)
     if not callable(features):
         return features
     function: Callable[[Any], Any] = features
@@ -197,8 +271,8 @@ class Samples(Weighted):
         Log importance weights up to a constant, for draws from another distribution.
     variables : sequence of str, default=None
         The named variables to keep; all by default.
-    chains : bool, default=False
-        Whether arrays have the two leading axes (chain, draw).
+    chains : bool, default=None
+        Whether arrays have the two leading axes (chain, draw). None is False, but refuses arrays that look like chains.
 
     Examples
     --------
@@ -216,35 +290,71 @@ class Samples(Weighted):
         log_weights: ArrayLike | None = None,
         *,
         variables: Sequence[str] | None = None,
-        chains: bool = False,
+        chains: bool | None = None,
     ) -> None:
         self.draws = as_draws(draws, variables=variables, chains=chains)
         self.log_weights = _normalised(log_weights, self.draws.size, "log_weights")
 
-    @property
-    def effective_sample_size(self) -> float:
-        """Kish's effective number of draws that the weights leave."""
-        return effective_sample_size(self.log_weights)
+    def by_chain(self, series: Floats) -> Floats:
+        """Return numbers per draw, (n, ...), as (n_chains, n_draws, ...)."""
+        return series.reshape(self.draws.n_chains, self.draws.n_draws, *series.shape[1:])
+
+    @cached_property
+    def relative_efficiency(self) -> float:
+        """Effective sample size of the weights as a series along the chains, over their number; at most 1."""
+        return min(1.0, 1 / autocorrelation_time(self.by_chain(self.weights)))
 
     @property
+    def effective_sample_size(self) -> float:
+        """Effective number of draws that the weights leave: Kish's, times the efficiency of the chains."""
+        return effective_sample_size(self.log_weights) * self.relative_efficiency
+
+    @cached_property
     def pareto_k(self) -> float:
         """The k-hat of the weights' tail: above 0.7 the draws cannot carry them."""
-        return pareto_k(self.log_weights)
+        return pareto_k(self.log_weights, self.relative_efficiency)
+
+    def mcse(self, features: Any) -> Floats:
+        """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
+        weights = self.weights
+
+        def error(column: Floats) -> float:
+            away, unit = _centred(column, weights)
+            return unit * self._error(away, weights)
+
+        return np.array([error(column) for column in as_features(self, features).values.T])
+
+    def _error(self, away: Floats, weights: Floats) -> float:
+        return self.n_atoms * monte_carlo_error(self.by_chain(weights * away))
+
+    def ess(self, features: Any) -> Floats:
+        """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
+
+        Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
+        """
+        weights = self.weights
+
+        def count(column: Floats) -> float:
+            away, _ = _centred(column, weights)
+            error = self._error(away, weights)
+            return float(weights @ away**2) / error**2 if error > 0 else np.nan
+
+        return np.array([count(column) for column in as_features(self, features).values.T])
+
+    def smoothed(self) -> Samples:
+        """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
+
+        What was constrained then holds only nearly.
+        """
+        return cast("Samples", self.reweight(smooth_log_weights(self.log_weights, self.relative_efficiency)[0]))
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw by the weights, in the form in which the draws were given."""
         return _take(self.draws, self._chosen(rng, size))
 
-    def to_arviz(self, rng: np.random.Generator | None = None) -> Any:
-        """Return an ArviZ object: draws resampled by the weights, and the weights beside them."""
+    def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
+        """Return an ArviZ object: draws resampled by the weights, the weights, and the groups that came with them."""
         return to_arviz(self.draws, self.log_weights, rng)
 
     def __repr__(self) -> str:
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
-
-
-def narrowed(posterior: Posterior, keep: Flags | None) -> Posterior:
-    """Condition weighted atoms on a subset; a no-op for None."""
-    if keep is None or not isinstance(posterior, Weighted):
-        return posterior
-    return posterior.restrict(keep)

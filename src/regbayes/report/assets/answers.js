@@ -7,17 +7,22 @@ function confusionView(data) {
   const { classes, counts } = data.confusion;
   const totals = counts.map((row) => row.reduce((a, b) => a + b, 0));
   const lead = 'A row of the table is a true class; its colour is the share of the class that gets each answer.';
+  const file = [['class', ...classes], () => counts.map((row, i) => [classes[i], ...row])];
   if (classes.length > MAX_TABLE) {
     const shares = counts.map((row, i) => row.map((count, j) => ((i === j ? 1 : -1) * count) / (totals[i] || 1)));
-    return panel(
-      'Confusion matrix',
-      lead + ' Blue is right, orange wrong.',
-      numberMap(shares, classes, classes, {
-        limit: 1,
-        label: 'Confusion matrix',
-        rowNoun: 'class',
-        columnNoun: 'taken for',
-      }),
+    return withCsv(
+      panel(
+        'Confusion matrix',
+        lead + ' Blue is right, orange wrong.',
+        numberMap(shares, classes, classes, {
+          limit: 1,
+          label: 'Confusion matrix',
+          rowNoun: 'class',
+          columnNoun: 'taken for',
+        }),
+      ),
+      'confusion matrix',
+      ...file,
     );
   }
   const cells = [];
@@ -66,7 +71,11 @@ function confusionView(data) {
   };
   draw();
   drawn(table, draw);
-  return panel('Confusion matrix', lead + ' Answers are across.', h('div', { class: 'scroll' }, table));
+  return withCsv(
+    panel('Confusion matrix', lead + ' Answers are across.', h('div', { class: 'scroll' }, table)),
+    'confusion matrix',
+    ...file,
+  );
 }
 
 function classTable(data) {
@@ -78,19 +87,25 @@ function classTable(data) {
     const [precision, recall] = [said ? hit / said : null, actual ? hit / actual : null];
     return [name, actual, precision, recall, actual + said ? (2 * hit) / (actual + said) : null];
   });
-  return panel(
-    'By class',
-    'Precision: how many answers are right. Recall: how many of the class are found.',
-    sortableTable(['class', 'rows', 'precision', 'recall', 'F1'], rows, 'Scores by class'),
+  const heads = ['class', 'rows', 'precision', 'recall', 'F1'];
+  return withCsv(
+    panel(
+      'By class',
+      'Precision: how many answers are right. Recall: how many of the class are found.',
+      sortableTable(heads, rows, 'Scores by class'),
+    ),
+    'scores by class',
+    heads,
+    () => rows,
   );
 }
 
 function pairsView(data, bytes) {
   const { classes, counts, pairs, pair_examples: examples } = data.confusion;
   if (!pairs.length) return panel('Where it errs', 'Nowhere, on these rows.');
-  return panel(
+  const confused = panel(
     'Most confused',
-    'The errors that are made most often, with examples',
+    'The errors that are made most often, with examples; click on one to see it',
     h(
       'ol',
       { class: 'pairs' },
@@ -116,74 +131,86 @@ function pairsView(data, bytes) {
             { class: 'row' },
             examples[i].map((example) =>
               data.examples.pictures
-                ? h('div', null, exampleThumb(data, bytes, example))
-                : h('span', { class: 'chip' }, data.examples.names[example]),
+                ? h('div', null, rowLink(data, example, '', exampleThumb(data, bytes, example)))
+                : h('span', { class: 'chip' }, rowLink(data, example)),
             ),
           ),
         );
       }),
     ),
   );
+  return withCsv(confused, 'most confused', ['class', 'taken for', 'rows', 'of'], () =>
+    pairs.map(([truth, said]) => [
+      classes[truth],
+      classes[said],
+      counts[truth][said],
+      counts[truth].reduce((a, b) => a + b, 0),
+    ]),
+  );
 }
 
 function worstView(data, bytes) {
-  const { examples, notes } = data.worst;
+  const { examples, notes, sizes, size_name: sizeName } = data.worst;
   if (!examples.length) return null;
-  const lead = data.worst.title;
+  const { names, texts, input_names: inputNames, inputs } = data.examples;
+  const [short, meaning] = sizeName ? sizeName.split(': ') : ['', ''];
+  const format = sizes ? withSign(uniform(sizes)) : String;
+  const size = (i) => (sizes ? ` · ${short} ${format(sizes[i])}` : '');
+  const lead =
+    data.worst.title + (sizeName ? `. ${sentence(short)}: ${meaning}.` : '.') + ' Click on one to see it whole.';
+  const shown = inputNames.slice(0, 5);
+  let content;
   if (data.examples.pictures) {
-    return panel(
-      'Worst examples',
-      lead,
-      h(
-        'ol',
-        { class: 'thumbs wide-thumbs' },
-        examples.map((example, i) =>
-          h(
-            'li',
-            null,
-            exampleThumb(data, bytes, example),
-            h(
-              'div',
-              { class: 'cap' },
-              h('div', null, data.examples.names[example]),
-              h('div', { class: 'soft' }, notes[i]),
-            ),
-          ),
+    content = h(
+      'ol',
+      { class: 'thumbs wide-thumbs' },
+      examples.map((example, i) =>
+        h(
+          'li',
+          null,
+          rowLink(data, example, notes[i], exampleThumb(data, bytes, example)),
+          h('div', { class: 'cap' }, h('div', null, names[example]), h('div', { class: 'soft' }, notes[i] + size(i))),
         ),
       ),
     );
-  }
-  if (data.examples.texts.some(Boolean)) {
-    return panel(
-      'Worst examples',
-      lead,
-      h(
-        'ol',
-        { class: 'texts' },
-        examples.map((example, i) =>
-          h(
-            'li',
-            null,
-            h('div', { class: 'meta' }, data.examples.names[example], ' · ', notes[i]),
-            data.examples.texts[example],
-          ),
+  } else if (texts.some(Boolean)) {
+    content = h(
+      'ol',
+      { class: 'texts' },
+      examples.map((example, i) =>
+        h(
+          'li',
+          null,
+          h('div', { class: 'meta' }, rowLink(data, example, notes[i]), ' · ', notes[i] + size(i)),
+          texts[example],
         ),
       ),
     );
-  }
-  return panel(
-    'Worst examples',
-    lead,
-    h(
+  } else {
+    const numbers = shown.map((_, j) => examples.every((example) => typeof inputs[example][j] !== 'string'));
+    const formats = shown.map((_, j) =>
+      numbers[j] ? uniform(examples.map((example) => inputs[example][j])) : cellText,
+    );
+    content = h(
       'div',
       { class: 'scroll' },
       h(
         'table',
         { class: 'grid-table' },
+        h('caption', { class: 'hidden-text' }, 'Worst examples'),
         h(
           'thead',
           null,
-          h('tr', null, h('th', null, 'row'), h('th', null, 'what happened')),
+          h(
+            'tr',
+            null,
+            h('th', { scope: 'col' }, 'row'),
+            h('th', { scope: 'col' }, 'what happened'),
+            sizes && h('th', { scope: 'col', class: 'num' }, short),
+            shown.map((name, j) =>
+              h('th', { scope: 'col', class: 'input' + (numbers[j] ? ' num' : ''), title: name }, breakable(name)),
+            ),
+          ),
         ),
         h(
           'tbody',
@@ -192,13 +219,65 @@ function worstView(data, bytes) {
             h(
               'tr',
               null,
-              h('td', { class: 'name' }, data.examples.names[example]),
-              h('td', null, notes[i]),
+              h('td', { class: 'name' }, rowLink(data, example, notes[i])),
+              h('td', { class: 'answer' }, notes[i]),
+              sizes && h('td', { class: 'num' }, format(sizes[i])),
+              shown.map((_, j) => h('td', { class: numbers[j] ? 'num' : 'name' }, formats[j](inputs[example][j]))),
             ),
           ),
         ),
       ),
-    ),
+    );
+  }
+  return withCsv(
+    panel('Worst examples', lead, content),
+    'worst examples',
+    ['row', 'what happened', short || 'size', ...(texts.some(Boolean) ? ['text'] : []), ...inputNames],
+    () =>
+      examples.map((example, i) => [
+        names[example],
+        notes[i],
+        sizes ? sizes[i] : null,
+        ...(texts.some(Boolean) ? [texts[example]] : []),
+        ...(inputs[example] ?? []),
+      ]),
+  );
+}
+
+// Of predictions with a probability of about so much, how many are right.
+function reliabilityView({ probability, share, counts, note }) {
+  const most = Math.max(...counts, 1);
+  const node = chart('Share of right predictions against their probability', (width) => {
+    const side = Math.min(width, 460) * 0.8;
+    const { x, y, lines } = axes(width, side, [0, 1], [0, 1], { xLabel: 'probability', yLabel: 'share that is right' });
+    return [
+      side,
+      [
+        lines,
+        s('line', { class: 'zero', x1: x(0), y1: y(0), x2: x(1), y2: y(1), 'stroke-dasharray': '5 4' }),
+        probability.map(
+          (value, i) =>
+            counts[i] > 0 &&
+            s(
+              'circle',
+              {
+                cx: x(value),
+                cy: y(share[i]),
+                r: 3 + 7 * Math.sqrt(counts[i] / most),
+                fill: 'var(--accent)',
+                opacity: 0.6,
+              },
+              s('title', null, `${percent(value)} probable: ${percent(share[i])} right, of ${counts[i]}`),
+            ),
+        ),
+      ],
+    ];
+  });
+  return withCsv(
+    panel('How far probabilities hold', note, h('div', null, node)),
+    'reliability',
+    ['probability', 'share that is right', 'predictions'],
+    () => probability.map((value, i) => [value, share[i], counts[i]]),
   );
 }
 
@@ -237,7 +316,13 @@ function regressionView(data) {
     );
   const some =
     observed.length < all ? ` ${text(observed.length)} of ${text(all)} targets, evenly over their range.` : '';
-  return panel('Predicted against observed', 'On the dashed line both are the same.' + some, choice, box);
+  const heads = names.length > 1 ? ['target', 'observed', 'predicted'] : ['observed', 'predicted'];
+  return withCsv(
+    panel('Predicted against observed', 'On the dashed line both are the same.' + some, choice, box),
+    'predicted against observed',
+    heads,
+    () => observed.map((value, i) => [...(names.length > 1 ? [names[tasks[i]]] : []), value, predicted[i]]),
+  );
 }
 
 // Columns are sorted by a click on their heads, best first and then worst first.

@@ -4,7 +4,7 @@ const SERIES = ['warm', 'accent', 'good', 'chart-3', 'chart-4', 'chart-5', 'char
 const MANY_BARS = 24;
 const MANY_ROWS = 45;
 
-// items: [{label, value, low, high, note}]; deviations become whiskers. Bars start at zero.
+// items: [{label, value, low, high, note, shown}]; deviations become whiskers. Bars start at zero; `shown` stands for the figure.
 function bars(items, { limits = null, signs = false, few = MANY_BARS } = {}) {
   const shown = items.filter((item) => item.value !== null);
   const plain = uniform(shown.map((item) => item.value));
@@ -33,7 +33,7 @@ function bars(items, { limits = null, signs = false, few = MANY_BARS } = {}) {
     return [
       h('span', { class: 'label', title: item.label }, item.label),
       track,
-      h('span', { class: 'figure' }, missing ? '–' : figure(item.value), item.note),
+      h('span', { class: 'figure' }, missing ? '–' : (item.shown ?? figure(item.value)), item.note),
     ];
   };
   const box = h('div', { class: 'bars' }, items.slice(0, few).map(line));
@@ -184,7 +184,7 @@ function histogram(counts, [low, high], mean, label) {
         s(
           'text',
           { x: Math.min(inner.right - 40, Math.max(inner.left + 40, x(mean))), y: 10, 'text-anchor': 'middle' },
-          'mean ' + text(mean),
+          'mean ' + uniform([low, high])(mean),
         ),
         s('text', { x: inner.left, y: height - 5 }, text(low)),
         s('text', { x: inner.right, y: height - 5, 'text-anchor': 'end' }, text(high)),
@@ -274,17 +274,19 @@ function scatter(observed, predicted, label) {
 }
 
 // A map of numbers from -limit to limit, with names beside it where they fit and a line below that says what is where.
-function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, columnNoun }) {
+// Columns may have limits of their own.
+function numberMap(values, rowNames, columnNames, { limit, limits, label, rowNoun, columnNoun }) {
   const canvas = h('canvas', { role: 'img', 'aria-label': label });
   const readout = h('p', { class: 'readout', 'aria-hidden': true }, 'point at a cell to read it');
   const named = rowNames.length <= MANY_ROWS;
   const rowHeight = named ? 1.35 : Math.min(0.6, 30 / rowNames.length);
   const columns = columnNames.length;
-  const maxWidth = Math.max(12, 3.2 * columns) + 'rem';
+  const few = columns <= 8; // then there is room for their names
+  const maxWidth = Math.max(12, (few ? 7 : 3.2) * columns) + 'rem';
   const draw = () => {
     const palette = diverging();
     paint(canvas, values.length, columns, (i) =>
-      palette((values[Math.floor(i / columns)][i % columns] ?? 0) / (limit || 1)),
+      palette((values[Math.floor(i / columns)][i % columns] ?? 0) / ((limits ? limits[i % columns] : limit) || 1)),
     );
   };
   draw();
@@ -303,7 +305,7 @@ function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, colum
   };
   canvas.addEventListener('pointermove', tell);
   canvas.addEventListener('pointerdown', tell);
-  const heads = columns <= 24 && columnNames.every((name) => String(name).length <= 4);
+  const heads = few || (columns <= 24 && columnNames.every((name) => String(name).length <= 4));
   return h(
     'div',
     null,
@@ -322,7 +324,7 @@ function numberMap(values, rowNames, columnNames, { limit, label, rowNoun, colum
         h(
           'div',
           { class: 'heads', 'aria-hidden': true, style: { maxWidth } },
-          columnNames.map((name) => h('span', null, name)),
+          columnNames.map((name) => h('span', { title: name }, name)),
         ),
     ),
     readout,

@@ -102,12 +102,17 @@ function courseSection(data) {
   const rises = course.note
     ? course.note
     : course.n_rises
-    ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
-    : 'It never rose.';
-  return section(
+      ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
+      : 'It never rose.';
+  return foldedSection(
     'course',
     'Convergence',
     `${plural(course.n_iter, 'iteration')} in ${text(course.seconds, 2)} s. The objective is the sum of its terms, and the fit makes it small. ${rises}`,
-    h('div', { class: 'panel' }, legend, box, readout),
+    withCsv(
+      panel('The objective', 'And its terms, less what they were at the start', legend, box, readout),
+      'objective',
+      ['iteration', 'objective', ...course.term_names],
+      () => course.iterations.map((at, i) => [at, course.objective[i], ...course.terms.map((term) => term[i])]),
+    ),
   );
 }

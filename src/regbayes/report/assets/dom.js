@@ -117,10 +117,70 @@ function section(id, title, lead, ...content) {
   );
 }
 
+// A section for those who want to know: closed until it is asked for, and open on paper.
+function foldedSection(id, title, lead, ...content) {
+  return h(
+    'section',
+    { id, class: 'folded', 'aria-labelledby': id + '-title' },
+    h(
+      'details',
+      null,
+      h('summary', null, h('h2', { id: id + '-title' }, title)),
+      h('header', null, lead && h('p', null, lead)),
+      ...content,
+    ),
+  );
+}
+
 function panel(title, lead, ...content) {
   return h('div', { class: 'panel' }, h('h3', null, title), h('p', { class: 'soft small' }, lead || ''), ...content);
 }
 
+// A name that may be broken where words end in it, before it is broken anywhere.
+function breakable(name) {
+  return String(name)
+    .split(/(?<=[_./:-])/)
+    .flatMap((part, i) => (i ? [h('wbr'), part] : [part]));
+}
+
 function sentence(words) {
   return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+// A table as a file. Text that a spreadsheet would run as a formula gets a quotation mark in front.
+function csvText(rows) {
+  const cell = (value) => {
+    if (value === null || value === undefined) return '';
+    if (typeof value === 'number') return String(value);
+    const safe = /^[=+\-@\t\r]/.test(value) ? "'" + value : String(value);
+    return /[",\n\r]/.test(safe) ? '"' + safe.replaceAll('"', '""') + '"' : safe;
+  };
+  return rows.map((row) => row.map(cell).join(',')).join('\r\n') + '\r\n';
+}
+
+function csvButton(name, heads, rows) {
+  return h(
+    'button',
+    {
+      type: 'button',
+      class: 'csv',
+      'aria-label': `Download as CSV: ${name}`,
+      title: 'Download this table as CSV',
+      click: () => {
+        const blob = new Blob(['\ufeff' + csvText([heads, ...rows()])], { type: 'text/csv;charset=utf-8' });
+        const link = h('a', { download: name.replaceAll(/[^\p{L}\p{N}]+/gu, '-').toLowerCase() + '.csv' });
+        link.href = URL.createObjectURL(blob);
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+      },
+    },
+    'CSV',
+  );
+}
+
+// Give a panel the table that it shows, as a file.
+function withCsv(node, name, heads, rows) {
+  node.classList.add('has-csv');
+  node.querySelector('h3').after(csvButton(name, heads, rows));
+  return node;
 }

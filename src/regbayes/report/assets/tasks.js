@@ -3,28 +3,24 @@
 const N_RELATED = 6;
 
 function tasksView(data) {
-  const { names, column_names: columns, columns: values, shown, relations } = data.tasks;
-  const scores = panel(
-    'By task',
-    'Scores of each task; click on a head to sort',
-    sortableTable(
-      ['task', ...columns],
-      names.map((name, i) => [name, ...values[i]]),
-      'Scores by task',
+  const { names, column_names: columns, columns: values, relations } = data.tasks;
+  const rows = names.map((name, i) => [name, ...values[i]]);
+  const scores = withCsv(
+    panel(
+      'By task',
+      'Scores of each task; click on a head to sort',
+      sortableTable(['task', ...columns], rows, 'Scores by task'),
     ),
+    'scores by task',
+    ['task', ...columns],
+    () => rows,
   );
-  const related = relations.length > 0;
-  const tall = shown.length > 20 && shown.length <= MANY_ROWS; // then the pairs go to the other side of the map
   return h(
     'div',
     { class: 'stack' },
+    scores,
     weightsMap(data),
-    h(
-      'div',
-      { class: 'columns' },
-      h('div', { class: 'stack' }, scores, related && tall && pairsOfTasks(data.tasks)),
-      related && h('div', { class: 'stack' }, relationsMap(data.tasks), !tall && pairsOfTasks(data.tasks)),
-    ),
+    relations.length > 0 && h('div', { class: 'columns' }, relationsMap(data.tasks), pairsOfTasks(data.tasks)),
   );
 }
 
@@ -33,30 +29,40 @@ function weightsMap(data) {
   if (!outputs.length || !number.length) return null;
   const table = outputs.map((_, o) => number.map((_, f) => weights[f][o]));
   const limit = largest(table.flat());
-  return panel(
-    `Weights of the ${noun}s`,
-    `Rows are tasks, columns are ${noun}s, the most used first. Blue speaks for, orange against.`,
-    numberMap(table, outputs, number, {
-      limit,
-      label: `Weights of the ${noun}s in the tasks`,
-      rowNoun: 'task',
-      columnNoun: noun,
-    }),
+  return withCsv(
+    panel(
+      `Weights of the ${noun}s`,
+      `Rows are tasks, columns are ${noun}s, the most used first. Blue speaks for, orange against.`,
+      numberMap(table, outputs, number, {
+        limit,
+        label: `Weights of the ${noun}s in the tasks`,
+        rowNoun: 'task',
+        columnNoun: noun,
+      }),
+    ),
+    `weights of ${noun}s`,
+    ['task', ...number.map((k) => `${noun} ${k}`)],
+    () => table.map((line, o) => [outputs[o], ...line]),
   );
 }
 
 function relationsMap({ names, shown, relations, relation_name: what }) {
   const some = shown.length < names.length ? ` The ${shown.length} tasks with the most targets.` : '';
   const ordered = shown.map((task) => names[task]);
-  return panel(
-    'Related tasks',
-    sentence(what) + '. Related tasks are side by side; blue is alike, orange opposed.' + some,
-    numberMap(relations, ordered, ordered, {
-      limit: 1,
-      label: 'Correlations of the tasks',
-      rowNoun: 'task',
-      columnNoun: 'task',
-    }),
+  return withCsv(
+    panel(
+      'Related tasks',
+      sentence(what) + '. Related tasks are side by side; blue is alike, orange opposed.' + some,
+      numberMap(relations, ordered, ordered, {
+        limit: 1,
+        label: 'Correlations of the tasks',
+        rowNoun: 'task',
+        columnNoun: 'task',
+      }),
+    ),
+    'related tasks',
+    ['task', ...ordered],
+    () => relations.map((line, i) => [ordered[i], ...line]),
   );
 }
 
@@ -75,7 +81,7 @@ function pairsOfTasks({ names, shown, relations }) {
       h('td', { class: 'num' }, withSign(format)(value)),
     );
   const listed = pairs.length > 2 * N_RELATED ? [...pairs.slice(0, N_RELATED), ...pairs.slice(-N_RELATED)] : pairs;
-  return panel(
+  const listedPanel = panel(
     'Most and least alike',
     'Pairs of tasks by their correlation',
     h(
@@ -92,5 +98,8 @@ function pairsOfTasks({ names, shown, relations }) {
         h('tbody', null, listed.map(line)),
       ),
     ),
+  );
+  return withCsv(listedPanel, 'pairs of tasks', ['task', 'and task', 'correlation'], () =>
+    pairs.map(([value, one, other]) => [one, other, value]),
   );
 }

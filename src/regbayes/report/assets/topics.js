@@ -26,7 +26,7 @@ function topicsAtAGlance(data, explorer) {
   const lead = one
     ? 'From what raises the prediction most to what lowers it most.'
     : 'The most frequent first, each with what it speaks for most.';
-  return panel(
+  const glance = panel(
     'At a glance',
     lead,
     h(
@@ -48,6 +48,18 @@ function topicsAtAGlance(data, explorer) {
         h('tbody', null, order.map(line)),
       ),
     ),
+  );
+  return withCsv(
+    glance,
+    'topics',
+    ['topic', 'share', ...features.output_names.map((name) => 'weight: ' + name), 'words'],
+    () =>
+      order.map((place) => [
+        features.number[place],
+        features.mean[place],
+        ...features.weights[place],
+        features.telling[place].join(' '),
+      ]),
   );
 }
 

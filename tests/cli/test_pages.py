@@ -1,0 +1,138 @@
+"""The page that the command line writes: about the columns of the table, the fit and its accuracy, or new rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, confusion_matrix
+
+from cli_tools import flowers, reviews, run_here
+from regbayes.cli import scores
+from regbayes.cli.modelfile import load_model
+from regbayes.cli.options import FitRequest
+from regbayes.cli.output import Output
+from regbayes.cli.pages import interruption
+from regbayes.cli.tables import read_table
+from regbayes.cli.training import train
+from report_tools import payload
+
+QUICK = ("--n-components", 4, "--max-iter", 8, "--folds", 2, "--seed", 1, "--quiet")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pages")
+    (place / "flowers.csv").write_text(flowers())
+    (place / "new.csv").write_text(flowers(40, seed=5))
+    done = run_here("fit", place / "flowers.csv", "-t", "kind", "-o", place / "flowers.model", "--C", 1, *QUICK)
+    assert done.code == 0, done.err
+    return place
+
+
+def page_of(folder, *arguments):
+    done = run_here("report", *arguments, "--output", folder / "page.html", "--json")
+    assert done.code == 0, done.err
+    return payload((folder / "page.html").read_text(encoding="utf-8")), done
+
+
+def test_net_effects_of_the_saved_model_are_differences_of_its_scores(folder):
+    model = load_model(str(folder / "flowers.model"))
+    frame = read_table(str(folder / "flowers.csv")).frame
+    effects, ask = model.report.effects, model.pipeline.decision_function
+    assert set(effects.names) == {"size", "width", "place"}
+    for i, name in enumerate(effects.names):
+        if effects.kinds[i] == "number":
+            seen = frame[frame[name].notna()]
+            step = 1e-5 * seen[name].std()
+            up, down = ask(seen.assign(**{name: seen[name] + step})), ask(seen.assign(**{name: seen[name] - step}))
+            np.testing.assert_allclose(effects.slopes[i], np.mean((up - down) / (2 * step), axis=0), atol=1e-6)
+        else:
+            usual, *others = effects.categories[i]
+            assert usual == frame[name].mode()[0]
+            for place, value in enumerate(others):
+                told = None if value == "(missing)" else value
+                expected = np.mean(ask(frame.assign(**{name: told})) - ask(frame.assign(**{name: usual})), axis=0)
+                np.testing.assert_allclose(effects.changes[i][place], expected, atol=1e-6)
+
+
+def test_the_top_of_the_page_has_one_cross_validated_accuracy_with_its_deviation(folder):
+    model = load_model(str(folder / "flowers.model"))
+    shown, found = model.report.model, model.facts["cross_validation"]
+    (place,) = (i for i, (name, _, _) in enumerate(shown.scores) if "accuracy" in name)
+    assert shown.scores[place][1] == pytest.approx(found["mean"])
+    assert shown.deviations[place] == pytest.approx(found["std"])
+    assert shown.sample == "cross-validated"
+    assert (model.report.title, shown.target_name) == ("Predicting kind from flowers.csv", "kind")
+    assert shown.name == "ILSVMClassifier"
+    assert "margin" in model.report.worst.size_name
+    assert np.all(np.diff(model.report.worst.sizes) >= 0)
+
+
+def test_without_cross_validation_scores_are_marked_as_those_of_training(folder):
+    run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "plain.model", "--no-cv", *QUICK)
+    assert load_model(str(folder / "plain.model")).report.model.sample == "training"
+
+
+def test_a_page_of_new_rows_judges_the_model_by_them(folder):
+    shown, done = page_of(folder, folder / "flowers.model", folder / "new.csv")
+    assert done.json["data"] == str(folder / "new.csv")
+    model, table = load_model(str(folder / "flowers.model")), read_table(str(folder / "new.csv"))
+    truth, predicted = table.column("kind").astype(str), model.predict(table)
+    assert shown["confusion"]["counts"] == confusion_matrix(truth, predicted).tolist()
+    scores_of = {name: value for name, value, _ in shown["model"]["scores"]}
+    assert scores_of["accuracy"] == pytest.approx(accuracy_score(truth, predicted), rel=1e-4)
+    cross_validated = model.facts["cross_validation"]["mean"]
+    assert scores_of["accuracy in cross-validation"] == pytest.approx(cross_validated, rel=1e-4)
+    assert shown["model"]["sample"] == "new"
+    assert shown["model"]["n_rows"] == 40
+    assert page_of(folder, folder / "flowers.model")[0]["model"]["n_rows"] == 90
+
+
+def test_new_rows_without_targets_or_columns_are_refused(folder):
+    lines = (folder / "new.csv").read_text().splitlines()
+    (folder / "bare.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+    done = run_here("report", folder / "flowers.model", folder / "bare.csv", "-o", folder / "none.html")
+    assert (done.code, "has no column 'kind'" in done.err) == (3, True)
+    assert not (folder / "none.html").exists()
+
+
+def test_a_page_of_new_documents_shows_their_texts(folder):
+    (folder / "reviews.csv").write_text(reviews())
+    options = ("--text", "review", "-t", "stars", "--no-cv", "--n-components", 3, "--max-iter", 5, "--quiet")
+    done = run_here("fit", folder / "reviews.csv", "-o", folder / "reviews.model", *options)
+    assert done.code == 0, done.err
+    shown, _ = page_of(folder, folder / "reviews.model", folder / "reviews.csv")
+    assert all(shown["examples"]["texts"])
+    assert shown["effects"]["kinds"][0] == "word"
+    assert shown["model"]["target_name"] == "stars"
+
+
+def test_the_page_of_an_interrupted_fit_says_so(folder, monkeypatch):
+    calls = []
+
+    def scored(*arguments, **options):
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    real = scores.score_fit
+    monkeypatch.setattr("regbayes.cli.search.score_fit", scored)
+    given = {"data": str(folder / "flowers.csv"), "target": ["kind"], "output": str(folder / "m")}
+    model = train(FitRequest(**given, C=[0.5, 1.0], n_components=[3], max_iter=4, folds=2), Output(quiet=True))
+    assert model.facts["interrupted"]
+    ((level, words),) = model.report.model.notices
+    assert level == "warning"
+    assert "was interrupted" in words
+    assert f"C={model.facts['settings']['C']}" in words
+
+
+def test_what_is_said_of_an_interrupted_fit():
+    facts = {"interrupted": False, "cross_validation": None, "settings": {"C": 1.0}}
+    assert interruption(facts) == []
+    (notice,) = interruption({**facts, "interrupted": True})
+    assert "state that was best until then (C=1.0)" in notice[1]
+    found = {"folds": 3, "candidates": [{}, {}]}
+    (notice,) = interruption({**facts, "interrupted": True, "cross_validation": found})
+    assert "2 settings had been tried" in notice[1]
+    assert "judged on 3 folds" in notice[1]

@@ -1,0 +1,150 @@
+"""Conditional expectations are linear; variances and correlations are sequences of linear problems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import regbayes
+from regbayes import Corr, E, Finite, Gaussian, NotConvergedWarning, Samples, Var, regularize, regularize_moments
+
+RNG = np.random.default_rng(0)
+N = 4000
+X = RNG.normal(size=N)
+DRAWS = {"x": X, "y": np.exp(0.5 * RNG.normal(size=N)), "z": 0.5 * X + RNG.normal(size=N)}
+POSTERIOR = Samples(DRAWS)
+
+
+def positive(v):
+    return v.x > 0
+
+
+def conditional_mean(weights, values, event):
+    return weights[event] @ values[event] / weights[event].sum()
+
+
+@pytest.mark.parametrize("event", [positive, lambda v: v.x > 0, lambda x: x > 0, X > 0])
+def test_conditional_expectations_hold(event):
+    result = regularize(POSTERIOR, E("z").given(event) == 0.8)
+    weights = result.posterior.weights
+    assert conditional_mean(weights, DRAWS["z"], X > 0) == pytest.approx(0.8, abs=1e-8)
+    assert float(result.expectation(E("z").given(event))) == pytest.approx(0.8, abs=1e-8)
+    # where the event does not hold the tilt is flat: only its probability may change
+    assert np.ptp(result.posterior.log_weights[X <= 0]) < 1e-12
+
+
+def test_conditional_bounds_and_vectors():
+    result = regularize(POSTERIOR, E(["z", "y"]).given(positive, name="x > 0") <= [0.2, 5.0])
+    assert result.labels == ("E((z - 0.2) 1[x > 0]) <= 0", "E((y - 5) 1[x > 0]) <= 0")
+    found = result.expectation(E(["z", "y"]).given(positive))
+    assert found[0] == pytest.approx(0.2, abs=1e-8)
+    assert result.multipliers[1] == 0.0
+    before = conditional_mean(POSTERIOR.weights, DRAWS["z"], X > 0)
+    raised = regularize(POSTERIOR, [E("y") <= 9.0, E("z").given(positive).between(before + 0.1, before + 0.2)])
+    assert float(raised.expectation(E("z").given(positive))) == pytest.approx(before + 0.1, abs=1e-8)
+    assert repr(E("z").given(positive)) == "E(z | positive)"
+
+
+def test_conditional_expectations_of_objects():
+    words = ["a", "bb", "ccc", "dddd", "e"]
+    result = regularize(Finite(words), E(len).given(lambda word: len(word) > 1) == 2.5)
+    q = result.posterior.probabilities
+    assert (2 * q[1] + 3 * q[2] + 4 * q[3]) / q[1:4].sum() == pytest.approx(2.5, abs=1e-8)
+
+
+def test_a_conditional_expectation_has_an_error_and_needs_its_event():
+    result = regularize(POSTERIOR, E("x") >= -10.0)
+    half = DRAWS["z"][X > 0]
+    assert result.mcse(E("z").given(positive))[0] == pytest.approx(half.std() / np.sqrt(half.size), rel=0.1)
+    with pytest.raises(ValueError, match=r"E\(z \| event\) is not defined: the event has probability 0"):
+        result.expectation(E("z").given(lambda v: v.x > 100))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "statistic", "value"),
+    [
+        (Var("x") == 0.5, lambda c: c[0, 0], 0.5),
+        ([Var("y") <= 0.1], lambda c: c[1, 1], 0.1),
+        (Var("y") >= 0.5, lambda c: c[1, 1], 0.5),
+        ([Corr("x", "z") == 0.0], lambda c: c[0, 2], 0.0),
+        (Corr("x", "z") >= 0.8, lambda c: c[0, 2] / np.sqrt(c[0, 0] * c[2, 2]), 0.8),
+        ([Corr("x", "y") == 0.4, E("y") == 1.2], lambda c: c[0, 1] / np.sqrt(c[0, 0] * c[1, 1]), 0.4),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
+def test_variances_and_correlations_hold(constraints, statistic, value):
+    answer = regularize_moments(POSTERIOR, constraints)
+    covariance = np.cov(np.stack(list(DRAWS.values())), aweights=answer.regularized.posterior.weights, ddof=0)
+    assert statistic(covariance) == pytest.approx(value, abs=1e-6)
+    assert answer.converged
+    assert answer.regularized.status == "optimal"
+    assert answer.after[0] == pytest.approx(value, abs=1e-6)
+    assert "at rest after" in str(answer)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
+@pytest.mark.parametrize(
+    ("make", "sign", "centres"),
+    [
+        (lambda: Var("y") <= 0.1, 1, np.linspace(0.9, 1.0, 41)),
+        (lambda: Var("y") >= 0.5, -1, np.linspace(1.15, 1.25, 41)),
+    ],
+)
+def test_a_variance_is_the_best_over_all_means(make, sign, centres):
+    """Given the mean, a variance is a second moment: a search over means is an independent way to the same answer."""
+    constraint = make()
+    answer = regularize_moments(POSTERIOR, constraint)
+
+    def with_mean(c):
+        square = E(lambda v: sign * v.y**2) <= sign * (constraint.value + c**2)
+        return regularize(POSTERIOR, [E("y") == c, square]).kl
+
+    searched = min(with_mean(c) for c in centres)
+    assert answer.regularized.kl <= searched + 1e-7
+    assert answer.regularized.kl == pytest.approx(searched, rel=2e-3)
+
+
+def test_moments_that_hold_already_cost_nothing():
+    answer = regularize_moments(POSTERIOR, [Var("x") <= 5.0, Corr("x", "z") >= 0.0])
+    assert answer.regularized.kl == 0.0
+    assert answer.n_rounds == 1
+    assert answer.violation.tolist() == [0.0, 0.0]
+    assert answer.labels == ("Var(x) <= 5", "Corr(x, z) >= 0")
+
+
+def test_moments_come_back_from_a_file(tmp_path):
+    answer = regularize_moments(POSTERIOR, Var("x") == 0.8)
+    answer.save(tmp_path / "answer")
+    assert str(regbayes.load(tmp_path / "answer")) == str(answer)
+
+
+def test_too_few_rounds_warn():
+    with pytest.warns(
+        NotConvergedWarning, match="stopped after 1 rounds with the statements met up to .* Raise max_rounds"
+    ):
+        answer = regularize_moments(POSTERIOR, Var("y") <= 0.15, max_rounds=1)
+    assert not answer.converged
+    assert "not at rest after 1 rounds" in answer.summary()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: regularize_moments(POSTERIOR, E("x") <= 1),
+            ValueError,
+            "no variance or correlation .* call regularize",
+        ),
+        (lambda: regularize_moments(POSTERIOR, Var(["x", "y"]) <= 1), ValueError, "about one feature, got 2"),
+        (lambda: regularize_moments(POSTERIOR, Var(np.ones(N)) <= 1), ValueError, "the feature does not vary"),
+        (
+            lambda: regularize_moments(POSTERIOR, Var("x") <= 1, max_rounds=0),
+            ValueError,
+            "max_rounds must be at least 1",
+        ),
+        (lambda: regularize_moments(Gaussian([0.0], [1.0]), Var([1.0]) <= 1), TypeError, "keeps its covariance"),
+    ],
+)
+def test_what_regularize_moments_refuses(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
