@@ -210,7 +210,7 @@ def test_rows_beyond_memory_lie_in_files(client, data, corpus):
                 model.fit(*given)
             np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-10)
     finally:
-        client.run(set_share, 0.3)
+        client.run(set_share, 0.4)
     assert seen[0] >= 3  # a file for each block
     assert seen[1] >= 4  # words and numbers
 

@@ -18,9 +18,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.rows import Block, Given, is_collection
+from regbayes.dask.rows import Block, Given, delay_blocks, is_collection
 from regbayes.engine import FitResult, Status
-from regbayes.estimators._bases import FitReporter, InterruptedWarning, check_several
+from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
@@ -102,7 +102,7 @@ class OnCluster(BaseEstimator):
                 shape=(np.nan, *like.shape[1:]),
                 meta=empty,
             )
-            for part in X.to_delayed()
+            for part in delay_blocks(X)
         ]
         return da.concatenate(answers, allow_unknown_chunksizes=True)
 
@@ -146,14 +146,17 @@ class Start:
 
 
 def fit_start(local: Any, sample: Block) -> bool:
-    """Fit the plain estimator on a sample; return whether the user interrupted it. Its other warnings are not heard.
+    """Fit the plain estimator on a sample; return whether the user interrupted it.
 
-    They would be about the sample; the fit on all rows has its own.
+    Its warnings are not heard, but for those about X: the fit on all rows has its own.
     """
     local.set_params(warm_start=False, verbose=0)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         local.fit(sample.X, sample.y, sample_weight=sample.weights)
+    for warning in heard:
+        if issubclass(warning.category, UnscaledWarning):
+            warnings.warn(warning.message, stacklevel=4)
     return any(issubclass(warning.category, InterruptedWarning) for warning in heard)
 
 

@@ -35,6 +35,8 @@ from regbayes.estimators._bases import (
     CUT_SHORT,
     cost_matrix,
     fit_data,
+    generator,
+    warn_if_noise,
     warn_if_truncated,
     warn_if_unused,
 )
@@ -62,6 +64,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     build_head,
 )
+from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import drop_empty
 
 NO_COST = np.zeros((1, 1))
@@ -161,7 +164,7 @@ class OnClusterFeatures(OnCluster):
         learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
+            found = self._attributes(state) | {"offset_": self.mean_ + state.params.offset}
             del found["embedding_"]
             return found | {"_state": replace(state, embedding=np.empty((0, settings.n_components)))}
 
@@ -180,6 +183,9 @@ class OnClusterFeatures(OnCluster):
                 self.mean_ = start.local.mean_
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
+            if is_noise(recipe.data(sample), settings, generator(self.random_state)):
+                warn_if_noise()
+                return self
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
@@ -236,17 +242,18 @@ class OnClusterFeatures(OnCluster):
     def _start_from(self, sample: Block, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
         settings, previous = recipe.settings, getattr(self, "_state", None) if self.warm_start else None
-        start = Start(None)
+        start, mean = Start(None), getattr(self, "mean_", recipe.mean)
         if previous is None or previous.params.loadings.shape != (settings.n_components, len(recipe.mean)):
             local = self._plain(**self.get_params(deep=False))
             interrupted = fit_start(local, sample.take(slice(START_ROWS)))
-            previous = local._state
+            previous, mean = local._state, local.mean_
             start = Start(None, local, previous, interrupted)
         params = drop_empty(previous.params)
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
         changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}
-        return replace(start, params=replace(params, **changed, n_sweeps=settings.n_sweeps))
+        offset = params.offset + mean - recipe.mean  # the same, above the mean of all rows
+        return replace(start, params=replace(params, **changed, offset=offset, n_sweeps=settings.n_sweeps))
 
 
 def _make_problem(
@@ -374,7 +381,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        return X @ self._state.params.loadings + self.mean_
+        return X @ self._state.params.loadings + self.offset_
 
     def score_samples(self, X: Any) -> Any:
         """Return a lower bound on each row's log-density, shape (n_samples,)."""

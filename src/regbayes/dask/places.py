@@ -29,7 +29,7 @@ from regbayes.joint.remote import HeldRows, Version
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BYTES = 1 << 28
+KEPT_BYTES, LARGE_BYTES = 1 << 26, 1 << 24  # work arrays of a block are smaller, whole blocks larger
 
 
 @dataclass
@@ -178,7 +178,7 @@ def keep_freed_memory() -> None:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
         if mallopt is not None:
             mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-            mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+            mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 @sizeof.register(HeldRows)

@@ -82,7 +82,7 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None) -> Given:
         sizes, columns = [float(size) for size in X.chunks[0]], None
     else:
         sizes, columns = [np.nan] * X.npartitions, np.asarray(X.columns, dtype=object)
-    rows, keys = _delayed(X)
+    rows, keys = delay_blocks(X), list(dask.core.flatten(X.__dask_keys__()))
     others = [_line_up(y, sizes, "y"), _line_up(sample_weight, sizes, "sample_weight")]
     return Given(list(zip(rows, *others, strict=True)), sizes, keys, X, columns, int(X.shape[1]))
 
@@ -92,9 +92,14 @@ def is_collection(X: Any) -> bool:
     return isinstance(X, da.Array | dd.DataFrame)
 
 
-def _delayed(collection: Any) -> tuple[list[Delayed], list[Any]]:
-    keys = list(dask.core.flatten(collection.__dask_keys__()))
-    return list(np.asarray(collection.to_delayed(), dtype=object).ravel()), keys
+def delay_blocks(collection: Any) -> list[Delayed]:
+    """Return the blocks of a collection.
+
+    Those of a data frame as they are: optimised, rows and targets from the same files may be cut differently, because
+    Dask joins the partitions of a table of few columns.
+    """
+    whole = isinstance(collection, da.Array)
+    return list(np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel())
 
 
 def _line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
@@ -116,7 +121,7 @@ def _line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
             _check_length(sum(own), sizes, name)
             if own != tuple(map(int, sizes)):
                 values = values.rechunk({0: tuple(map(int, sizes))})
-    blocks = _delayed(values)[0]
+    blocks = delay_blocks(values)
     if len(blocks) != len(sizes):
         raise ValueError(
             f"X has {len(sizes)} blocks and {name} has {len(blocks)}, and not all of their rows have been counted: "

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from threading import Lock
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-SHARE = 0.3  # of a worker's memory that rows may take; features of rows and work arrays need some too
+SHARE = 0.4  # of a worker's memory that may be taken before rows go to a file: features and work arrays need some too
 
-_held = 0  # bytes of rows in the memory of this process
-_lock = Lock()
 _mapped: WeakSet[mmap.mmap] = WeakSet()
 
 
@@ -31,21 +28,18 @@ def settle(X: Any) -> Any:
         worker = get_worker()
     except ValueError:  # nobody's task
         return X
-    limit, folder = worker.memory_manager.memory_limit, worker.local_directory
+    limit = worker.memory_manager.memory_limit
+    if limit is None or worker.monitor.get_process_memory() <= SHARE * limit:
+        return X
     if issparse(X):
-        return csr_array((_settle(X.data, limit, folder), _settle(X.indices, limit, folder), X.indptr), shape=X.shape)
-    return _settle(X, limit, folder)
+        parts = (_map(part, worker.local_directory) for part in (X.data, X.indices))
+        return csr_array((*parts, X.indptr), shape=X.shape)
+    return _map(X, worker.local_directory)
 
 
-def _settle(array: NDArray[Any], limit: int | None, folder: str) -> NDArray[Any]:
-    global _held  # noqa: PLW0603
-    if limit is None or array.size == 0:
-        return array
-    with _lock:
-        fits = _held + array.nbytes <= SHARE * limit
-        _held += array.nbytes if fits else 0
-    if fits:
-        finalize(array, _release, array.nbytes)
+def _map(array: NDArray[Any], folder: str) -> NDArray[Any]:
+    """Write an array to a file without a name, and map it."""
+    if array.size == 0:
         return array
     with tempfile.TemporaryFile(dir=folder, prefix="regbayes-") as file:
         np.ascontiguousarray(array).tofile(file)
@@ -53,12 +47,6 @@ def _settle(array: NDArray[Any], limit: int | None, folder: str) -> NDArray[Any]
         mapped = np.memmap(file, dtype=array.dtype, mode="r", shape=array.shape)
     _mapped.add(mapped._mmap)  # type: ignore[attr-defined]
     return mapped
-
-
-def _release(n_bytes: int) -> None:
-    global _held  # noqa: PLW0603
-    with _lock:
-        _held -= n_bytes
 
 
 def give_pages_back() -> None:
