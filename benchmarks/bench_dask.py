@@ -97,13 +97,14 @@ def main() -> None:
     recipe: Recipe = model._recipe(Moments.of(X, None), Labels.of(block))
     settings, rng = recipe.settings, np.random.default_rng(0)
     params = Params(
-        0.3 * rng.normal(size=(K, n_columns)),
-        np.full(K, 0.01),
-        prior_sticks(2.0, K),
-        settings.noise_variance,
-        settings.prior_variance,
-        settings.temperature,
-        1,
+        loadings=0.3 * rng.normal(size=(K, n_columns)),
+        offset=np.zeros(n_columns),
+        variances=np.full(K, 0.01),
+        sticks=prior_sticks(2.0, K),
+        noise_variance=settings.noise_variance,
+        prior_variance=settings.prior_variance,
+        temperature=settings.temperature,
+        n_sweeps=1,
     )
     moved = [replace(params, loadings=params.loadings * (1.0 + 0.01 * step)) for step in range(rounds + 1)]
     binary, options = BinaryFeatures(2.0, settings.generative_weight), DescentOptions(SCHEDULE)

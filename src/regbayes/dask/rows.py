@@ -12,7 +12,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
-from distributed import Client, futures_of
+from distributed import Client, as_completed, futures_of
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
@@ -136,16 +136,35 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
 
 
 def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
-    """Have the workers read the blocks, each in its place. Nothing waits for them yet."""
+    """Have the workers read the blocks, each in its place, and wait for them.
+
+    A thread is given its next block when it has read one: many at once would all be in memory before any is read.
+    """
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
     has = client.who_has(futures_of(given.persisted))
     where = [next(iter(has.get(key, ())), None) for key in given.keys]
     make = dask.delayed(read, pure=False)
-    groups = []
-    for worker, members in plan_groups(client, fills.tolist(), where):
-        recipes = [make(*given.parts[place], place, given.n_columns) for place in members]
-        groups.append(Group(worker, client.compute(recipes, workers=[worker], allow_other_workers=True)))
+    groups, waiting, owners = [], [], {}
+    under_way = as_completed()
+
+    def begin(group: int) -> None:
+        place = waiting[group].pop()
+        recipe = make(*given.parts[place], place, given.n_columns)
+        block = client.compute(recipe, workers=[groups[group].worker], allow_other_workers=True)
+        groups[group].blocks.append(block)
+        owners[block.key] = group
+        under_way.add(block)
+
+    for group, (worker, members) in enumerate(plan_groups(client, fills.tolist(), where)):
+        groups.append(Group(worker, []))
+        waiting.append(members[::-1])
+        begin(group)
+    for block in under_way:
+        if block.status == "error":
+            block.result()  # raises
+        if waiting[owners[block.key]]:
+            begin(owners[block.key])
     return Workers(client, groups)
 
 
