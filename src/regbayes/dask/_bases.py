@@ -336,10 +336,21 @@ class FeatureRange:
     def __add__(self, other: FeatureRange) -> FeatureRange:
         return FeatureRange(np.minimum(self.lowest, other.lowest), np.maximum(self.highest, other.highest))
 
+    def array(self) -> Floats:
+        """Return two rows that reach as far as all do, (2, K)."""
+        return np.stack([self.lowest, self.highest])
+
+    @classmethod
+    def of(cls, parts: Sequence[Floats]) -> FeatureRange:
+        """Return that of pieces of rows."""
+        return cls(np.min([part.min(axis=0) for part in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0))
+
 
 def find_range(block: HeldRows[Any], version: Version) -> FeatureRange:
     """Return how far the features of a block reach."""
-    parts = [part.features for part in block.infer(version)]
-    return FeatureRange(
-        np.min([part.min(axis=0) for part in parts], axis=0), np.max([part.max(axis=0) for part in parts], axis=0)
-    )
+    return FeatureRange.of([part.features for part in block.infer(version)])
+
+
+def find_probability_range(block: HeldRows[Any], version: Version) -> FeatureRange:
+    """Return how far the probabilities reach that rows of a block have the features."""
+    return FeatureRange.of([version.params.infer_probabilities(rows) for rows in block.pieces])

@@ -22,6 +22,7 @@ from regbayes.dask._bases import (
     Start,
     alike,
     code_labels,
+    find_probability_range,
     find_range,
     fit_rows,
     fit_start,
@@ -42,7 +43,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._latent import (
     UNSUPERVISED,
-    Supervision,
+    UNSUPERVISED_SLAB,
     make_settings,
     make_supervision,
     normalised_objective,
@@ -55,6 +56,7 @@ from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
@@ -65,6 +67,7 @@ from regbayes.models.ilsvm.model import (
     build_head,
 )
 from regbayes.models.ilsvm.noise import is_noise
+from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
 
 NO_COST = np.zeros((1, 1))
@@ -139,10 +142,10 @@ class Learning:
         at, settings = search.at, self.settings
         params = replace(at.params, temperature=settings.temperature)
         found, shared = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
-        reach = self.problem.places.sum(find_range, shared)
+        features = self.problem.places.sum(find_range, shared).array()
+        on = self.problem.places.sum(find_probability_range, shared).array() if settings.slab else None
         head = None if found.head is None else found.head.head
-        extremes = np.stack([reach.lowest, reach.highest])
-        return pad_state(State(params, extremes, head, None, settings.input_scale), settings)
+        return pad_state(State(params, features, head, None, settings.input_scale, on), settings)
 
 
 class OnClusterFeatures(OnCluster):
@@ -165,8 +168,11 @@ class OnClusterFeatures(OnCluster):
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": self.mean_ + state.params.offset}
-            del found["embedding_"]
-            return found | {"_state": replace(state, embedding=np.empty((0, settings.n_components)))}
+            nothing = np.empty((0, settings.n_components))
+            for of_all_rows in ("embedding_", "probabilities_"):
+                found.pop(of_all_rows, None)
+            on = None if state.probabilities is None else nothing
+            return found | {"_state": replace(state, embedding=nothing, probabilities=on)}
 
         self.mean_ = recipe.mean
         with self._fitting(attributes, {"descent": settings.max_iter}, fit_data(X, y), self.verbose) as reporter:
@@ -191,6 +197,10 @@ class OnClusterFeatures(OnCluster):
             warn_if_truncated(self.n_components_, self.n_components)
         return self
 
+    def feature_probabilities(self, X: Any) -> Any:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components)."""
+        return self._answer("feature_probabilities", X)
+
     def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
         lengths, moments, labels = zip(*rows.each(survey, labeled, unlabeled), strict=True)
@@ -211,9 +221,10 @@ class OnClusterFeatures(OnCluster):
         summary = Summary(float(moments.squares.sum() / moments.weight), len(moments.mean))
         parameters = self.get_params(deep=False)
         if labels is None:
-            return Recipe(moments.mean, make_settings(parameters, summary, UNSUPERVISED), NO_COST, supervised=False)
+            supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
+            return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
-        supervision: Supervision = make_supervision(parameters, len(labels.classes), share)
+        supervision = make_supervision(parameters, len(labels.classes), share)
         self.classes_ = labels.classes
         return Recipe(
             moments.mean,
@@ -264,7 +275,8 @@ def _make_problem(
     if labels is not None:
         labeled = recipe.data(sample).labels != UNLABELED
         sample, n_all = sample.take(np.flatnonzero(labeled)), int(labels.counts.sum())
-    local = ILSVMProblem.of(recipe.data(sample), recipe.settings).joint
+    kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
+    local = ILSVMProblem.of(recipe.data(sample), recipe.settings, kind).joint
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)

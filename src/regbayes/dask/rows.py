@@ -145,7 +145,9 @@ def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
     has = client.who_has(futures_of(given.persisted))
     where = [next(iter(has.get(key, ())), None) for key in given.keys]
     make = dask.delayed(read, pure=False)
-    groups, waiting, owners = [], [], {}
+    groups: list[Group] = []
+    waiting: list[list[int]] = []
+    owners: dict[str, int] = {}
     under_way = as_completed()
 
     def begin(group: int) -> None:

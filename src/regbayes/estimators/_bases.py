@@ -384,7 +384,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-OPTIONAL_ATTRIBUTES = ("coef_inputs_", "response_variance_")  # that not every fit has
+OPTIONAL_ATTRIBUTES = ("coef_inputs_", "probabilities_", "response_variance_")  # that not every fit has
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
