@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Floats, Integers, Reals
 from regbayes.dask.rows import Block, Given, delay_blocks, is_collection
 from regbayes.engine import FitResult, Status
 from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
@@ -341,7 +341,7 @@ class FeatureRange:
         return np.stack([self.lowest, self.highest])
 
     @classmethod
-    def of(cls, parts: Sequence[Floats]) -> FeatureRange:
+    def of(cls, parts: Sequence[Reals]) -> FeatureRange:
         """Return that of pieces of rows."""
         return cls(np.min([part.min(axis=0) for part in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0))
 
