@@ -115,7 +115,7 @@ def main() -> None:
     drawn = block.take(order_sample(y, n_rows)[: max(10_000, 100 * (K + 1)) if not given.smoke else 1000])
 
     with (
-        LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         read = place_blocks(client, read_collections(*collections(n_rows, n_columns)), read_floats)
