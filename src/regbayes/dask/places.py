@@ -159,12 +159,15 @@ def _sum_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments:
 
 
 def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> list[Any]:
+    return [_visit_block(function, block, *arguments) for block in blocks]
+
+
+def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> Any:
     keep_freed_memory()
-    found = []
-    for block in blocks:
-        found.append(function(block, *arguments))
+    try:
+        return function(block, *arguments)
+    finally:
         give_pages_back()
-    return found
 
 
 @cache
