@@ -230,12 +230,12 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     features = np.concatenate(parts)
     psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
-        return _pad(State(params, features, None, None, 0.0, psi), settings)
+        return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
-    return _pad(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
+    return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
-def _pad(state: State, settings: Settings) -> State:
+def pad_state(state: State, settings: Settings) -> State:
     """Give the features that were left out their places again, behind the others: no loadings, no weights."""
     n_kept = len(state.params.loadings)
     missing = settings.n_components - n_kept
