@@ -471,3 +471,50 @@ def test_box_and_simplex_duals_are_what_kernels_get():
     assert Hinge(1.0, power=1.5).dual_form(1) is None
     assert Reflected(MultiClassHinge(0.5, COSTS[0])).dual_form(3) is None
     assert Ball(0.0, 1.0).dual_form(2) is None
+
+
+class Bounded(Regularizer):
+    """Hard ``x <= 1`` with one of its faces drawn wrong."""
+
+    def value(self, x):
+        return AtMost(1.0).value(x)
+
+    def conjugate(self, u):
+        return AtMost(1.0).conjugate(u)
+
+    def prox(self, x, step=1.0):
+        return AtMost(1.0).prox(x, step)
+
+    def clip_dual(self, u):
+        return np.maximum(u, 0.0)
+
+    def slack(self, x):
+        return AtMost(1.0).slack(x)
+
+
+class TooWide(Bounded):
+    def value(self, x):
+        return 0.0 if np.all(np.asarray(x) <= 1.001) else np.inf
+
+
+class Open(Bounded):
+    def value(self, x):
+        return 0.0 if np.all(np.asarray(x) < 1.0) else np.inf
+
+    def prox(self, x, step=1.0):
+        below = super().prox(x, step)
+        return np.minimum(below, np.asarray(1 - 1e-9 if below.dtype == np.float64 else 1 - 1e-7, dtype=below.dtype))
+
+
+class NearlyInfinite(Bounded):
+    def conjugate(self, u):
+        exact = super().conjugate(u)
+        return 1e10 if np.isinf(exact) and np.all(np.isfinite(np.asarray(u, dtype=float))) else exact
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("wrong", [TooWide(), Open(), NearlyInfinite()], ids=lambda g: type(g).__name__)
+def test_edges_drawn_wrong_are_noticed(wrong, size):
+    check_regularizer(Bounded(), size)
+    with pytest.raises(AssertionError):
+        check_regularizer(wrong, size)

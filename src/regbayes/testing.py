@@ -25,6 +25,9 @@ __all__ = ["check_regularizer"]
 SPREADS = (0.3, 1.0, 3.0, 30.0)  # how far from the origin the proximal map is asked
 STEPS = (0.05, 0.7, 4.0)
 LONG_STEPS = (1e2, 1e4, 1e6)  # along these a supremum that is infinite shows itself
+FARTHEST_STEP = 1e13  # where a large number in the place of inf is passed too
+EDGE_WIDTH = 1e-4  # beyond a point where the domain may end
+TINY_STEP = 1e-13  # of a proximal map that is to move only onto the domain
 COARSE = 1e-3  # grids and limits find an extremum only so well; the exact checks are the Fenchel-Young equalities
 
 
@@ -68,6 +71,7 @@ def check_regularizer(regularizer: Regularizer, size: int, *, tol: float = 1e-8,
     if type(regularizer).prox_jacobian is not Regularizer.prox_jacobian:
         _check_prox_jacobian(regularizer, points, rng, tol)
     _check_suprema(regularizer, points, rng, tol)
+    _check_edges(regularizer, points)
     _check_infinities(regularizer, points, rng)
     _check_precision(regularizer, points)
     _check_dual_form(regularizer, size, rng, tol)
@@ -252,10 +256,49 @@ def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.r
             assert claimed >= max(below) - rounding, (
                 f"{name}({point}) is {claimed}, but the supremum that defines it is at least {max(below)}"
             )
+            far = approach(point, FARTHEST_STEP)
+            assert claimed >= 0.999 * far - FARTHEST_STEP * 1e-14 * (1 + float(point @ point)), (
+                f"{name}({point}) is {claimed}, but the supremum that defines it passes {far}: it is inf"
+            )
             if np.isinf(claimed):
                 assert below[0] < below[1] < below[2], (
                     f"{name}({point}) is {claimed}, but the supremum that defines it is bounded: {below}"
                 )
+
+
+def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
+    """Where the domain of g ends, value and proximal map agree on it, and the end belongs to it."""
+    for p in points:
+        length = float(np.linalg.norm(p.z - p.v))
+        if length == 0.0:
+            continue
+        outward, size = (p.z - p.v) / length, 1 + float(np.max(np.abs(p.v)))
+        beyond = p.v + EDGE_WIDTH * size * outward
+        near = np.asarray(regularizer.prox(beyond, TINY_STEP), dtype=np.float64)
+        if np.isfinite(regularizer.value(beyond)):
+            moved = float(np.max(np.abs(near - beyond)))
+            assert moved <= 0.5 * EDGE_WIDTH * size, (
+                f"value({beyond}) is {regularizer.value(beyond)}, but prox from there goes {moved} away however short "
+                "the step: the domain of value is wider than the one that prox knows"
+            )
+            continue
+        inside, outside = p.v, beyond
+        for _ in range(1200):  # down to the smallest number, where the edge is zero
+            middle = 0.5 * (inside + outside)
+            if np.array_equal(middle, inside) or np.array_equal(middle, outside):
+                break
+            if np.isfinite(regularizer.value(middle)):
+                inside = middle
+            else:
+                outside = middle
+        here, there = (regularizer.value(v) + float(np.sum((v - p.z) ** 2 / (2 * p.step))) for v in (p.v, inside))
+        assert there >= here - 1e-12 * (1 + abs(here)), (
+            f"prox({p.z}, {p.step}) is {p.v}, but the domain of value goes on to {inside}, which is better"
+        )
+        back = np.asarray(regularizer.prox(outside, TINY_STEP), dtype=np.float64)
+        assert not np.array_equal(back, outside), (
+            f"value({outside}) is inf, but prox leaves that point where it is: a domain contains its edge"
+        )
 
 
 def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator) -> None:

@@ -11,12 +11,14 @@ Journal on Optimization 28(1), 2018).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Floats
+from regbayes._types import Floats, Indices
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import Regularizer
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
@@ -41,7 +43,6 @@ class Piece:
 class Stack:
     """A regularizer's elementary parts laid end to end: sums see a coordinate of the expectations more than once."""
 
-    regularizer: Regularizer
     n_features: int
     pieces: tuple[Piece, ...]
     index: NDArray[np.intp]  # (M,): the coordinate of the expectations that each stacked one is
@@ -53,14 +54,101 @@ class Stack:
         ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
         runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
-        return cls(regularizer, n_features, pieces, np.concatenate([atom.index for atom in atoms]))
+        return cls(n_features, pieces, np.concatenate([atom.index for atom in atoms]))
+
+    @classmethod
+    def of_box(cls, box: BoxDual) -> Stack:
+        """Stack a conjugate that is known as a box alone, one coordinate for each expectation."""
+        stack = cls(len(box), (), np.arange(len(box)))
+        stack.__dict__["box"] = box
+        return stack
 
     def __len__(self) -> int:
         return len(self.index)
 
+    @cached_property
+    def box(self) -> BoxDual | None:
+        """The stacked conjugate as a box, where every part's is one."""
+        return _joined([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
+
+    def model(self, stacked: Floats) -> BoxDual | None:
+        """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
+        if self.box is not None:
+            return self.box
+        return _joined([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+
+    @cached_property
+    def domain(self) -> tuple[Floats, Floats]:
+        """Ends of each stacked coordinate's domain, as far as it does not depend on other coordinates."""
+        if self.box is not None:
+            return self.box.domain()
+        ends = [p.regularizer.domain(p.stop - p.start) for p in self.pieces]
+        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
+
+    @cached_property
+    def blocks(self) -> Indices:
+        """A number for each feature, the same for those whose units must be the same, shape (n_features,)."""
+        label = np.arange(self.n_features)
+        for p in self.pieces:
+            size = p.block_size
+            if size > 1:
+                for start in range(p.start, p.stop, size):
+                    together = self.index[start : start + size]
+                    label[np.isin(label, label[together])] = label[together].min()
+        return label
+
     def add_up(self, stacked: Floats) -> Floats:
         """Return the sum over the stacked entries of each coordinate of the expectations, shape (n_features,)."""
+        if self.n_features == len(self.index) == 1:
+            return stacked
         return np.bincount(self.index, stacked, minlength=self.n_features).astype(np.float64)
+
+    def conjugate(self, stacked: Floats) -> float:
+        """Return the conjugate of all parts."""
+        return self.box.conjugate(stacked) if self.box is not None else conjugate_of(self.pieces, stacked)
+
+    def start(self) -> Floats:
+        """Return where the solver starts, in the domain of the conjugate."""
+        if self.box is not None:
+            return np.clip(0.0, self.box.lower, self.box.upper)
+        return np.concatenate([p.regularizer.dual_start(p.stop - p.start) for p in self.pieces])
+
+    def clip(self, stacked: Floats) -> Floats:
+        """Undo the rounding that leaves the domain of the conjugate by the last digit."""
+        if self.box is not None:
+            return np.clip(stacked, self.box.lower, self.box.upper)
+        return clip_to_domain(self.pieces, stacked)
+
+    def slack(self, x: Floats) -> Floats:
+        """Return by how much each expectation lies inside the domain, shape (n_features,)."""
+        least = np.full(self.n_features, np.inf)
+        for p in self.pieces:
+            i = self.index[p.start : p.stop]
+            np.minimum.at(least, i, p.regularizer.slack(x[i]))
+        return least
+
+    def scaled(self, factor: float) -> Stack:
+        """Return the parts at other prices; what is hard stays hard."""
+        return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
+
+    def in_units(self, center: Floats, scale: Floats) -> Stack:
+        """Return the parts as functions of ``(x - center) / scale``."""
+        pieces = []
+        for p in self.pieces:
+            i = self.index[p.start : p.stop]
+            moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
+            pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
+        return replace(self, pieces=tuple(pieces))
+
+
+def _joined(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
+    boxes = [form for form in forms if isinstance(form, BoxDual)]
+    if len(boxes) < len(forms):
+        return None
+    if len(boxes) == 1:
+        return boxes[0]
+    names = ("linear", "absolute", "ridge", "lower", "upper")
+    return BoxDual(*(np.concatenate([getattr(form, name) for form in boxes]) for name in names))
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:

@@ -9,11 +9,12 @@ given points are here too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from regbayes._types import Floats, Indices
+from regbayes._types import Flags, Floats, Indices
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,35 @@ class BoxDual:
         return BoxDual(
             self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
         )
+
+    @cached_property
+    def is_free(self) -> Flags:
+        """Whether the conjugate is smooth in each coordinate: no bound, no kink."""
+        return np.isinf(self.lower) & np.isinf(self.upper) & (self.absolute == 0.0)
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether the conjugate is smooth everywhere."""
+        return bool(self.is_free.all())
+
+    @cached_property
+    def is_linear(self) -> bool:
+        """Whether the conjugate is linear: equalities."""
+        return self.is_smooth and not self.ridge.any()
+
+    def domain(self) -> tuple[Floats, Floats]:
+        """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""
+        free_below, free_above = (np.isinf(b) & (self.ridge == 0.0) for b in (self.lower, self.upper))
+        lowest = np.where(free_below, self.linear - self.absolute, -np.inf)
+        return lowest, np.where(free_above, self.linear + self.absolute, np.inf)
+
+    def conjugate(self, u: Floats) -> float:
+        """Return ``g*(u)``, ``inf`` outside the box."""
+        if self.is_linear:
+            return float(self.linear @ u)
+        if np.any((u < self.lower) | (u > self.upper)):
+            return np.inf
+        return float(self.linear @ u + self.absolute @ np.abs(u) + 0.5 * (self.ridge @ np.square(u)))
 
     def derivatives(self, x: Floats) -> Floats:
         """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""

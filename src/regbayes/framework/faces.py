@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats
 from regbayes.framework.composite import Piece, Stack
-from regbayes.framework.dual import DualSolution, units
+from regbayes.framework.dual import DualSolution
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP
 
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
@@ -29,10 +27,18 @@ ROUNDING = 1e-12  # in units of a feature's range: expectations this close to th
 class Face:
     """A face of the support, and the multipliers that went to infinity to reach it."""
 
-    partition: LogPartition
-    keep: Flags | None  # (n,): the atoms on the face; None where it is everything
+    partition: LogPartition  # conditioned on the face
     log_mass: float  # log-probability of the face
     infinite: Floats  # (m,): -inf, +inf, or 0 where the multiplier is finite
+
+    def narrow(self, keep: Flags, direction: Floats) -> Face:
+        """Condition on some of the atoms, towards which multipliers grow in a direction."""
+        assert isinstance(self.partition, WeightedAtoms)
+        partition, log_mass = self.partition.restrict(keep)
+        reach = np.abs(direction * self.partition.unit)
+        grown = (reach > 1e-6 * np.max(reach)) & (self.infinite == 0)
+        infinite = np.where(grown, np.copysign(np.inf, direction), self.infinite)
+        return Face(partition, self.log_mass + log_mass, infinite)
 
 
 @dataclass(frozen=True)
@@ -46,37 +52,35 @@ class OutOfReach:
 
 def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
     """Look for one expectation that cannot enter its domain whatever the weights."""
-    for index, lowest, highest, from_low, from_high in _edges(partition, stack):
-        slack = _rounding(lowest, highest)
-        too_low, too_high = from_low > highest + slack, from_high < lowest - slack
-        if np.any(too_low):
-            i = int(np.argmax(too_low))
-            return OutOfReach(int(index[i]), float(from_low[i]), float(highest[i]))
-        if np.any(too_high):
-            i = int(np.argmax(too_high))
-            return OutOfReach(int(index[i]), float(from_high[i]), float(lowest[i]))
+    low, high = stack.domain
+    lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
+    slack = _rounding(lowest, highest)
+    too_low, too_high = low > highest + slack, high < lowest - slack
+    # An open end is the next number to it, and rounding must not move a feature across.
+    too_low |= (low > highest) & (low == np.finfo(np.float64).smallest_subnormal)
+    for outside, needed, reachable in ((too_low, low, highest), (too_high, high, lowest)):
+        if np.any(outside):
+            i = int(np.argmax(outside))
+            return OutOfReach(int(stack.index[i]), float(needed[i]), float(reachable[i]))
     return None
 
 
 def narrow_to_face(partition: LogPartition, stack: Stack) -> Face:
     """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
     n_features = len(partition.mean)
-    infinite, log_mass, keep = np.zeros(n_features), 0.0, None
-    if not isinstance(partition, WeightedAtoms):
-        return Face(partition, keep, log_mass, infinite)
+    face = Face(partition, 0.0, np.zeros(n_features))
     for _ in range(n_features):
-        side = _touched_edge(partition, stack)
+        if not isinstance(face.partition, WeightedAtoms):
+            break
+        side = _touched_edge(face.partition, stack)
         if side is None:
             break
         feature, sign = side
-        edge = partition.highest[feature] if sign > 0 else partition.lowest[feature]
-        slack = _rounding(partition.lowest[feature], partition.highest[feature])
-        on_edge = np.abs(partition.features[:, feature] - edge) <= slack
-        infinite[feature] = sign * np.inf
-        keep = on_edge if keep is None else keep & on_edge
-        partition, gained = partition.restrict(on_edge)
-        log_mass += gained
-    return Face(partition, keep, log_mass, infinite)
+        lowest, highest = face.partition.lowest[feature], face.partition.highest[feature]
+        edge, slack = highest if sign > 0 else lowest, _rounding(lowest, highest)
+        on_edge = np.abs(face.partition.features[:, feature] - edge) <= slack
+        face = face.narrow(on_edge, np.where(np.arange(n_features) == feature, float(sign), 0.0))
+    return face
 
 
 def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | None:
@@ -94,38 +98,27 @@ def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | N
         return None
     direction, keep = found
     scores = partition.features @ direction
-    top, span = float(scores[keep].max()), float(np.ptp(scores[np.isfinite(partition.log_weights)]))
+    top, span = float(scores[keep].max()), float(np.ptp(scores))
     if top + _slope_of_conjugate(stack, solution.stacked, direction) > ON_FACE * span:
         return None
-    narrower, log_mass = partition.restrict(keep)
-    reach = np.abs(direction * units(partition))
-    infinite = np.where(
-        (reach > 1e-6 * np.max(reach)) & (face.infinite == 0), np.copysign(np.inf, direction), face.infinite
-    )
-    return Face(
-        partition=narrower,
-        keep=keep if face.keep is None else keep & face.keep,
-        log_mass=face.log_mass + log_mass,
-        infinite=infinite,
-    )
+    return face.narrow(keep, direction)
 
 
 def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, Flags] | None:
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
-    if np.ptp(partition.features @ multipliers) < MIN_NATS:
+    if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
         return None
-    unit = units(partition)
+    unit = partition.unit
     values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
     flat = vectors[:, values < FLAT]
     direction = flat @ (flat.T @ (multipliers * unit)) / unit
     scores = partition.features @ direction
-    support = np.isfinite(partition.log_weights)
-    top, bottom = float(scores[support].max()), float(scores[support].min())
+    top, bottom = float(scores.max()), float(scores.min())
     if top - bottom < MIN_NATS:
         return None
-    keep = support & (scores >= top - 1e-7 * (top - bottom))
-    log_weights, _ = partition.tilted_log_weights(multipliers)
-    if np.all(keep[support]) or float(np.exp(log_weights[~keep]).sum()) > FLAT:
+    keep = scores >= top - 1e-7 * (top - bottom)
+    outside = (partition.features @ multipliers + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
+    if np.all(keep) or float(np.exp(outside).sum()) > FLAT:
         return None
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
     on_face = (partition.features[keep] - partition.features[keep].mean(axis=0)) / unit
@@ -167,34 +160,11 @@ def _rounding(lowest: Floats, highest: Floats) -> Floats:
 
 def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:
     """A feature that varies, but whose domain contains only an end of its range; and which end."""
-    for index, lowest, highest, from_low, from_high in _edges(partition, stack):
-        slack = _rounding(lowest, highest)
-        varies = highest > lowest + 2 * slack
-        at_top = varies & (from_low >= highest - slack)
-        at_bottom = varies & (from_high <= lowest + slack)
-        for touched, sign in ((at_top, 1), (at_bottom, -1)):
-            if np.any(touched):
-                return int(index[np.argmax(touched)]), sign
+    low, high = stack.domain
+    lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
+    slack = _rounding(lowest, highest)
+    varies = highest > lowest + 2 * slack
+    for touched, sign in ((varies & (low >= highest - slack), 1), (varies & (high <= lowest + slack), -1)):
+        if np.any(touched):
+            return int(stack.index[np.argmax(touched)]), sign
     return None
-
-
-def _edges(partition: LogPartition, stack: Stack) -> list[tuple[NDArray[np.intp], Floats, Floats, Floats, Floats]]:
-    """Ends of each feature's range, and the points of the domain nearest to them, for separable regularizers."""
-    unit, found = units(partition), []
-    for p in stack.pieces:
-        if p.regularizer.block_size != 1:
-            continue
-        i = stack.index[p.start : p.stop]
-        lowest, highest = partition.lowest[i], partition.highest[i]
-        finite = np.isfinite(lowest) & np.isfinite(highest)
-        if not np.all(finite):
-            continue
-        step = TINY_STEP * unit[i] ** 2
-        from_low, from_high = p.regularizer.prox(lowest, step), p.regularizer.prox(highest, step)
-        # A soft regularizer's proximal map moves a hair for its slope, not for its domain: that is no edge.
-        if np.isfinite(p.regularizer.value(lowest)):
-            from_low = lowest
-        if np.isfinite(p.regularizer.value(highest)):
-            from_high = highest
-        found.append((i, lowest, highest, from_low.astype(np.float64), from_high.astype(np.float64)))
-    return found

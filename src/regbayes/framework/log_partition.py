@@ -2,19 +2,31 @@
 
 The dual solver sees a posterior only through one of these two objects: weighted atoms (enumerated models, draws) or
 a Gaussian with affine features. docs/math.md eq. (3).
+
+Atoms are read in pieces that stay in the cache, several at a time where there are many of them, and no copy of all of
+them is made. There is one exception: features whose values agree in most of their digits (time stamps), or are so large
+or small that their squares are no numbers, are centred and scaled once (`WeightedAtoms.standardized`).
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import logsumexp
 
-from regbayes._types import Flags, Floats
+from regbayes._types import Flags, Floats, Indices
+from regbayes.engine.executor import make_executor
 
-CHUNK_BYTES = 1 << 19  # rows are centred and weighted in pieces that stay in the cache, so no copy of all of them
+CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
+MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
+FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
+EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
+CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
+MIN_UNIT = 1e-4  # of a feature's range: the least that counts as its standard deviation
 
 
 class LogPartition(Protocol):
@@ -25,8 +37,8 @@ class LogPartition(Protocol):
         """Expectation of the features before any tilt, shape (m,)."""
 
     @property
-    def spread(self) -> Floats:
-        """Standard deviation of each feature before any tilt, shape (m,): the units of the problem."""
+    def unit(self) -> Floats:
+        """Standard deviation of each feature before any tilt, never zero, shape (m,): the units of the problem."""
 
     @property
     def lowest(self) -> Floats:
@@ -36,11 +48,26 @@ class LogPartition(Protocol):
     def highest(self) -> Floats:
         """Largest value of each feature on the support, shape (m,)."""
 
+    def standardized(self, blocks: Indices) -> tuple[LogPartition, Floats, Floats] | None:
+        """Return the same with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+
+        ``blocks`` numbers the features; those of one number keep one scale.
+        """
+
     def evaluate(self, phi: Floats) -> tuple[float, Floats]:
         """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt."""
 
     def covariance(self, phi: Floats) -> Floats:
         """Return the Hessian of A, the covariance of the features under the tilt, shape (m, m)."""
+
+
+class _Sums(NamedTuple):
+    """What a piece of the atoms adds to the partition function, relative to its own largest score."""
+
+    top: float
+    total: float
+    first: Floats  # (m,)
+    second: Floats | None  # (m, m), about a reference point
 
 
 class WeightedAtoms:
@@ -50,64 +77,156 @@ class WeightedAtoms:
     ----------
     features : array of shape (n, m)
     log_weights : array of shape (n,)
-        Normalised; ``-inf`` marks atoms outside the support.
+        Normalised; ``-inf`` marks atoms outside the support, which are left out.
     """
 
     def __init__(self, features: Floats, log_weights: Floats) -> None:
-        self.features = features
-        self.log_weights = log_weights
-        self._weights = np.exp(log_weights)
-        self.mean = self._weights @ features
-        self._phi = np.zeros(features.shape[1])  # where the weights, and the covariance once asked for, belong
-        self._covariance: Floats | None = None
-        self.spread = np.sqrt(np.maximum(np.diag(self.covariance(self._phi)), 0.0))
-        support = features if np.all(np.isfinite(log_weights)) else features[np.isfinite(log_weights)]
-        self.lowest, self.highest = support.min(axis=0), support.max(axis=0)
+        self.n_atoms = len(log_weights)
+        self.support: Indices | None = None
+        if not np.all(log_weights > -np.inf):
+            self.support = np.flatnonzero(log_weights > -np.inf)
+            features, log_weights = features[self.support], log_weights[self.support]
+        self.features, self.log_weights = features, log_weights
+        n, m = features.shape
+        rows = max(64, CHUNK_BYTES // (8 * m))
+        self._chunks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+        self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
+        self.lowest, self.highest = self._ranges()
+        self._phi = np.zeros(m)  # where the moments belong
+        self._reference = features[int(np.argmax(log_weights))]
+        self._fused = m <= MOST_FUSED
+        self._value, self.mean, self._covariance = self._moments(self._phi, True)
+        self._expectation, self.base_covariance = self.mean, self._covariance
+        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
+        self.unit = _units(spread, self.mean, self.lowest, self.highest)
 
-    def tilted_log_weights(self, phi: Floats) -> tuple[Floats, float]:
-        """Return the normalised log-weights under the tilt, and ``A(phi)``."""
+    def _ranges(self) -> tuple[Floats, Floats]:
+        def ends(rows: slice) -> tuple[Floats, Floats]:
+            part = self.features[rows]
+            return part.min(axis=0), part.max(axis=0)
+
+        found = self._executor.map(ends, self._chunks)
+        if len(found) == 1:
+            return found[0]
+        return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+
+    def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
+        """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
+        reference, features, log_weights = self._reference, self.features, self.log_weights
+
+        def sums(rows: slice) -> _Sums:
+            part = features[rows]
+            weights = part @ phi
+            weights += log_weights[rows]
+            top = float(weights.max())
+            weights -= top
+            np.exp(weights, out=weights)
+            total = float(weights.sum())
+            if not second:
+                return _Sums(top, total, weights @ part - total * reference, None)
+            centred = part - reference
+            first = weights @ centred
+            np.sqrt(weights, out=weights)
+            centred *= weights[:, None]
+            return _Sums(top, total, first, centred.T @ centred)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = self._executor.map(sums, self._chunks)
+            top = max(part.top for part in parts)
+            factors = np.exp([part.top - top for part in parts])
+            total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
+            away = sum(f * part.first for f, part in zip(factors, parts, strict=True)) / total
+            value = top + float(np.log(total))
+            covariance = np.empty((0, 0))
+            if second:
+                squares = sum(f * p.second for f, p in zip(factors, parts, strict=True) if p.second is not None)
+                covariance = squares / total - np.outer(away, away)
+        return value, reference + away, covariance
+
+    def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
+        """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
         scores = self.features @ phi
         scores += self.log_weights
-        value = float(logsumexp(scores))
-        scores -= value
-        return scores, value
+        scores -= log_partition
+        return scores
+
+    def of_all(self, log_weights: Floats) -> Floats:
+        """Return log-weights of the supported atoms as log-weights of all, shape (n,)."""
+        if self.support is None:
+            return log_weights
+        spread = np.full(self.n_atoms, -np.inf)
+        spread[self.support] = log_weights
+        return spread
 
     def evaluate(self, phi: Floats) -> tuple[float, Floats]:
-        weights = self.features @ phi
-        weights += self.log_weights
-        top = float(weights.max())
-        weights -= top
-        np.exp(weights, out=weights)
-        total = float(weights.sum())
-        weights /= total
-        self._phi, self._weights, self._covariance = phi, weights, None
-        return top + float(np.log(total)), weights @ self.features
+        if not np.array_equal(self._phi, phi):
+            self._value, self._expectation, self._covariance = self._moments(phi, self._fused)
+            self._phi = phi
+        return self._value, self._expectation
 
     def covariance(self, phi: Floats) -> Floats:
-        if not np.array_equal(self._phi, phi):
-            self.evaluate(phi)
-        if self._covariance is None:
-            self._covariance = weighted_covariance(self.features, self._weights, self._weights @ self.features)
+        self.evaluate(phi)
+        if not self._covariance.size:
+            self._reference = self._expectation  # where second moments lose no digits
+            _, _, self._covariance = self._moments(phi, True)
         return self._covariance
 
     def restrict(self, keep: Flags) -> tuple[WeightedAtoms, float]:
-        """Condition on a subset of the atoms; return also the log of its probability."""
-        log_weights = np.where(keep, self.log_weights, -np.inf)
+        """Condition on a subset of the supported atoms; return also the log of its probability."""
+        log_weights = self.log_weights[keep]
         log_mass = float(logsumexp(log_weights))
-        return WeightedAtoms(self.features, log_weights - log_mass), log_mass
+        narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)
+        narrower.n_atoms = self.n_atoms
+        narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
+        return narrower, log_mass
+
+    def mapped(self, features: Floats) -> WeightedAtoms:
+        """Return the same atoms with other features, one row for each supported atom."""
+        other = WeightedAtoms(features, self.log_weights)
+        other.n_atoms, other.support = self.n_atoms, self.support
+        return other
+
+    def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
+        """Return the atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+
+        Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
+        """
+        half = np.maximum(np.abs(self.lowest / 2), np.abs(self.highest / 2))
+        extreme = (half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))
+        scale = np.ones(len(half))
+        if np.any(extreme):
+            largest = np.zeros(int(blocks.max()) + 1)
+            np.maximum.at(largest, blocks, half)
+            scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
+            scaled = WeightedAtoms(self.features / scale, self.log_weights)
+        else:
+            scaled = self
+        # A mean of values that agree in most digits is known to the last of them, through differences.
+        far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
+        if scaled is self and not np.any(far):
+            return None
+        center = np.where(far, scaled._reference, 0.0)
+        if np.any(far):
+            differences = scaled.features - center
+            offset = np.where(far, np.exp(scaled.log_weights) @ differences, 0.0)
+            nearer = center + offset
+            moved = (scaled.features - nearer) if np.any(nearer != center) else differences
+            scaled, center = WeightedAtoms(moved, self.log_weights), nearer
+        scaled.n_atoms, scaled.support = self.n_atoms, self.support
+        return scaled, center * scale, scale
 
 
-def weighted_covariance(features: Floats, weights: Floats, mean: Floats) -> Floats:
-    """Return ``sum_i w_i (x_i - mean)(x_i - mean)'`` in one pass, with one small buffer."""
-    n, m = features.shape
-    rows = max(1, CHUNK_BYTES // (8 * m))
-    roots, buffer, total = np.sqrt(weights), np.empty((rows, m)), np.zeros((m, m))
-    for start in range(0, n, rows):
-        part = buffer[: min(rows, n - start)]
-        np.subtract(features[start : start + rows], mean, out=part)
-        part *= roots[start : start + rows, None]
-        total += part.T @ part
-    return total
+def _units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
+    """Standard deviations, with a floor for features that hardly vary under p, or not at all."""
+    largest = np.maximum(np.abs(lowest), np.abs(highest))
+    unit = np.maximum(spread, MIN_UNIT * (highest - lowest))
+    constant = unit <= np.maximum(CONSTANT * np.abs(mean), 1e-300)
+    varies = highest > lowest
+    return np.where(~constant | varies & (unit > 0), unit, np.where(largest > 0, largest, 1.0))
+
+
+def _n_threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -117,10 +236,25 @@ class GaussianAffine:
     mean: Floats  # (m,): F mean + f
     factor: Floats  # (m, d): F R with covariance R R'
 
+    def standardized(self, blocks: Indices) -> tuple[GaussianAffine, Floats, Floats]:
+        size = np.max(np.abs(self.factor), axis=1, initial=0.0)
+        largest = np.zeros(int(blocks.max()) + 1)
+        np.maximum.at(largest, blocks, size)
+        extreme = (largest > EXTREME) | ((largest < 1 / EXTREME) & (largest > 0))
+        scale = np.where(extreme, np.exp2(np.floor(np.log2(np.where(extreme, largest, 1.0)))), 1.0)[blocks]
+        return GaussianAffine(np.zeros(len(size)), self.factor / scale[:, None]), self.mean, scale
+
     @property
     def spread(self) -> Floats:
+        """Standard deviation of each feature, zero for constants."""
         spread: Floats = np.sqrt(np.einsum("ij,ij->i", self.factor, self.factor))
         return spread
+
+    @property
+    def unit(self) -> Floats:
+        spread = self.spread
+        varies = spread > np.maximum(CONSTANT * np.abs(self.mean), 1e-300)
+        return np.where(varies, spread, np.where(self.mean != 0, np.abs(self.mean), 1.0))
 
     @property
     def lowest(self) -> Floats:

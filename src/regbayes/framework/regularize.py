@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
-from regbayes.framework.dual import DualSolution, minimal_violation, solve_dual, with_log_mass
+from regbayes.framework.dual import DualSolution, solve_dual
 from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
+from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, Picked
-from regbayes.framework.log_partition import LogPartition
-from regbayes.framework.posteriors import Posterior, Samples, narrowed
+from regbayes.framework.log_partition import LogPartition, WeightedAtoms
+from regbayes.framework.posteriors import Posterior, Samples
+from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.result import RegularizedPosterior
 
@@ -63,7 +67,8 @@ def regularize(
     regularizer : Regularizer, default=None
         The function g of the features' expectations.
     tol : float, default=1e-9
-        Duality gap, relative to ``1 + |dual|``, at which to stop.
+        Duality gap, relative to ``1 + |dual|``, and violation of hard constraints, in standard deviations, at which to
+        stop; a violation above 1e-4 is never accepted.
     max_iter : int, default=200
         Newton steps at most; what has been reached by then is returned, with its gap.
     warm_start : array, default=None
@@ -95,21 +100,61 @@ def regularize(
             f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
             "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True)"
         )
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}")
+    if max_iter < 0:
+        raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
-    partition = posterior.bind(evaluated)
-    stack = Stack.of(g, len(labels))
-    unreachable = find_out_of_reach(partition, stack)
-    face, solution = _solve(partition, stack, tol, max_iter if unreachable is None else 0, warm_start)
-    least_violation = None
-    if unreachable is None and solution.status is not Status.CONVERGED:
-        least_violation = minimal_violation(face.partition, stack)
-    status = _status(face, solution, unreachable is not None or least_violation is not None)
-    result = _result(posterior, evaluated, g, labels, face, solution, status, partition.mean)
-    if status is Status.INFEASIBLE and raise_infeasible:
-        drawn = isinstance(posterior, Samples)
-        raise InfeasibleError(_infeasible_message(drawn, labels, stack, unreachable, least_violation), result)
+    problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
+    start = None if warm_start is None else problem.from_user(warm_start)
+    outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
+    result = _result(posterior, evaluated, g, labels, problem, outcome)
+    if result.status is Status.INFEASIBLE and raise_infeasible:
+        raise InfeasibleError(_infeasible_message(posterior, labels, problem, outcome), result)
     _warn_of_doubts(result)
     return result
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The problem in the solver's own units: features ``(psi - center) / scale``, and targets in the same."""
+
+    partition: LogPartition
+    stack: Stack
+    center: Floats  # (m,)
+    scale: Floats  # (m,)
+    plain: bool  # whether these are the user's units
+
+    @classmethod
+    def of(cls, partition: LogPartition, stack: Stack) -> _Problem:
+        found = partition.standardized(stack.blocks)
+        if found is None:
+            m = len(partition.mean)
+            return cls(partition, stack, np.zeros(m), np.ones(m), plain=True)
+        standard, center, scale = found
+        return cls(standard, stack.in_units(center, scale), center, scale, plain=False)
+
+    def from_user(self, warm_start: ArrayLike) -> Floats:
+        start = np.asarray(warm_start, dtype=np.float64)
+        if start.shape != self.stack.index.shape:
+            raise ValueError(f"warm_start must have shape {self.stack.index.shape}, got {start.shape}")
+        if not np.all(np.isfinite(start)):
+            raise ValueError("warm_start must be finite: give the warm_start of an earlier result")
+        return start * self.scale[self.stack.index]
+
+    def to_user(self, expectation: Floats) -> Floats:
+        return expectation if self.plain else self.center + self.scale * expectation
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Where the solver ended, on which face, and what is in the way where it cannot be done."""
+
+    face: Face
+    solution: DualSolution
+    status: Status
+    out_of_reach: OutOfReach | None = None
+    verdict: Verdict | None = None
 
 
 def _gather(
@@ -130,7 +175,7 @@ def _gather(
     parts = [posterior.evaluate(c.features) for c in constraints]
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
-        _check_size(constraint.regularizer, size, str(constraint))
+        _check_size(constraint.regularizer, size, constraint)
     labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
     g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
@@ -162,31 +207,46 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
     return [constraint.label(name, i) for i, name in enumerate(own)]
 
 
-def _check_size(regularizer: Regularizer, size: int, what: str) -> None:
+def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
     if regularizer.size is not None and regularizer.size != size:
         raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
 
 
-def _solve(
-    partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None
-) -> tuple[Face, DualSolution]:
+def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
+    out_of_reach = find_out_of_reach(partition, stack)
+    if out_of_reach is not None:
+        face = Face(partition, 0.0, np.zeros(stack.n_features))
+        solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
+        return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
     face = narrow_to_face(partition, stack)
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
-    while (narrower := find_flat_face(face, stack, solution)) is not None:
-        on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
-        if on_face.status is not Status.CONVERGED:
+    verdict = None
+    while True:
+        narrower = find_flat_face(face, stack, solution)
+        if narrower is not None:
+            on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
+            if on_face.status is Status.CONVERGED:
+                face, solution = narrower, on_face
+                continue
+        if solution.status is Status.CONVERGED or verdict is not None:
             break
-        face, solution = narrower, on_face
-    return face, solution
+        verdict = examine(face.partition, stack)
+        if verdict.kind == "infeasible":
+            return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
+        if verdict.keep is not None and verdict.direction is not None:
+            face = face.narrow(verdict.keep, verdict.direction)
+            solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)
+        elif solution.status is Status.DIVERGED:
+            start = solution.stacked
+            solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=start, watch=False)
+    return _Outcome(face, solution, _status(face, solution))
 
 
-def _status(face: Face, solution: DualSolution, infeasible: bool) -> Status:
-    if infeasible:
-        return Status.INFEASIBLE
-    if solution.status is not Status.CONVERGED:
-        return solution.status
-    return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
+def _status(face: Face, solution: DualSolution) -> Status:
+    if solution.status is Status.CONVERGED:
+        return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
+    return Status.ITERATION_LIMIT if solution.status is Status.ITERATION_LIMIT else Status.STALLED
 
 
 def _result(
@@ -194,49 +254,61 @@ def _result(
     evaluated: Features,
     g: Regularizer,
     labels: tuple[str, ...],
-    face: Face,
-    solution: DualSolution,
-    status: Status,
-    before: Floats,
+    problem: _Problem,
+    outcome: _Outcome,
 ) -> RegularizedPosterior:
-    tilted = narrowed(base, face.keep).tilt(evaluated, solution.multipliers)
-    log_partition, _ = face.partition.evaluate(solution.multipliers)
-    kl = float(solution.multipliers @ solution.expectation) - log_partition - face.log_mass
-    whole = with_log_mass(solution, face.log_mass)
+    face, solution, scale = outcome.face, outcome.solution, problem.scale
+    multipliers = solution.multipliers / scale
+    if isinstance(base, Weighted) and isinstance(face.partition, WeightedAtoms):
+        log_weights = solution.log_weights
+        if log_weights is None:
+            log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
+        tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
+    else:
+        tilted = base.tilt(evaluated, multipliers)
+    kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
+    after = problem.to_user(solution.expectation)
     return RegularizedPosterior(
         posterior=tilted,
         base=base,
         regularizer=g,
         labels=labels,
-        multipliers=np.where(face.infinite != 0, face.infinite, solution.multipliers),
-        before=before,
-        after=solution.expectation,
-        slack=g.slack(solution.expectation),
-        primal=whole.primal,
-        dual=whole.dual,
-        gap=whole.gap,
-        violation=whole.violation,
+        multipliers=np.where(face.infinite != 0, face.infinite, multipliers),
+        before=problem.to_user(problem.partition.mean),
+        after=after,
+        slack=g.slack(after) if problem.plain else problem.stack.slack(solution.expectation) * scale,
+        primal=solution.primal - face.log_mass,
+        dual=solution.dual - face.log_mass,
+        gap=solution.gap,
+        violation=solution.violation,
         kl=max(kl, 0.0),
-        status=status,
+        status=outcome.status,
         n_iter=solution.n_iter,
-        warm_start=solution.stacked,
+        warm_start=solution.stacked / scale[problem.stack.index],
         features=evaluated,
     )
 
 
-def _infeasible_message(
-    drawn: bool, labels: tuple[str, ...], stack: Stack, unreachable: OutOfReach | None, least_violation: Floats | None
-) -> str:
+def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: _Problem, outcome: _Outcome) -> str:
+    drawn = isinstance(posterior, Samples)
+    unreachable = outcome.out_of_reach
     if unreachable is not None:
-        label, off = labels[unreachable.feature], abs(unreachable.needed - unreachable.reachable)
-        reach = f"{'these draws reach' if drawn else 'the features reach'} only {unreachable.reachable:.6g}"
-        if off < 1e-6 * abs(unreachable.needed) or abs(unreachable.needed) < 1e-6:  # an open domain, as KL's x > 0
+        i = unreachable.feature
+        needed, reachable = (
+            problem.center[i] + problem.scale[i] * x for x in (unreachable.needed, unreachable.reachable)
+        )
+        label, off = labels[i], abs(unreachable.needed - unreachable.reachable) * problem.scale[i]
+        reach = f"{'these draws reach' if drawn else 'the features reach'} only {reachable:.6g}"
+        if off < 1e-300:  # an open domain, as KL's x > 0
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
-        return f"the constraint {label} cannot be met: it needs {unreachable.needed:.6g}, and {reach}, off by {off:.6g}"
-    assert least_violation is not None
+        return f"the constraint {label} cannot be met: it needs {needed:.6g}, and {reach}, off by {off:.6g}"
+    verdict = outcome.verdict
+    assert verdict is not None
+    assert verdict.repair is not None
+    assert verdict.proof is not None
     missed: dict[str, float] = {}
-    for i, amount in zip(stack.index, np.abs(least_violation), strict=True):
-        missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount))
+    for i, amount in zip(problem.stack.index, np.abs(verdict.repair), strict=True):
+        missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount * problem.scale[i]))
     worst = max(missed.values())
     by_size = sorted(missed.items(), key=lambda item: -item[1])
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]

@@ -32,8 +32,10 @@ class RegularizedPosterior(Saveable):
     """The closest posterior for which the constraints hold, with its certificate.
 
     ``q ∝ p exp<multipliers, psi>``: a multiplier is what its constraint cost, and the factor to add to the model's
-    log-density for the same effect. ``primal`` and ``dual`` enclose the optimum; ``gap`` is their difference. Under
-    importance weights ``before`` and ``kl`` are only as good as the weights, also where the tilt is harmless.
+    log-density for the same effect. ``dual`` is a lower bound of the optimum wherever the solver stopped. ``primal`` is
+    ``dual + gap``: an upper bound where ``violation`` is zero; where hard constraints are violated it charges what the
+    multipliers ask for the way to them, and is an estimate. Under importance weights ``before`` and ``kl`` are only as
+    good as the weights, also where the tilt is harmless.
 
     Where the posterior was known by draws (`Samples`), other draws would have given another answer. ``before_mcse``,
     ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to

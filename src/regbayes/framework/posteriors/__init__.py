@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from regbayes.framework.posteriors.base import Posterior
 from regbayes.framework.posteriors.gaussian import Gaussian
-from regbayes.framework.posteriors.weighted import Finite, Samples, narrowed
+from regbayes.framework.posteriors.weighted import Finite, Samples
 
-__all__ = ["Finite", "Gaussian", "Posterior", "Samples", "narrowed"]
+__all__ = ["Finite", "Gaussian", "Posterior", "Samples"]

@@ -358,10 +358,3 @@ class Samples(Weighted):
 
     def __repr__(self) -> str:
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
-
-
-def narrowed(posterior: Posterior, keep: Flags | None) -> Posterior:
-    """Condition weighted atoms on a subset; a no-op for None."""
-    if keep is None or not isinstance(posterior, Weighted):
-        return posterior
-    return posterior.restrict(keep)

@@ -87,6 +87,45 @@ class Regularizer(ABC):
         """Return the conjugate as a box or a simplex, where it is one; None otherwise."""
         return None
 
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        """Return the conjugate's quadratic model about u as a box: the conjugate itself where it is one."""
+        form = self.dual_form(len(u))
+        return form if isinstance(form, BoxDual) else None
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        """Return ``g(x) + g*(u) - <u, x>``, which is never negative, without cancellation where it can be helped."""
+        return add(self.value(x), self.conjugate(u), -float(u @ x))
+
+    def dual_start(self, size: int) -> Floats:
+        """Return a point of the conjugate's domain to start from: a subgradient at the target, where there is one."""
+        return self.clip_dual(np.zeros(size))
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        """Return the ends of each coordinate's domain, infinite where there is none or coordinates interact.
+
+        An end that does not belong to the domain is returned as the next number inside. This default asks the
+        conjugate where it is a box, and otherwise the proximal map from far away.
+        """
+        form = self.dual_form(size)
+        if isinstance(form, BoxDual):
+            return form.domain()
+        if self.block_size != 1:
+            return np.full(size, -np.inf), np.full(size, np.inf)
+        low, high = (np.asarray(self.prox(np.full(size, side), TINY_STEP), dtype=np.float64) for side in (-FAR, FAR))
+        return np.where(low > -FAR / 2, low, -np.inf), np.where(high < FAR / 2, high, np.inf)
+
+    def moved(self, by: Floats) -> Regularizer:
+        """Return ``g(x - by)``, with targets moved rather than x, so that digits far from zero are not lost."""
+        from regbayes.framework.regularizers.combinations import Shifted
+
+        return Shifted(self, by)
+
+    def rescaled(self, scale: Floats) -> Regularizer:
+        """Return ``g(scale * x)``, with scales that are equal within a block."""
+        from regbayes.framework.regularizers.combinations import Rescaled
+
+        return Rescaled(self, scale)
+
     def atoms(self, size: int) -> list[Atom]:
         """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
         return [Atom(self, np.arange(size))]
@@ -131,6 +170,7 @@ def _bare(value: object) -> str:
 
 
 DIFFERENCE = 1e-7  # relative width of a finite difference
+FAR = 1e150  # from there the proximal map of a function with a bounded domain comes back
 TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
 
 

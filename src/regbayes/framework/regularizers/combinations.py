@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
@@ -103,6 +104,13 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
+    def moved(self, by: Floats) -> Sum:
+        return Sum([part.moved(by) for part in self.parts])
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        ends = [part.domain(size) for part in self.parts]
+        return np.max([low for low, _ in ends], axis=0), np.min([high for _, high in ends], axis=0)
+
     def slack(self, x: ArrayLike) -> Floats:
         least: Floats = np.min([part.slack(x) for part in self.parts], axis=0)
         return least
@@ -194,6 +202,17 @@ class Blocks(Regularizer):
             for atom in part.atoms(n)
         ]
 
+    def dual_start(self, size: int) -> Floats:
+        return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
+
+    def moved(self, by: Floats) -> Blocks:
+        runs = self._split(np.broadcast_to(by, self.size))
+        return Blocks([part.moved(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        ends = [part.domain(n) for part, n in zip(self.parts, self.sizes, strict=True)]
+        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
+
     def slack(self, x: ArrayLike) -> Floats:
         return np.concatenate(
             [part.slack(run) for part, run in zip(self.parts, self._split(as_floats(x)), strict=True)]
@@ -233,16 +252,36 @@ class Scaled(Regularizer):
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
             return SimplexDual(form.linear, form.row, self.factor * form.total, form.ridge / self.factor)
-        if isinstance(form, BoxDual):
-            f = self.factor
-            return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
-        return None
+        return self._scaled(form) if isinstance(form, BoxDual) else None
+
+    def _scaled(self, form: BoxDual) -> BoxDual:
+        f = self.factor
+        return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u / self.factor)
+        return None if model is None else self._scaled(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.factor * self.regularizer.fenchel_young(x, u / self.factor)
 
     def clip_dual(self, u: Floats) -> Floats:
         return self.factor * self.regularizer.clip_dual(u / self.factor)
 
     def atoms(self, size: int) -> list[Atom]:
         return [Atom(Scaled(atom.regularizer, self.factor), atom.index) for atom in self.regularizer.atoms(size)]
+
+    def dual_start(self, size: int) -> Floats:
+        return self.factor * self.regularizer.dual_start(size)
+
+    def moved(self, by: Floats) -> Scaled:
+        return Scaled(self.regularizer.moved(by), self.factor)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return self.regularizer.domain(size)
+
+    def rescaled(self, scale: Floats) -> Scaled:
+        return Scaled(self.regularizer.rescaled(scale), self.factor)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(x)
@@ -284,9 +323,14 @@ class Shifted(Regularizer):
         if isinstance(form, SimplexDual):
             by = np.broadcast_to(self.by, size).reshape(len(form), -1)
             return SimplexDual(form.linear[form.row] + by, np.arange(len(form)), form.total, form.ridge)
-        if isinstance(form, BoxDual):
-            return BoxDual(form.linear + self.by, form.absolute, form.ridge, form.lower, form.upper)
-        return None
+        return replace(form, linear=form.linear + self.by) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u)
+        return None if model is None else replace(model, linear=model.linear + self.by)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(x - self.by, u)
 
     def clip_dual(self, u: Floats) -> Floats:
         return self.regularizer.clip_dual(u)
@@ -294,6 +338,19 @@ class Shifted(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         by = np.broadcast_to(self.by, size)
         return [Atom(Shifted(a.regularizer, by[a.index]), a.index) for a in self.regularizer.atoms(size)]
+
+    def dual_start(self, size: int) -> Floats:
+        return self.regularizer.dual_start(size)
+
+    def moved(self, by: Floats) -> Shifted:
+        return Shifted(self.regularizer, self.by + by)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        low, high = self.regularizer.domain(size)
+        return low + self.by, high + self.by
+
+    def rescaled(self, scale: Floats) -> Shifted:
+        return Shifted(self.regularizer.rescaled(scale), self.by / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(as_floats(x) - self.by)
@@ -335,7 +392,17 @@ class Reflected(Regularizer):
         form = self.regularizer.dual_form(size)
         if not isinstance(form, BoxDual):
             return None  # a reflected simplex is not a simplex
+        return self._reflected(form)
+
+    def _reflected(self, form: BoxDual) -> BoxDual:
         return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(-u)
+        return None if model is None else self._reflected(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.about - x, -u)
 
     def clip_dual(self, u: Floats) -> Floats:
         return -self.regularizer.clip_dual(-u)
@@ -343,6 +410,19 @@ class Reflected(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         about = np.broadcast_to(self.about, size)
         return [Atom(Reflected(a.regularizer, about[a.index]), a.index) for a in self.regularizer.atoms(size)]
+
+    def dual_start(self, size: int) -> Floats:
+        return -self.regularizer.dual_start(size)
+
+    def moved(self, by: Floats) -> Reflected:
+        return Reflected(self.regularizer, self.about + by)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        low, high = self.regularizer.domain(size)
+        return self.about - high, self.about - low
+
+    def rescaled(self, scale: Floats) -> Reflected:
+        return Reflected(self.regularizer.rescaled(scale), self.about / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.about - as_floats(x))
@@ -391,9 +471,17 @@ class Signed(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
-        if not isinstance(form, BoxDual):
-            return None
-        up = np.broadcast_to(self.signs, size) > 0
+        return self._signed(form) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(self.signs * u)
+        return None if model is None else self._signed(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.signs * x, self.signs * u)
+
+    def _signed(self, form: BoxDual) -> BoxDual:
+        up = np.broadcast_to(self.signs, len(form)) > 0
         lower, upper = np.where(up, form.lower, -form.upper), np.where(up, form.upper, -form.lower)
         return BoxDual(self.signs * form.linear, form.absolute, form.ridge, lower, upper)
 
@@ -404,5 +492,80 @@ class Signed(Regularizer):
         signs = np.broadcast_to(self.signs, size)
         return [Atom(Signed(a.regularizer, signs[a.index]), a.index) for a in self.regularizer.atoms(size)]
 
+    def dual_start(self, size: int) -> Floats:
+        return self.signs * self.regularizer.dual_start(size)
+
+    def moved(self, by: Floats) -> Signed:
+        return Signed(self.regularizer.moved(self.signs * by), self.signs)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        low, high = self.regularizer.domain(size)
+        up = np.broadcast_to(self.signs, size) > 0
+        return np.where(up, low, -high), np.where(up, high, -low)
+
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.signs * as_floats(x))
+
+
+@final
+class Rescaled(Regularizer):
+    """``g(scale * x)``: the regularizer in other units, for the solver's own; scales are equal within a block."""
+
+    def __init__(self, regularizer: Regularizer, scale: Floats) -> None:
+        self.regularizer = regularizer
+        self.scale = scale
+
+    @property
+    def size(self) -> int | None:
+        return self.scale.size
+
+    @property
+    def block_size(self) -> int | None:
+        return self.regularizer.block_size
+
+    def value(self, x: ArrayLike) -> float:
+        return self.regularizer.value(self.scale * as_floats(x))
+
+    def conjugate(self, u: ArrayLike) -> float:
+        return self.regularizer.conjugate(as_floats(u) / self.scale)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        x = as_floats(x)
+        return like(self.regularizer.prox(self.scale * x, self._steps(step)) / self.scale, x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        return self.regularizer.prox_jacobian(self.scale * as_floats(x), self._steps(step))
+
+    def _steps(self, step: ArrayLike) -> Floats:
+        with np.errstate(over="ignore"):
+            scaled: Floats = self.scale * np.asarray(step, dtype=np.float64) * self.scale
+        return np.clip(scaled, np.finfo(np.float64).tiny, np.finfo(np.float64).max)
+
+    def dual_form(self, size: int) -> BoxDual | None:
+        form = self.regularizer.dual_form(size)
+        return self._rescaled(form) if isinstance(form, BoxDual) else None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        model = self.regularizer.dual_model(u / self.scale)
+        return None if model is None else self._rescaled(model)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        return self.regularizer.fenchel_young(self.scale * x, u / self.scale)
+
+    def _rescaled(self, form: BoxDual) -> BoxDual:
+        ridge = form.ridge / self.scale / self.scale
+        bounds = form.lower * self.scale, form.upper * self.scale
+        return BoxDual(form.linear / self.scale, form.absolute / self.scale, ridge, *bounds)
+
+    def clip_dual(self, u: Floats) -> Floats:
+        return self.scale * self.regularizer.clip_dual(u / self.scale)
+
+    def dual_start(self, size: int) -> Floats:
+        return self.scale * self.regularizer.dual_start(size)
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        low, high = self.regularizer.domain(size)
+        return low / self.scale, high / self.scale
+
+    def slack(self, x: ArrayLike) -> Floats:
+        return self.regularizer.slack(self.scale * as_floats(x)) / self.scale

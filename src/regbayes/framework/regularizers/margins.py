@@ -258,6 +258,17 @@ class MultiClassHinge(_MultiClass):
         jacobian[soft] -= simplex_projection_jacobian(projected > 0)
         return jacobian
 
+    def clip_dual(self, u: Floats) -> Floats:
+        rows = super().clip_dual(u).reshape(self._rows(u).shape)
+        C, sums = self._penalties(rows), rows.sum(axis=1)
+        close = np.isfinite(C) & (sums > 0) & (np.abs(sums - C) <= 1e-3 * C)
+        return (rows * np.divide(C, sums, out=np.ones(len(C)), where=close)[:, None]).ravel()
+
+    def dual_start(self, size: int) -> Floats:
+        rows = self._rows(np.zeros(size))
+        C = self._penalties(rows)
+        return np.repeat(np.where(np.isfinite(C), C, 0.0) / rows.shape[1], rows.shape[1])
+
     def dual_form(self, size: int) -> SimplexDual:
         cost, row, C = self._table(size)
         return SimplexDual(-cost, row, C, np.zeros(len(C)))
@@ -387,6 +398,9 @@ class EpsilonInsensitive(Regularizer):
     def clip_dual(self, u: Floats) -> Floats:
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
         return np.clip(u, -np.asarray(reach), reach)
+
+    def moved(self, by: Floats) -> EpsilonInsensitive:
+        return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)
 
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.epsilon - np.abs(as_floats(x) - self.target), dtype=np.float64)

@@ -24,6 +24,7 @@ from regbayes.framework.regularizers.base import (
 )
 from regbayes.framework.regularizers.projections import ball_projection_jacobian, project_to_ball
 
+KEEP_OFF = 0.1  # of the way to where a logarithm ends: a step of its quadratic model leaves this much
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
 
@@ -59,6 +60,9 @@ class Equal(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
+
+    def moved(self, by: Floats) -> Equal:
+        return Equal(self.target + by)
 
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
@@ -97,6 +101,9 @@ class AtMost(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, 0.0, np.inf)
 
+    def moved(self, by: Floats) -> AtMost:
+        return AtMost(self.bound + by)
+
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(self.bound - as_floats(x), dtype=np.float64)
 
@@ -133,6 +140,9 @@ class AtLeast(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, -np.inf, 0.0)
+
+    def moved(self, by: Floats) -> AtLeast:
+        return AtLeast(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
         return np.asarray(as_floats(x) - self.bound, dtype=np.float64)
@@ -213,6 +223,19 @@ class Ball(Regularizer):
     def _cap(self, step: ArrayLike) -> float:
         return self.C * float(np.asarray(step, dtype=np.float64).ravel()[0])
 
+    def dual_form(self, size: int) -> BoxDual | None:
+        if size > 1 and (self.norm != np.inf or np.isfinite(self.C)):
+            return None
+        linear, reach = np.broadcast_to(self.target, size).copy(), np.full(size, self.C)
+        return BoxDual(linear, np.full(size, self.radius), np.zeros(size), -reach, reach)
+
+    def moved(self, by: Floats) -> Ball:
+        return Ball(self.target + by, self.radius, self.norm, self.C)
+
+    def rescaled(self, scale: Floats) -> Ball:
+        factor = float(scale[0])
+        return Ball(self.target / factor, self.radius / factor, self.norm, self.C * factor)
+
     def slack(self, x: ArrayLike) -> Floats:
         x = as_floats(x)
         return np.full(x.size, self.radius - self._length(x - self.target))
@@ -250,6 +273,9 @@ class Ridge(Regularizer):
         bound = np.full(size, np.inf)
         linear = np.broadcast_to(self.target, size).copy()
         return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
+
+    def moved(self, by: Floats) -> Ridge:
+        return Ridge(self.target + by, self.scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
@@ -311,6 +337,26 @@ class KL(Regularizer):
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, -np.finfo(np.float64).tiny, 0.0))
 
+    def dual_start(self, size: int) -> Floats:
+        return np.where(self.target > 0, -self.weight, 0.0)  # the gradient at the target
+
+    def dual_model(self, u: Floats) -> BoxDual:
+        used = self.target > 0
+        slope = np.divide(self.weight * self.target, -u, out=np.zeros(len(u)), where=used)
+        curvature = np.divide(slope, -u, out=np.zeros(len(u)), where=used)
+        below = np.full(len(u), -np.inf)
+        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, below, np.where(used, KEEP_OFF * u, 0.0))
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        used = self.target > 0
+        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
+            return np.inf
+        known = self.weight * self.target[used]
+        return float(known @ _excess(-u[used] * x[used] / known) - u[~used] @ x[~used])
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
@@ -353,8 +399,31 @@ class GeneralizedKL(Regularizer):
     def clip_dual(self, u: Floats) -> Floats:
         return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
 
+    def dual_model(self, u: Floats) -> BoxDual:
+        room = self.weight - u
+        slope = np.divide(self.weight * self.target, room, out=np.zeros(len(u)), where=self.target > 0)
+        curvature = np.divide(slope, room, out=np.zeros(len(u)), where=self.target > 0)
+        above = np.where(self.target > 0, self.weight - KEEP_OFF * room, self.weight)
+        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, np.full(len(u), -np.inf), above)
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        used = self.target > 0
+        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
+            return np.inf
+        known, room = self.weight * self.target[used], self.weight - u
+        return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
+
     def slack(self, x: ArrayLike) -> Floats:
         return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+def _excess(ratio: Floats) -> Floats:
+    """``r - 1 - log r``, not less than zero."""
+    away = ratio - 1
+    return np.maximum(away - np.log1p(away), 0.0)
 
 
 def _positive_root(b: Floats, c: Floats) -> Floats:
