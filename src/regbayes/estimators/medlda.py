@@ -15,7 +15,16 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._bases import POSITIVE, check_several, chosen_classes, cost_matrix, fit_data, weights_by_class
+from regbayes.estimators._bases import (
+    POSITIVE,
+    check_known_classes,
+    check_several,
+    chosen_classes,
+    cost_matrix,
+    fit_data,
+    known_codes,
+    weights_by_class,
+)
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -296,25 +305,15 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         found, codes = np.unique(labels, return_inverse=True)
         self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
         check_several(self, self.classes_)
-        return codes if classes is None else self._known_codes(labels)
+        return codes if classes is None else known_codes(labels, self.classes_)
 
     def _code_known(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
         if self._several:
             if labels.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
             return labels
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes={classes!r} is not what it was in the first call: {self.classes_.tolist()!r}")
-        return self._known_codes(labels)
-
-    def _known_codes(self, y: NDArray[Any]) -> Integers:
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                f"y has {unknown.tolist()!r}, but the classes are {self.classes_.tolist()!r}; name all of them with "
-                "classes= in the first call of partial_fit"
-            )
-        return np.searchsorted(self.classes_, y)
+        check_known_classes(classes, self.classes_)
+        return known_codes(labels, self.classes_)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
         """Return one margin per label or class, but only one for two classes; none without a price."""

@@ -63,8 +63,10 @@ class Picture:
         if self.curvature.ndim == 4:
             n = self.linear.size
             system = self.curvature.reshape(n, n) + np.eye(n) / total
-            return np.linalg.solve(system, self.linear.reshape(n, 1)).reshape(shape)
-        return np.linalg.solve(self.curvature + np.eye(d) / total, self.linear[:, :, None])[:, :, 0]
+            found = np.linalg.solve(system, self.linear.reshape(n, 1)).reshape(shape)
+        else:
+            found = np.linalg.solve(self.curvature + np.eye(d) / total, self.linear[:, :, None])[:, :, 0]
+        return found.astype(np.float64, copy=False)
 
     def settle(self, weights: Floats, total: float) -> Picture:
         """Return the picture with the same curvature of which given weights are the best ones for so many rows."""

@@ -217,12 +217,12 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     parts = problem.executor.map(partial(infer_features, params=params), blocks)
     psi = np.concatenate(parts)
     if problem.head is None:
-        return _pad(State(params, psi, None, None, 0.0), settings)
+        return pad_state(State(params, psi, None, None, 0.0), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
-    return _pad(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
+    return pad_state(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
 
 
-def _pad(state: State, settings: Settings) -> State:
+def pad_state(state: State, settings: Settings) -> State:
     """Give the features that were left out their places again, behind the others: no loadings, no weights."""
     n_kept = len(state.params.loadings)
     missing = settings.n_components - n_kept

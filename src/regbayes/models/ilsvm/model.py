@@ -153,6 +153,7 @@ class Params:
         return self.log_odds - 0.5 * self.precision * (squares + self.loadings.shape[1] * self.variances)
 
 
+@persistable(name="regbayes.ilsvm.Stats")
 @dataclass(frozen=True)
 class Stats(RowSums):
     """What the objective and the updates in closed form need to know of rows."""

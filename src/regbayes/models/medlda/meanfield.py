@@ -26,7 +26,7 @@ from regbayes._types import Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress
 from regbayes.engine.executor import Executor
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem, Search, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
@@ -293,6 +293,11 @@ def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTo
     assert isinstance(model, LabelFreeTopics)
     inferred = problem.executor.map(partial(model.infer, params=at.params), problem.blocks)
     head = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL, problem.executor).head
+    return fitted_topics(at, model, head)
+
+
+def fitted_topics(at: Evaluation[TopicLogits, BoundSums], model: LabelFreeTopics, head: LinearHead) -> FittedTopics:
+    """Return what prediction needs of the topics at which a descent ended, and of a head."""
     return FittedTopics(
         word_given_topic=np.ascontiguousarray(at.params.table[:, : len(model.doc_prior)]),
         topic_total=at.stats.tokens,
