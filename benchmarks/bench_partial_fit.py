@@ -15,6 +15,7 @@ import tempfile
 import time
 import tracemalloc
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from bench_ilsvm_speed import draw
 from regbayes import ILSVMClassifier
 
 
-def learn_in_batches(model: Any, X: Any, y: np.ndarray, first: int, batch: int, passes: int, seed: int) -> list[Any]:
+def learn_in_batches(
+    model: Any, X: Any, y: np.ndarray, first: int, batch: int, passes: int, seed: int
+) -> Iterator[str]:
     """Learn from batches; yield the model after the first one, after every pass and after the weights."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))
@@ -51,9 +54,8 @@ def compare(n: int, D: int, K: int, classes: int, seeds: int, first: int, batch:
         seconds = time.perf_counter() - start
         best = full.score(fresh, truth)
         model = ILSVMClassifier(K, multi_class=multi_class, random_state=seed)
-        start, course = time.perf_counter(), []
-        for stage in learn_in_batches(model, X, y, first, batch, 2, seed):
-            course.append(f"{stage} {model.score(fresh, truth):.4f}")
+        start, stages = time.perf_counter(), learn_in_batches(model, X, y, first, batch, 2, seed)
+        course = [f"{stage} {model.score(fresh, truth):.4f}" for stage in stages]
         ratio = (time.perf_counter() - start) / seconds
         lost.append(100 * (best - model.score(fresh, truth)))
         print(f"seed {seed}: full {best:.4f}; {', '.join(course)}; time / full fit {ratio:.2f}", flush=True)

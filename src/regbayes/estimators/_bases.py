@@ -233,6 +233,10 @@ class PoorFitWarning(ConvergenceWarning):
     """A fit does worse on its own training rows than it should, and another start did not help."""
 
 
+class FirstBatchWarning(ConvergenceWarning):
+    """The first batch is too small for what is learned from it alone."""
+
+
 class FitReporter:
     """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to progress bars.
 

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from regbayes._types import Floats
 from regbayes.engine import row_blocks
 from regbayes.estimators._bases import (
+    FirstBatchWarning,
     LabeledRows,
     LatentClassifier,
     check_known_classes,
@@ -38,10 +39,6 @@ FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
 
 Prepare = Callable[[Rows], tuple[Data, Settings]]
-
-
-class FirstBatchWarning(ConvergenceWarning):
-    """The first batch is too small for what is learned from it alone."""
 
 
 class BatchFeatures(BinaryFeatures):
@@ -184,14 +181,15 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         """
         check_is_fitted(self, "_state")
         self._check_squared("fit_weights")
-        everywhere, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
-        weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(y, self.unlabeled)
+        everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)
         if places is not None:
-            y, weights = y[places], None if weights is None else weights[places]
-        codes, state = known_codes(y, self.classes_), self._state
-        everything = self._describe_rows(y, np.ones(len(y), dtype=bool), codes, weights, y, {})
+            weights = None if weights is None else weights[places]
+        codes, state = known_codes(given if places is None else given[places], self.classes_), self._state
+        parts = row_blocks(len(codes))
+        everything = self._describe_rows(codes, np.ones(len(codes), dtype=bool), codes, weights, codes, {})
 
         def read(part: Any) -> Data:
             of_part = part if places is None else places[part]
@@ -199,11 +197,11 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
-        block = read(row_blocks(len(y))[0])
+        block = read(parts[0])
         settings = self._fitted_settings(self._prepare(replace(everything, codes=block.labels), block.X)[1])
         self._check_class_weights(settings)
         with one_blas_thread():
-            head, gap = batches.solve_weights(read, row_blocks(len(y)), codes, settings, state)
+            head, gap = batches.solve_weights(read, parts, codes, settings, state)
         if gap > LOOSE * FINAL.gap:
             warnings.warn(
                 f"the weights are solved for to a relative gap of {gap:.1g} only: lower C, or give inputs of similar "
