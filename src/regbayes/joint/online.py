@@ -32,10 +32,10 @@ Rows = TypeVar("Rows")
 class OnlineOptions:
     """How to step. Everything is a number."""
 
-    step: float = 0.5  # of the parameters, relative to the first step of a descent
+    step: float = 1.0  # of the parameters, relative to the first step of a descent
     full_batch: float = 64.0  # rows of a batch that makes a whole step; fewer make less of one
     step_delay: float = 50.0  # batches after which it is 1/sqrt(2) of that
-    forget_delay: float = 2.0  # batches whose pictures of the losses are soon forgotten
+    forget_delay: float = 5.0  # batches whose pictures of the losses are soon forgotten
     forget_power: float = 0.7  # a batch after t as large ones has the weight (1 + t / delay)^-power
     momentum: float = 0.9
     scale_memory: float = 0.99
