@@ -55,4 +55,4 @@ def make_problem(seed, settings_changes=None, **data_changes):
 
 
 def start_of(problem, seed=0):
-    return warmup.initial_params(problem.data.X, problem.settings, np.random.default_rng(seed))
+    return warmup.random_params(problem.data.X, problem.settings, np.random.default_rng(seed))

@@ -27,9 +27,11 @@ def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
 
 def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
+    noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
+    data = replace(data, X=Rows.centre(data.X.X + noise))  # features that are no matter of course
     cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
-    start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
+    start = warmup.random_params(data.X, settings, np.random.default_rng(0))
     assert start.temperature > 15 * cold
     result = fit.fit(data, settings, start)
     soft = fit.fit(data, replace(settings, temperature=start.temperature), start)
@@ -48,7 +50,7 @@ def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
     data = make_data(3)
     settings = make_settings(data.X)
     settings = replace(settings, temperature=factor * settings.temperature)
-    assert warmup.initial_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
+    assert warmup.random_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
 
 
 def test_without_margins_it_is_factor_analysis():
@@ -97,13 +99,13 @@ def test_planted_features_are_found_and_no_others(seed):
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
     )
-    starts = [warmup.initial_params(X, settings, np.random.default_rng(start)) for start in range(3)]
+    starts = [warmup.random_params(X, settings, np.random.default_rng(start)) for start in range(3)]
     best = min((fit.fit(data, settings, start) for start in starts), key=lambda result: result.trace.objective[-1])
     psi = best.state.embedding
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
     assert varying.shape[1] == 4
     agreement = np.array([[np.mean((found > 0.5) == planted) for found in varying.T] for planted in Z.T.astype(bool)])
-    assert np.all(agreement.max(axis=1) > 0.99)
+    assert np.all(np.maximum(agreement, 1.0 - agreement).max(axis=1) > 0.99)  # the offset has what is off as well as on
 
 
 def test_scaling_the_inputs_changes_nothing():
@@ -112,7 +114,7 @@ def test_scaling_the_inputs_changes_nothing():
     for scale in (1.0, 1024.0):
         scaled = replace(data, X=Rows.centre(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
-        state = fit.fit(scaled, settings, warmup.initial_params(scaled.X, settings, np.random.default_rng(0))).state
+        state = fit.fit(scaled, settings, warmup.random_params(scaled.X, settings, np.random.default_rng(0))).state
         found.append((state.embedding, state.params.loadings / scale))
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
     assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
@@ -123,7 +125,7 @@ def test_result_does_not_depend_on_the_number_of_threads():
     states = []
     for n_threads in (1, 3):
         settings = make_settings(data.X, max_iter=3, n_threads=n_threads)
-        start = warmup.initial_params(data.X, settings, np.random.default_rng(0))
+        start = warmup.random_params(data.X, settings, np.random.default_rng(0))
         states.append(fit.fit(data, settings, start).state)
     assert np.array_equal(states[0].params.loadings, states[1].params.loadings)
     assert np.array_equal(states[0].embedding, states[1].embedding)
@@ -169,20 +171,6 @@ def test_transductive_margins_separate_the_guessed_labels():
 
 
 # --- fits that are cut short ----------------------------------------------------------------------------------------
-
-
-def test_features_that_are_added_come_from_the_seed(monkeypatch):
-    problem = make_problem(20, {"temperature": 0.3, "n_components": 16, "max_iter": 3}, n=60)
-    start, draw = start_of(problem), warmup.random_loadings
-
-    def added(seed):
-        found = []
-        monkeypatch.setattr(warmup, "random_loadings", lambda *given: found.append(draw(*given)) or found[-1])
-        fit.fit(problem.data, problem.settings, start, seed=seed)
-        return found[0]
-
-    assert np.array_equal(added(3), added(3))
-    assert not np.any(added(3) == added(4))
 
 
 class Interrupting:
@@ -332,7 +320,7 @@ def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_featu
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
     callback, seen = stages_seen()
     again = fit.fit(problem.data, colder, first.state, callbacks=[callback])
-    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))
+    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))  # phases
     assert n_coolings <= seen.count("warm-up") <= warmup.COOLING_STEPS * n_coolings
     assert again.state.params.temperature == colder.temperature
     kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
@@ -365,7 +353,7 @@ def test_more_rows_show_more_features_whatever_the_truncation():
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
             settings = make_settings(X, **changes, **ESTIMATED)
-            state = fit.fit(data, settings, warmup.initial_params(X, settings, np.random.default_rng(0))).state
+            state = fit.fit(data, settings, warmup.random_params(X, settings, np.random.default_rng(0))).state
             found[n_rows, K] = int(np.sum(np.ptp(state.embedding, axis=0) > 0.1))
     often = int(np.sum(drawn.features.mean(axis=0) >= 0.02))
     for K in (40, 80):

@@ -26,7 +26,8 @@ def data():
     loadings = 2.0 * rng.normal(size=(K, D))
     X = features @ loadings + 0.5 * rng.normal(size=(N, D))
     labels = np.argmax(3.0 * features @ rng.normal(size=(K, N_CLASSES)) + rng.gumbel(size=(N, N_CLASSES)), axis=1)
-    start = Params(loadings + 0.7 * rng.normal(size=(K, D)), np.full(K, 0.1), prior_sticks(2.0, K), 0.5, 1.0, 2.0, 1)
+    noisy = loadings + 0.7 * rng.normal(size=(K, D))
+    start = Params(noisy, np.zeros(D), np.full(K, 0.1), prior_sticks(2.0, K), 0.5, 1.0, 2.0, 1)
     return Rows.centre(X), labels, start
 
 

@@ -29,7 +29,7 @@ def data():
     X = features @ rng.normal(size=(K, D)) + 0.5 * rng.normal(size=(N, D)) + 3.0
     labels = np.argmax(features @ rng.normal(size=(K, N_CLASSES)) + 0.3 * rng.gumbel(size=(N, N_CLASSES)), axis=1)
     labels[rng.random(N) < 0.2] = -1
-    start = Params(rng.normal(size=(K, D)), np.full(K, 0.1), prior_sticks(2.0, K), 0.5, 1.0, 2.0, 1)
+    start = Params(rng.normal(size=(K, D)), np.zeros(D), np.full(K, 0.1), prior_sticks(2.0, K), 0.5, 1.0, 2.0, 1)
     return X, labels, rng.uniform(0.5, 2.0, N), start
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PathSearchCV,
         PoorFitWarning,
         TruncationWarning,
+        UnscaledWarning,
         feature_stability,
     )
     from regbayes.framework.constraints import Corr, E, Var
@@ -69,6 +70,7 @@ _HOMES = {
         "PathSearchCV",
         "PoorFitWarning",
         "TruncationWarning",
+        "UnscaledWarning",
         "feature_stability",
     ),
     "regbayes.framework.constraints": ("Corr", "E", "Var"),
@@ -89,14 +91,26 @@ _MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-for _module in (
-    *_HOMES,
-    "regbayes.estimators._scikit_learn_parts",
-    "regbayes.baselines",
-    "regbayes.report.data",
-    "regbayes.cli.modelfile",
+# Those whose names say where they are come first, so that a file of one estimator does not import the others.
+for _module, _names in (
+    ("regbayes.estimators._scikit_learn_parts", ("sklearn.",)),
+    ("regbayes.report.data", ("regbayes.report.",)),
+    ("regbayes.cli.modelfile", ("regbayes.cli.",)),
+    ("regbayes.estimators.ilsvm", ("regbayes.ILSVMClassifier",)),
+    ("regbayes.estimators.multitask", ("regbayes.MultiTaskILSVMClassifier",)),
+    ("regbayes.estimators.multitask_regressor", ("regbayes.MultiTaskILSVMRegressor",)),
+    ("regbayes.estimators.medlda", ("regbayes.MedLDAClassifier",)),
+    ("regbayes.estimators.medlda_regressor", ("regbayes.MedLDARegressor",)),
+    ("regbayes.estimators.ibp", ("regbayes.IBPFactorAnalysis",)),
+    ("regbayes.estimators.ilsvm_cv", ("regbayes.ILSVMClassifierCV",)),
+    ("regbayes.estimators.multitask_cv", ("regbayes.MultiTaskILSVMClassifierCV", "regbayes.MultiTaskILSVMRegressorCV")),
+    ("regbayes.estimators.medlda_cv", ("regbayes.MedLDAClassifierCV", "regbayes.MedLDARegressorCV")),
+    ("regbayes.estimators.path_search", ("regbayes.PathSearchCV",)),
+    ("regbayes.estimators.thresholds", ("regbayes.MultiLabelThresholdCV",)),
+    *((home, ()) for home in _HOMES if home != "regbayes.estimators"),
+    ("regbayes.baselines", ()),
 ):
-    declare_provider(_module)
+    declare_provider(_module, _names)
 
 
 def __getattr__(name: str) -> Any:
@@ -110,7 +124,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 __all__ = [
@@ -141,6 +155,7 @@ __all__ = [
     "Samples",
     "TruncationWarning",
     "UnreliableWeightsWarning",
+    "UnscaledWarning",
     "Var",
     "__version__",
     "baselines",

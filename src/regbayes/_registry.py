@@ -39,7 +39,7 @@ class Registration:
 
 _BY_NAME: dict[str, Registration] = {}
 _BY_CLASS: dict[type, Registration] = {}
-_PROVIDERS: list[str] = []
+_PROVIDERS: dict[str, tuple[str, ...]] = {}  # modules, and how names of classes begin that are theirs
 
 
 def persistable(
@@ -122,14 +122,19 @@ def _same_definition(one: type, other: type) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-def declare_provider(module: str) -> None:
+def declare_provider(module: str, names: Iterable[str] = ()) -> None:
     """Name a module that registers classes when it is imported.
 
     It is imported when a class or the name of one is not registered yet, so that a file can be loaded before anything
     else was imported, while ``import regbayes`` stays light. The names come from code, never from a file.
+
+    Parameters
+    ----------
+    module : str
+    names : iterable of str
+        Names in files, or beginnings of them that end in a dot, for which this module is asked before others.
     """
-    if module not in _PROVIDERS:
-        _PROVIDERS.append(module)
+    _PROVIDERS.setdefault(module, tuple(names))
 
 
 def class_named(name: str) -> Registration | None:
@@ -149,7 +154,7 @@ def registration_of(cls: type) -> Registration | None:
 def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | None:
     """Import one provider after the other until the table has the key; return the first failure."""
     failure = None
-    for module in _PROVIDERS:
+    for module in sorted(_PROVIDERS, key=lambda one: not _provides(one, key)):
         if key in table:
             break
         try:
@@ -157,6 +162,11 @@ def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | 
         except ImportError as error:
             failure = failure or error
     return failure
+
+
+def _provides(module: str, key: Any) -> bool:
+    """Whether a module is known to register a name in files."""
+    return any(key == name or (name[-1] == "." and str(key).startswith(name)) for name in _PROVIDERS[module])
 
 
 class Saveable:

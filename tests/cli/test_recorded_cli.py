@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from cli_tools import flowers, reviews, run_here
-from regbayes.cli.app import app
+from regbayes.cli.app import make_app
 
 ONE = ("--n-components", 4, "--max-iter", 3, "--no-cv", "--C", 1)
 SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C", 1)
@@ -29,10 +29,15 @@ FITS = {  # model -> data and options
 }
 FIT_KEYS = {
     *("command", "model", "estimator", "kind", "targets[]", "task", "rows", "inputs", "settings.C", "warnings[]"),
-    *("n_components", "n_components_in_use", "seconds", "interrupted", "baseline_score", "cross_validation"),
+    *("n_components", "n_components_in_use", "seconds", "interrupted", "baseline_score", "cross_validation", "kept"),
+    *("weight", "useless", "comparison"),
 }
-SEARCH_KEYS = (FIT_KEYS - {"cross_validation"}) | {
-    *(f"cross_validation.{name}" for name in ("metric", "mean", "std", "folds")),
+SEARCH_KEYS = (FIT_KEYS - {"cross_validation", "comparison"}) | {
+    *(f"cross_validation.{name}" for name in ("metric", "mean", "std", "folds", "pooled")),
+    *(f"comparison.{name}" for name in ("metric", "folds", "best_of", "useless", "interrupted", "sentences[]")),
+    *(f"comparison.{name}[]" for name in ("beaten_by", "never_answered")),
+    *(f"comparison.systems[].{name}" for name in ("role", "name", "score", "std", "difference", "error")),
+    *(f"comparison.systems[].{name}" for name in ("things", "things_are", "seconds", "note")),
     *(f"cross_validation.candidates[].{name}" for name in ("C", "mean", "std")),
 }
 TASK_SEARCH_KEYS = {
@@ -56,13 +61,13 @@ COLUMNS = {  # model and options -> columns
     ("flowers",): ["kind"],
     ("flowers", "--keep", "size", "--scores", "--features"): [
         *("size", "kind", "kind=aster score", "kind=lily score", "kind=rose score"),
-        *("feature0", "feature1", "feature2", "feature3"),
+        *("feature0", "feature1", "feature2", "feature3"),  # those in use
     ],
     ("numbers",): ["sum", "difference"],
     ("groups",): ["sum"],
-    ("labels", "--scores"): ["Y0", "Y1", "Y0 score", "Y1 score"],
+    ("labels", "--scores"): ["Y0", "Y1", "Y0=1 score", "Y1=1 score"],
     ("texts", "--keep", "id", "--scores", "--features"): [
-        *("id", "subject", "subject score", "topic0", "topic1", "topic2", "topic3"),
+        *("id", "subject", "subject=sport score", "topic0", "topic1", "topic2", "topic3"),
     ],
 }
 
@@ -94,10 +99,12 @@ OPTIONS = {
     "demo": ["--output", "-o", *SAYING],
     "fit": [
         *("data", "--output", "-o", "--target", "-t", "--kind", "--model", "--task", "--ignore", "--categorical"),
-        *("--names", "--standardize", "--no-standardize", "--balanced", "--image"),
+        *("--names", "--standardize", "--no-standardize", "--weight", "--balanced", "--image"),
         *("--text", "--min-df", "--max-words", "--stop-words", "--inference"),
-        *("--cv", "--no-cv", "--folds", "--n-components", "--C", "--temperature", "--include-inputs"),
-        *("--features-only", "--n-init", "--stability", "--max-iter", "--seed", "--jobs", "-j", *READING, *SAYING),
+        *("--cv", "--no-cv", "--folds", "--compare", "--no-compare", "--n-components", "--C", "--temperature"),
+        *("--include-inputs", "--features-only", "--n-init", "--stability", "--max-iter", "--seed", "--jobs", "-j"),
+        *READING,
+        *SAYING,
     ],
     "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
     "evaluate": ["model", "data", "--text", *READING, *SAYING],
@@ -180,7 +187,7 @@ def test_keys_of_report_and_of_errors(folder, fits):
 
 
 def test_options_of_every_command():
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(make_app()).commands
     found = {
         name: [spelling for one in command.params for spelling in one.opts + one.secondary_opts]
         for name, command in commands.items()

@@ -135,8 +135,10 @@ def test_values_keep_the_type_of_training():
     assert target_values(numbers, words).tolist() == ["1", None]
     grades, _ = decide(TABLE, ("grade",), None, None)
     texts = table_of("new.csv", grade=["good"])
+    assert target_values(table_of("new.csv", grade=["good", "2"]), grades).tolist() == ["good", 2.0]  # a new class
+    amounts, _ = decide(TABLE, ("grade",), "regressor", None)
     with pytest.raises(BadDataError, match=r"'grade' held numbers in training, but new.csv has 'good'"):
-        target_values(texts, grades)
+        target_values(texts, amounts)
 
 
 def test_every_row_needs_a_task():

@@ -121,7 +121,7 @@ def test_several_labels_of_documents(tmp_path):
     assert found["scores"]["F1, macro"] > 2 / 3  # of an answer that is always yes
     assert [detail["target"] for detail in found["details"]] == ["sport", "law", "film"]
     scores = rows_of(run_here("predict", tmp_path / "m", tmp_path / "t.csv", "--scores").out)
-    assert set(scores[0]) >= {"sport", "law", "film", "sport score", "film score"}
+    assert set(scores[0]) >= {"sport", "law", "film", "sport=1 score", "film=1 score"}
     report = load_model(str(tmp_path / "m")).report
     assert report.tasks.names == ("sport", "law", "film")
     assert "F1-macro" in {name for name, *_ in report.model.scores}  # so each label has two classes
@@ -148,7 +148,9 @@ def test_a_search_tries_all_settings_and_predicts_unseen_documents(counts):
     X, y = counts
     estimator, predictions, facts = fit_model(TRIED, "classifier", X, y, None, Output(quiet=True))
     found = facts["cross_validation"]
-    assert [candidate["n_components"] for candidate in found["candidates"]] == [2, 4]
+    tried = [candidate["n_components"] for candidate in found["candidates"]]
+    assert tried[:2] == [2, 4]
+    assert tried[2:] in ([], [8])  # one beyond, where the best is the last
     assert estimator.n_components == facts["settings"]["n_components"]
     assert found["folds"] == 3
     # Folds are of one size, so the accuracy over all documents is the mean of the folds' accuracies.

@@ -69,7 +69,7 @@ def interrupt_after(n: int, monkeypatch) -> list[tuple[float, float]]:
     """Let the scoring of a search be interrupted after so many fits; return the list of C and score of each."""
     scored, done = scores.score_of, []
 
-    def score(estimator, X, y, *, kind, balanced):
+    def score(estimator, X, y, *, kind, balanced, sample_weight=None):
         if len(done) == n:
             raise KeyboardInterrupt
         done.append((estimator.C, scored(kind, y, estimator.predict(X), balanced=balanced)))
@@ -112,7 +112,9 @@ def test_a_search_is_that_of_the_estimator_and_its_predictions_are_of_unseen_row
     assert not facts["interrupted"]
     for mine, theirs in (("mean", "mean_test_score"), ("std", "std_test_score")):
         by_setting = dict(zip(reference.cv_results_["param_C"], reference.cv_results_[theirs], strict=True))
-        for candidate in facts["cross_validation"]["candidates"]:
+        tried = [one for one in facts["cross_validation"]["candidates"] if one["C"] in by_setting]  # and one beyond
+        assert len(tried) == 2
+        for candidate in tried:
             assert candidate[mine] == pytest.approx(by_setting[candidate["C"]])
     np.testing.assert_array_equal(estimator.predict(problem.X), reference.predict(problem.X))
     best = reference.cv_results_["rank_test_score"].argmin()
@@ -191,12 +193,17 @@ def test_fewer_rows_than_folds_of_a_regressor(problem, capsys):
     assert "4 folds instead of 5: there are 4 rows" in capsys.readouterr().err
 
 
-def test_the_end_of_a_list_is_pointed_out_with_its_option(problem, monkeypatch, capsys):
-    monkeypatch.setattr("regbayes.cli.search.score_fit", lambda estimator, X, y, *, kind, balanced: estimator.C)
-    _, _, facts = problem.fit()
-    assert facts["settings"] == {"C": 1.0}
-    said = "the best C=1.0 is the largest value that was tried: add 10.0 to the values of --C"
-    assert said in capsys.readouterr().err
+@pytest.mark.parametrize(("best", "said"), [(99.0, "C=10.0 is the largest value that was tried, even"), (1.0, None)])
+def test_a_list_that_ends_at_its_best_value_is_extended_once(problem, monkeypatch, capsys, best, said):
+    monkeypatch.setattr("regbayes.cli.search.score_fit", lambda estimator, X, y, **_: -abs(estimator.C - best))
+    estimator, predictions, facts = problem.fit(Output())
+    assert facts["settings"] == {"C": 10.0 if said else 1.0} == {"C": estimator.C}
+    assert [one["C"] for one in facts["cross_validation"]["candidates"]] == [0.1, 1.0, 10.0]
+    assert facts["comparison"]["best_of"] == 3
+    assert predictions.shape == (60,)
+    told = capsys.readouterr().err
+    assert "the best C=1.0 is the largest value that was tried: C=10.0 is tried too" in told
+    assert "even with one more" not in told if said is None else said in told
 
 
 def test_settings_that_make_no_sense(problem, table):
@@ -294,7 +301,7 @@ def record(C: float, fold: int, score: float, rows: list[int]) -> FoldRecord:
 def test_progress_is_told_in_lines_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr("regbayes.cli.progress.PLAIN_SECONDS", 0.0)
     for output in (Output(), quiet()):
-        with SearchWatch(20, ["C"], output) as watch:
+        with SearchWatch(10, 2, ["C"], output) as watch:
             for fold in (0, 1):
                 watch(record(1.0, fold, 0.5, [fold]))
     first, second = capsys.readouterr().err.splitlines()
@@ -303,7 +310,7 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(monkeypatch, capsy
 
 
 def test_the_best_so_far_is_among_those_that_were_tried_most():
-    watch = SearchWatch(6, ["C"], quiet())
+    watch = SearchWatch(2, 3, ["C"], quiet())
     for one in (record(0.1, 0, 0.5, [0, 2]), record(1.0, 0, 0.9, [0, 2]), record(0.1, 1, 0.7, [3, 1])):
         watch(one)
     best = watch.best()

@@ -17,6 +17,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from persistence_tools import assert_same, craft, round_trip
+from regbayes._registry import _BY_NAME
 from regbayes.persistence import PersistenceError, Saveable, declare_provider, load, persistable, save
 
 
@@ -395,7 +396,7 @@ def test_a_declared_provider_is_imported_when_a_name_is_missing(tmp_path, monkey
     module = "from regbayes.persistence import persistable\n\n@persistable\nclass Late:\n    pass\n"
     (tmp_path / "late_provider.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("regbayes._registry._PROVIDERS", [])
+    monkeypatch.setattr("regbayes._registry._PROVIDERS", {})
     tree = {"object": ["late_provider.Late", {}]}
     craft(tmp_path / "file", tree)
     with pytest.raises(PersistenceError, match=r"unknown type 'late_provider\.Late'"):
@@ -406,6 +407,21 @@ def test_a_declared_provider_is_imported_when_a_name_is_missing(tmp_path, monkey
         load(tmp_path / "file")
     declare_provider("late_provider")
     assert type(load(tmp_path / "file")).__name__ == "Late"
+
+
+@pytest.mark.parametrize("names", [("early_provider.",), ("early_provider.Early",)])
+def test_a_provider_that_is_known_to_have_a_name_is_asked_before_others(tmp_path, monkeypatch, names):
+    module = "from regbayes.persistence import persistable\n\n@persistable\nclass Early:\n    pass\n"
+    (tmp_path / "early_provider.py").write_text(module)
+    (tmp_path / "other_provider.py").write_text("raise RuntimeError('nobody needs this')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("regbayes._registry._PROVIDERS", {})
+    monkeypatch.delitem(sys.modules, "early_provider", raising=False)
+    monkeypatch.delitem(_BY_NAME, "early_provider.Early", raising=False)
+    declare_provider("other_provider")
+    declare_provider("early_provider", names)
+    craft(tmp_path / "file", {"object": ["early_provider.Early", {}]})
+    assert type(load(tmp_path / "file")).__name__ == "Early"
 
 
 def test_values_of_an_attribute_can_be_limited(tmp_path):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
-from regbayes.cli import demo, evaluate, fit, predict, report, reproduce
+from regbayes.cli import interrupts
 from regbayes.cli.errors import ExitCode, StoppedError, UserError
-from regbayes.cli.options import FitRequest, ModelRequest, make_command
+from regbayes.cli.options import make_command
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "main", "make_app"]
 
 EPILOG = """**Where to start**
 
@@ -24,14 +25,33 @@ EPILOG = """**Where to start**
 Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 something is missing or cannot be reached,
 130 interrupted."""
 
-app = typer.Typer(
-    name="regbayes",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {  # in the order of the help: where each is, and what it can be asked
+    "demo": ("regbayes.cli.demo", "DemoRequest"),
+    "fit": ("regbayes.cli.fit", "FitRequest"),
+    "predict": ("regbayes.cli.predict", "PredictRequest"),
+    "evaluate": ("regbayes.cli.evaluate", "ModelRequest"),
+    "report": ("regbayes.cli.report", "ReportRequest"),
+    "reproduce": ("regbayes.cli.reproduce", "ReproduceRequest"),
+}
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the application with some of its commands: one is made sooner than all."""
+    app = typer.Typer(
+        name="regbayes",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in names:
+        home, request = COMMANDS[name]
+        module = importlib.import_module(home)
+        run = _guard(getattr(module, name))
+        app.command(epilog=module.EPILOG)(make_command(getattr(module, request), run))
+    app.callback(epilog=EPILOG)(_regbayes)
+    return app
 
 
 def _guard(run: Callable[..., None]) -> Callable[..., None]:
@@ -40,22 +60,12 @@ def _guard(run: Callable[..., None]) -> Callable[..., None]:
     @wraps(run)
     def guarded(request: Any) -> None:
         try:
-            run(request)
+            with interrupts.hearing():
+                run(request)
         except KeyboardInterrupt:
             raise StoppedError("interrupted") from None
 
     return guarded
-
-
-for _request, _run_command, _epilog in (
-    (demo.DemoRequest, demo.demo, demo.EPILOG),
-    (FitRequest, fit.fit, fit.EPILOG),
-    (predict.PredictRequest, predict.predict, predict.EPILOG),
-    (ModelRequest, evaluate.evaluate, evaluate.EPILOG),
-    (report.ReportRequest, report.report, report.EPILOG),
-    (reproduce.ReproduceRequest, reproduce.reproduce, reproduce.EPILOG),
-):
-    app.command(epilog=_epilog)(make_command(_request, _guard(_run_command)))
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,7 +76,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=EPILOG)
 def _regbayes(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -77,9 +86,12 @@ def _regbayes(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; a user's mistake gets a message and no traceback."""
+    own_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
+        if own_process and code == ExitCode.INTERRUPTED:
+            interrupts.ignore()
     except BrokenPipeError:  # whoever was reading has gone away, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13
@@ -88,6 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
+        app = make_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
         code = app(args=arguments, prog_name="regbayes", standalone_mode=True)
         sys.stdout.flush()
     except SystemExit as stop:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regbayes.cli import resume_collection
 from regbayes.cli.errors import UserError
 from regbayes.cli.options import FitRequest, Request
 from regbayes.cli.output import Output, called_as
@@ -33,6 +34,7 @@ class DemoRequest(Request):
 
 def demo(request: DemoRequest) -> None:
     """Fit a model to handwritten digits, compare it, and write a page about it."""
+    resume_collection()
     out = Output(json=request.json, quiet=request.quiet)
     folder = Path(request.output)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from regbayes.cli import interrupts, resume_collection
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
@@ -36,14 +37,17 @@ def fit(request: FitRequest) -> None:
     cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text, a folder
     or a text set the rows are documents, and the model finds topics in them.
     """
+    resume_collection()
     request.check()
     from regbayes.cli.summaries import show_model, summary
     from regbayes.cli.training import train
 
     out = Output(json=request.json, quiet=request.quiet)
     fitted = train(request, out)
-    fitted.save(request.output)
-    show_model(fitted, request.output, out)
-    out.result({"command": "fit", "model": request.output, **summary(fitted)})
-    if fitted.facts["interrupted"]:
+    with interrupts.held():  # all is done but writing it down
+        fitted.save(request.output)
+        show_model(fitted, request.output, out)
+        out.result({"command": "fit", "model": request.output, **summary(fitted)})
+        interrupts.forget()
+    if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -1,9 +1,9 @@
 """From the columns of a table to the numbers a model is fitted to, and the same again for new tables.
 
 Numbers are standardised; where some were missing they take the median, and a column says which. Text becomes a column
-of zeros and ones per category. Columns that say nothing (constant, empty, or a different text in every row) are left
-out. scikit-learn does it, in a `ColumnTransformer` that is learned from the training table and kept in the model's
-file; what is here decides which column goes where.
+of zeros and ones per category; dates become years, months, weekdays and days. Columns that say nothing (constant,
+empty, or a different text in every row) are left out. scikit-learn does it, in a `ColumnTransformer` that is learned
+from the training table and kept in the model's file; what is here decides which column goes where.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
+from regbayes.cli.dates import Dates, describe_dates, expand_dates, find_dates
 from regbayes.cli.errors import BadDataError, counted, listed
-from regbayes.cli.tables import Table, make_frame, text_of
+from regbayes.cli.tables import Table, make_frame, plain_number, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,7 @@ __all__ = ["LARGEST", "TableInputs"]
 MAX_CATEGORIES = 50
 LARGEST = 1e100  # squares of larger numbers, summed, are infinite
 DOCUMENT_LENGTH = 40  # characters on average, above which text is documents rather than names
+FAR = 1e5  # times the range of the middle values: farther ones were hardly meant
 FEW_ROWS = 10  # below which whole numbers may rise from row to row by chance
 IDENTIFIER_SHARE = 0.5  # of rows with a text of their own, above which a column names rows and does not group them
 ABSENT = ""  # the category of a missing text; no text is empty
@@ -58,6 +60,10 @@ class TableInputs(TransformerMixin, BaseEstimator):
     categories_ : dict of str to list of str
         Columns of text, and all categories that were seen in them: the rare ones of many have no input of their own,
         nor has one of two.
+    dates_ : dict of str to dict
+        Columns of dates and times, and how they are written; what is made of them is among the numbers and categories.
+    columns_ : list of str
+        The columns that inputs are made of.
     transformer_ : ColumnTransformer
     order_ : array of int
         The inputs are what it makes in this order: that of the columns.
@@ -65,6 +71,10 @@ class TableInputs(TransformerMixin, BaseEstimator):
         Why columns are no inputs, and their names.
     hints_ : list of str
         What a user may want to do about columns.
+    remarks_ : list of str
+        How columns were read, where that is not plain to see.
+    doubts_ : list of str
+        What looks wrong with columns.
     """
 
     def __init__(self, standardize: bool = True, categorical: Sequence[str] = ()) -> None:
@@ -78,6 +88,10 @@ class TableInputs(TransformerMixin, BaseEstimator):
         kept: dict[str, list[str]] = {}
         self.categories_: dict[str, list[str]] = {}
         self.left_out_: dict[str, list[str]] = {}
+        self.doubts_: list[str] = []
+        given, self.dates_ = X, self._find_dates(X)
+        self.remarks_ = [describe_dates(name, dates) for name, dates in self.dates_.items()]
+        X, source = self._expand(X)
         for name in X:
             column = _values(X[name])
             text = column.dtype == object or name in self.categorical
@@ -89,13 +103,16 @@ class TableInputs(TransformerMixin, BaseEstimator):
             else:
                 numbers.append(name)
                 flagged += [] if np.isfinite(column).all() else [name]
+                self.doubts_ += [] if not self.standardize else _doubt_scale(name, column)
         self.numbers_ = numbers
-        self.hints_ = self._hints(X)
+        used = {source[name] for name in (*numbers, *self.categories_)}
+        self.columns_ = [name for name in given if name in used]
+        self.hints_ = self._hints(given)
         self.transformer_ = self._transformer(flagged, kept)
         if numbers or kept:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what is said of the training table is said when it is transformed
-                self.transformer_.fit(self._prepare(X))
+                self.transformer_.fit(self._prepare(given))
         place = {name: i for i, name in enumerate(X)}
         self.order_ = np.argsort([place[column] for column, _ in self._made()], kind="stable")
         return self
@@ -112,10 +129,33 @@ class TableInputs(TransformerMixin, BaseEstimator):
         ]
         return ColumnTransformer([part for part in parts if part[2]])
 
+    def _find_dates(self, X: pd.DataFrame) -> dict[str, Dates]:
+        found: dict[str, Dates] = {}
+        for name in X:
+            column = _values(X[name])
+            if column.dtype == object and name not in self.categorical:
+                dates = find_dates(text_of(column))
+                found |= {} if dates is None else {name: dates}
+        return found
+
+    def _expand(self, X: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
+        """Return the frame with what is made of dates in their place, and the column that each comes from."""
+        if not self.dates_:
+            return X, {name: name for name in X}
+        columns: list[tuple[str, Any]] = []
+        source: dict[str, str] = {}
+        for name in X:
+            made: Any = {name: _values(X[name])}
+            if name in self.dates_:
+                made = expand_dates(name, text_of(_values(X[name])), self.dates_[name])
+            columns += made.items()
+            source |= dict.fromkeys(made, name)
+        return make_frame(columns), source
+
     def _hints(self, X: pd.DataFrame) -> list[str]:
         counters = [name for name in X if name not in self.categorical and _counts_rows(_values(X[name]))]
         left_out = [name for names in self.left_out_.values() for name in names]
-        documents = [name for name in left_out if _holds_documents(_values(X[name]))]
+        documents = [name for name in left_out if name in X and _holds_documents(_values(X[name]))]
         found = []
         if counters:
             found.append(
@@ -128,7 +168,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
 
     def encode(self, table: Table) -> Floats:
         """Return the inputs of a table; an error that lists the columns that lack."""
-        return self.transform(table.select([*self.numbers_, *self.categories_]))
+        return self.transform(table.select(self.columns_))
 
     def transform(self, X: pd.DataFrame) -> Floats:
         """Return the inputs; warnings say which values could not be used as they are."""
@@ -138,6 +178,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose columns have the types of training; what is infinite is missing."""
+        X, _ = self._expand(X)
         columns = [(name, _as_numbers(_values(X[name]), name)) for name in self.numbers_]
         columns += [(name, self._as_categories(_values(X[name]), name)) for name in self.categories_]
         return make_frame(columns)
@@ -211,6 +252,21 @@ def _why_no_number(column: Floats, standardize: bool) -> str | None:
     if np.abs(finite).max() > LARGEST:
         return f"with numbers beyond {LARGEST:.0e}"
     return "constant" if finite.min() == finite.max() else None
+
+
+def _doubt_scale(name: str, column: Floats) -> list[str]:
+    """Say so where single numbers are so large that, scaled by them, all others are alike."""
+    finite = column[np.isfinite(column)]
+    few, low, middle, high, most = np.percentile(finite, [5, 25, 50, 75, 95])
+    low, high, share = (low, high, "half") if low < high else (few, most, "nine of ten")
+    farthest = finite[np.argmax(np.abs(finite - middle))]
+    if low == high or abs(farthest - middle) <= FAR * (high - low):
+        return []
+    return [
+        f"column {name!r} holds {farthest:g}, though {share} of its values are between {low:g} and {high:g}: it sets "
+        "the scale, and the others look alike beside it. Put it right; if it marks a missing value: --missing "
+        f"{plain_number(float(farthest))}"
+    ]
 
 
 def _why_no_category(column: NDArray[Any]) -> str | None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from regbayes._registry import Saveable, persistable
-from regbayes._types import Floats
+from regbayes._types import Floats, Integers
+from regbayes.cli import resume_collection
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.tables import Table, read_table
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "load_model", "open_model"]
+__all__ = ["ModelFile", "classes_by_target", "features_in_use", "load_model", "open_model"]
+
+NEGLIGIBLE = 1e-3  # of the largest weight
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -35,6 +38,26 @@ class ModelFile(Saveable):
     target: TargetSpec
     report: Any  # regbayes.report.ReportData, or None
     facts: dict[str, Any]  # rows, seconds, what cross-validation found, whether it was interrupted
+
+    def __repr__(self) -> str:
+        """Return what the model is in a few lines; all of its arrays would take thousands."""
+        facts, target = self.facts, self.target
+        noun = "documents" if self.of_documents else "rows"
+        lines = [
+            f"{type(self.estimator).__name__} of a file that 'regbayes fit' wrote",
+            f"  target    {', '.join(target.names[:3])}{' and more' if len(target.names) > 3 else ''} ({target.kind})",
+            *([] if target.task is None else [f"  task      {target.task}"]),
+            f"  fitted to {facts['rows']} {noun} of {facts['source']}, {counted(facts['inputs'], 'input')}",
+            f"  features  {len(self.in_use)} in use",
+        ]
+        if (cv := facts["cross_validation"]) is not None:
+            score = f"{facts['metric']} {cv.get('pooled', cv['mean']):.3f} ± {cv['std']:.3f}"
+            lines.append(f"  score     {score} over {counted(cv['folds'], 'fold')}")
+        if facts.get("useless"):
+            lines.append("  useless   no better than a constant answer")
+        if facts["interrupted"]:
+            lines.append(f"  stopped   {facts.get('kept') or 'by Ctrl-C'}")
+        return "\n".join([*lines, "  see       .pipeline, .estimator, .inputs, .target, .facts, .report"])
 
     @property
     def inputs(self) -> TableInputs | WordCounts:
@@ -96,10 +119,15 @@ class ModelFile(Saveable):
         return _named_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
 
     def features(self, table: Table) -> dict[str, Floats]:
-        """Return the latent features of rows, by the name of their column."""
+        """Return the latent features of rows that are in use, by the name of their column."""
         found = self._ask(self.estimator.transform, table, with_tasks=False)
         noun = "topic" if self.of_documents else "feature"
-        return {f"{noun}{k}": found[:, k] for k in range(found.shape[1])}
+        return {f"{noun}{k}": found[:, k] for k in self.in_use.tolist()}
+
+    @property
+    def in_use(self) -> Integers:
+        """The features that are in use, by their numbers."""
+        return features_in_use(self.estimator)
 
     def _ask(self, method: Any, table: Table, *, with_tasks: bool = True) -> Any:
         """Call a method of the estimator with the inputs of a table, and the tasks of rows where there are tasks."""
@@ -131,6 +159,22 @@ class ModelFile(Saveable):
         return found
 
 
+def features_in_use(estimator: Any) -> Integers:
+    """Return the features that are in use, by their numbers: on for some rows and off for others, or with some weight.
+
+    Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics are in
+    use.
+    """
+    from regbayes.estimators._bases import in_use
+
+    if hasattr(estimator, "embedding_"):
+        return np.flatnonzero(in_use(estimator.embedding_))
+    if not hasattr(estimator, "tasks_"):
+        return np.arange(len(estimator.components_))
+    weights = np.abs(estimator.coef_).max(axis=0)
+    return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
+
+
 def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
     """Load a model and the data for it, and say what looks odd in them."""
     model, table = load_model(request.model).read(request.data, request.text, **request.reading())
@@ -152,22 +196,27 @@ def load_model(path: str) -> ModelFile:
             f"{path!r} holds an object of class {type(found).__name__}, not a model that 'regbayes fit' wrote; "
             "read it in Python with regbayes.load"
         )
+    resume_collection()
     return found
 
 
 def _named_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
     """Name the scores of classes: one column for two classes, one per class for more."""
-    if isinstance(found, list):
-        blocks, classes = found, estimator.classes_ if isinstance(estimator.classes_, list) else None
-    elif len(names) > 1:
-        blocks, classes = list(found.T), None
-    else:
-        blocks, classes = [found], [estimator.classes_]
+    several = len(names) > 1
+    blocks = found if isinstance(found, list) else list(found.T) if several else [found]
+    classes = classes_by_target(estimator, len(names))
     named: dict[str, Floats] = {}
-    for place, (name, block) in enumerate(zip(names, blocks, strict=True)):
-        if block.ndim == 1:
-            named[f"{name} score"] = block
+    for name, block, labels in zip(names, blocks, classes, strict=True):
+        if block.ndim == 1:  # a positive score speaks for the second class
+            named[f"{name}={shown_label(labels[-1])} score"] = block
         else:
-            labels = classes[place] if classes is not None else estimator.classes_
             named |= {f"{name}={shown_label(label)} score": block[:, k] for k, label in enumerate(labels)}
     return named
+
+
+def classes_by_target(estimator: Any, n_targets: int) -> list[Any]:
+    """Return the classes of each target; those of documents' labels are no and yes."""
+    if n_targets > 1 and not hasattr(estimator, "tasks_"):
+        return [(0, 1)] * n_targets
+    classes = estimator.classes_
+    return classes if isinstance(classes, list) else [classes] * n_targets

@@ -142,6 +142,9 @@ class FitRequest(DataRequest):
         bool,
         option("--standardize/--no-standardize", panel=TARGET, help="Whether numbers are scaled to unit variance."),
     ] = True
+    weight: Annotated[
+        str | None, option("--weight", panel=TARGET, help="Column that says how often a row counts; no input.")
+    ] = None
     balanced: Annotated[
         bool, option("--balanced", panel=TARGET, help="Rare classes count as much as frequent ones.")
     ] = False
@@ -178,6 +181,10 @@ class FitRequest(DataRequest):
         bool, option("--cv/--no-cv", panel=SEARCH, help="Whether to choose settings by cross-validation.")
     ] = True
     folds: Annotated[int, option("--folds", panel=SEARCH, min=2, help="Parts of the rows.")] = 5
+    compare: Annotated[
+        bool,
+        option("--compare/--no-compare", panel=SEARCH, help="Whether to fit plain models to the same folds, too."),
+    ] = True
     n_components: Annotated[
         list[int],
         option(

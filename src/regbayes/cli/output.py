@@ -73,6 +73,14 @@ class Output:
             shown.add_row(*(Text(str(cell)) for cell in row))
         _stdout().print(shown)
 
+    def banner(self, text: str) -> None:
+        """Say on stderr, in a frame, what must not be overlooked."""
+        from rich.panel import Panel
+        from rich.text import Text
+
+        self.warnings.append(text)
+        _stderr().print(Panel(Text(text), border_style="bold red"))
+
     def facts(self, facts: Mapping[str, str]) -> None:
         """Print names and values, unless the result is JSON."""
         width = max((len(name) for name in facts), default=0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.errors import BadDataError, counted
+from regbayes.cli.errors import BadDataError
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
@@ -51,7 +51,7 @@ def collect_training_page(
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
     found = model.facts["cross_validation"]
-    scores = {} if found is None else {NAMES.get(found["metric"], found["metric"]): (found["mean"], found["std"])}
+    scores = {} if found is None else {NAMES.get(found["metric"], found["metric"]): (found["pooled"], found["std"])}
     told = {"predictions": predictions, "prediction_note": note, "scores": scores, "fitted_to": True}
     return _collect(model, table, X, y, {**shown, **told})
 
@@ -84,7 +84,7 @@ def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
     found = model.facts["cross_validation"]
     scores = {}
     if found is not None:
-        scores[f"{NAMES.get(found['metric'], found['metric'])} in cross-validation"] = (found["mean"], found["std"])
+        scores[f"{NAMES.get(found['metric'], found['metric'])} in cross-validation"] = (found["pooled"], found["std"])
     noun = "document" if model.of_documents else "row"
     shown: dict[str, Any] = {
         "row_names": row_names,
@@ -133,7 +133,7 @@ def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Map
     }
     if isinstance(inputs, WordCounts):
         return collect(model.estimator, X, y, feature_names=inputs.get_feature_names_out().tolist(), **told)
-    report = collect(model.pipeline, table.select([*inputs.numbers_, *inputs.categories_]), y, **told)
+    report = collect(model.pipeline, table.select(inputs.columns_), y, **told)
     return replace(report, model=replace(report.model, name=type(model.estimator).__name__))
 
 
@@ -141,11 +141,5 @@ def interruption(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say of a fit that was interrupted what it is worth."""
     if not facts["interrupted"]:
         return []
-    found = facts["cross_validation"]
-    settings = ", ".join(f"{name}={value}" for name, value in facts["settings"].items())
-    if found is None or "folds" not in found:
-        kept = f"What is shown is the state that was best until then ({settings})."
-    else:
-        tried = f"{counted(len(found['candidates']), 'setting')} had been tried"
-        kept = f"{tried}; shown are the best of them ({settings}), judged on {counted(found['folds'], 'fold')}."
-    return [("warning", f"This fit was interrupted before it was done. {kept} Fit again for a model to rely on.")]
+    said = f"This fit was interrupted before it was done. {facts['kept']} Fit again for a model to rely on."
+    return [("warning", said)]

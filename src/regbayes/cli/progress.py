@@ -29,26 +29,89 @@ def is_interrupt(found: warnings.WarningMessage) -> bool:
     return issubclass(found.category, InterruptedWarning)
 
 
+class Compiling:
+    """Hears when Numba compiles, which it does once on a machine: says so, and counts the seconds."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.seconds = 0.0
+        self._depth = 0
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        from numba.core import event
+
+        watch = self
+
+        class Listener(event.Listener):
+            def on_start(self, event: Any) -> None:
+                watch._start()
+
+            def on_end(self, event: Any) -> None:
+                watch._end()
+
+        self._listener = Listener()
+        event.register("numba:compile", self._listener)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from numba.core import event
+
+        event.unregister("numba:compile", self._listener)
+
+    def _start(self) -> None:
+        """One function is compiled; those that it calls are compiled inside."""
+        if self._depth == 0:
+            self._began = time.perf_counter()
+            if self.seconds == 0.0:
+                self.output.say("compiling, once, about 15 s")
+        self._depth += 1
+
+    def _end(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._began
+
+
 class SearchWatch:
     """Hears of every fit of a search as it is done: a bar in a terminal, a line now and then elsewhere.
 
     Parameters
     ----------
-    total : int
-        Fits of the search; one more, to all rows, comes after them.
+    n_settings, n_folds : int
+        Every setting is fitted on every fold; one fit more, to all rows, comes after them.
     names : sequence of str
         The parameters that are told of.
     output : Output
+
+    Attributes
+    ----------
+    records : list of FoldRecord
+    chosen : dict
+        The settings that were chosen, once they are.
+    told : bool
+        Whether it was said that the search was interrupted.
     """
 
-    def __init__(self, total: int, names: Sequence[str], output: Output) -> None:
-        self.total = total
+    def __init__(self, n_settings: int, n_folds: int, names: Sequence[str], output: Output) -> None:
+        self.n_settings = n_settings
+        self.n_folds = n_folds
         self.names = names
         self.output = output
         self.records: list[FoldRecord] = []
+        self.chosen: dict[str, Any] = {}
+        self.told = False
         self._bar: Any = None
-        self._told = False
         self._began = self._spoke = time.perf_counter()
+
+    @property
+    def total(self) -> int:
+        """Fits of the search."""
+        return self.n_settings * self.n_folds
+
+    def add_setting(self) -> None:
+        """Hear that one setting more is tried."""
+        self.n_settings += 1
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty() and not self.output.quiet:
@@ -72,22 +135,42 @@ class SearchWatch:
             left = (now - self._began) / done * (self.total + 1 - done)
             self.output.say(f"{done} of {self.total} fits, about {left:.0f} s left")
 
-    def tell(self, found: warnings.WarningMessage) -> bool:
+    def tell(self, found: warnings.WarningMessage, search: Any) -> bool:
         """Say at once that the search was interrupted, since a fit comes after it; return whether that was it."""
-        if self._told or not is_interrupt(found) or len(self.records) == self.total:
+        if self.told or not is_interrupt(found) or len(self.records) == self.total:  # then the last fit was
             return False
-        self.tell_interrupted()
+        self.tell_interrupted(search.best_params_)
         return True
 
-    def tell_interrupted(self) -> None:
-        """Say what is fitted now."""
-        self._told = True
+    def tell_interrupted(self, chosen: Mapping[str, Any], *, again: bool = True) -> None:
+        """Say what is kept: settings, which are fitted now unless that was done before."""
+        self.told = True
+        self.chosen = dict(chosen)
         self.__exit__()
-        settings = ", ".join(f"{name}={value}" for name, value in self._shown(self.best()).items())
+        settings = ", ".join(f"{name}={value}" for name, value in self._shown(chosen).items())
+        fit = f"fitting the best settings so far ({settings}) to all rows. Ctrl-C again keeps that fit as it is by then"
         self.output.warn(
-            f"interrupted after {counted(len(self.records), 'fit')}: fitting the best settings so far ({settings}) to "
-            "all rows. Ctrl-C again keeps that fit as it is by then"
+            f"interrupted after {counted(len(self.records), 'fit')}: "
+            f"{fit if again else f'the best settings so far ({settings}) are kept'}"
         )
+
+    def kept(self, *, ended_early: bool) -> str:
+        """Return what was kept after Ctrl-C: which settings, of how many, tried on how many folds."""
+        done, folds = len(self.records), len(self.records_of(self.chosen))
+        tried = sum(len(of) == folds for of in self._by_setting())
+        settings = ", ".join(f"{name}={value}" for name, value in self._shown(self.chosen).items())
+        last = "was ended early too, at its best state so far" if ended_early else "was finished"
+        if done == self.total:
+            return f"Interrupted in the last fit, to all rows ({settings}), which was ended at its best state so far."
+        which = f"{counted(tried, 'setting')} that {'was' if tried == 1 else 'were'} tried"
+        return (
+            f"Interrupted after {done} of {self.total} fits: {settings} is the best of {which} on {folds} of "
+            f"{self.n_folds} folds; the last fit, to all rows, {last}."
+        )
+
+    def records_of(self, chosen: Mapping[str, Any]) -> list[FoldRecord]:
+        """Return the fits with some settings, fold by fold."""
+        return sorted((record for record in self.records if record.params == chosen), key=lambda one: one.fold)
 
     def best(self) -> dict[str, Any]:
         """Return the settings that are best so far, among those that were tried on most folds."""
@@ -122,7 +205,7 @@ class SearchWatch:
         """Return what fits with the chosen settings said of rows that they had not seen; None if some rows lack."""
         from regbayes.search import OutOfFold
 
-        found = OutOfFold.collect([record for record in self.records if record.params == chosen])
+        found = OutOfFold.collect(self.records_of(chosen))
         return found.predictions if np.array_equal(found.rows, np.arange(n_rows)) else None
 
 

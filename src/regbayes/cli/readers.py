@@ -25,6 +25,18 @@ __all__ = ["DENSE", "SPARSE", "decoded", "read_arff", "read_csv", "read_libsvm",
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "None", "?")
 DELIMITERS = (",", ";", "\t", "|")
 LONGEST_FIELD = 2**31 - 1  # characters; Python's own limit is short of a long document
+EXACT = 2.0**53  # from where on not every whole number is a double
+MONEY = r"(?:[$€£¥]|USD|EUR|GBP)?"
+
+
+def _decorated(thousands: str, point: str) -> re.Pattern[str]:
+    """Return what numbers look like with signs around them: money, percent, brackets for a loss."""
+    whole = rf"(?P<whole>\d{{1,3}}(?:{thousands}\d{{3}})+|\d+)(?P<rest>{point}\d+)?"
+    signs = r"(?P<open>\()?(?P<sign>[-+−])?\s*" + MONEY + r"\s*(?P<inner>[-+−])?"
+    return re.compile(rf"{signs}{whole}\s*(?:%|{MONEY})(?P<close>\))?", re.ASCII)
+
+
+DECORATED = {".": _decorated(",", r"\."), ",": _decorated(r"[.'\s]", ",")}
 MOSTLY = 0.9  # share of numbers above which a text column was probably meant to be one of numbers
 
 
@@ -51,9 +63,10 @@ def read_csv(
     encoding : str
     """
     source = "stdin" if path == "-" else path
-    text = decoded(_read_bytes(path), source, encoding)
-    delimiter = delimiter or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
     notes: list[str] = []
+    remarks: list[str] = []
+    text, told = _without_comments(decoded(_read_bytes(path), source, encoding), source, remarks)
+    delimiter = delimiter or told or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
     quoting = _quoting(text, delimiter, source, notes)
     # All fields as text: pandas would make true and false of words, and names like a.1 of names that occur twice.
     fields = pd.read_csv(
@@ -66,14 +79,14 @@ def read_csv(
         fields = fields.iloc[1:]
     check_size(fields.shape, source)
     marks, decimal = [*MISSING, *missing], "," if delimiter == ";" else "."
-    columns = [(name, _typed(fields[i], name, marks, decimal, notes)) for i, name in enumerate(names)]
+    columns = [(name, _typed(fields[i], name, marks, decimal, notes, remarks)) for i, name in enumerate(names)]
     if header and len(fields) and all(_is_number(name) for name in names):
         notes.append(f"the first line of {source} looks like data, not like names of columns; use --no-header if it is")
     inputs = None
     if header and _is_index(text, columns[0][1], delimiter):
         inputs = tuple(names[1:])
         notes.append(f"the first column of {source} has no name and numbers the rows, so it is no input")
-    return Table(make_frame(columns), source, inputs, notes=tuple(notes))
+    return Table(make_frame(columns), source, inputs, notes=tuple(notes), remarks=tuple(remarks))
 
 
 def _read_bytes(path: str) -> bytes:
@@ -152,22 +165,115 @@ def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
         raise BadDataError(f"{source} is empty")
 
 
-def _typed(values: pd.Series, name: str, missing: list[str], decimal: str, notes: list[str]) -> NDArray[Any]:
+def _without_comments(text: str, source: str, remarks: list[str]) -> tuple[str, str | None]:
+    """Return the text with empty lines for comments, and the delimiter that a line ``sep=;`` tells.
+
+    Comments begin with #. The last of them above the rows may be the names of columns, and further down one may be a
+    row: they are if they have as many fields as rows have. Lines stay where they are, so that messages name the right
+    ones.
+    """
+    lines = text.split("\n")
+    tops = [i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")]
+    told = re.fullmatch(r'"?sep=(.)"?', lines[tops[0]].strip("\r\n")) if tops else None
+    if told is not None:
+        lines[tops.pop(0)] = ""
+    marked = [i for i, line in enumerate(lines) if line.startswith("#")]
+    if marked and tops:
+        first, row = tops[0], lines[tops[0]]
+        delimiter = told.group(1) if told is not None else _delimiter(row)
+        names = max((i for i in marked if i < first), default=-1)
+        if not any(_is_number(field) for field in row.split(delimiter)):
+            names = -1  # the row has the names
+        inside = '"' in text  # then a line that begins with # may be part of a field
+        comments = [
+            i
+            for i in marked
+            if (i < first and i != names) or (not inside and lines[i].count(delimiter) != row.count(delimiter))
+        ]
+        for i in comments:
+            lines[i] = ""
+        if comments:
+            remarks.append(f"lines of {source} that begin with # are comments: {len(comments)} left out")
+    return "\n".join(lines), None if told is None else told.group(1)
+
+
+def _typed(
+    values: pd.Series, name: str, missing: list[str], decimal: str, notes: list[str], remarks: list[str]
+) -> NDArray[Any]:
     """Return a column of numbers if all its values are, else of text."""
     absent = values.isin(missing).to_numpy()
     numbers = values.mask(absent, "nan")
     if decimal == ",":
         numbers = numbers.str.replace(r"^([-+]?\d*),(\d+)$", r"\1.\2", regex=True)
+    text = np.where(absent, np.array(None), values.to_numpy(dtype=object))
     try:
-        return numbers.astype(np.float64).to_numpy()
+        found = numbers.astype(np.float64).to_numpy()
     except ValueError:
-        odd = [value for value in numbers if not _is_number(value)]
-    if len(odd) <= (1 - MOSTLY) * len(numbers):
+        return _hardly_numbers(numbers[~absent], text, absent, name, decimal, notes, remarks)
+    if not absent.all() and _loses_digits(numbers[~absent], found[~absent]):
+        remarks.append(
+            f"column {name!r} holds whole numbers of more than 15 digits, like {values[~absent].iloc[0]}, which are "
+            "taken as names: as numbers they would lose digits"
+        )
+        return text
+    return found
+
+
+def _loses_digits(texts: pd.Series, numbers: NDArray[Any]) -> bool:
+    """Whether whole numbers are so long that they are not what is written any more."""
+    far = np.abs(numbers) >= EXACT
+    return (
+        bool(far.any())
+        and all(re.fullmatch(r"[-+]?\d+", text) for text in texts)
+        and any(
+            not np.isfinite(number) or int(number) != int(text)
+            for number, text in zip(numbers[far], texts[far], strict=True)
+        )
+    )
+
+
+def _hardly_numbers(
+    present: pd.Series,
+    text: NDArray[Any],
+    absent: NDArray[Any],
+    name: str,
+    decimal: str,
+    notes: list[str],
+    remarks: list[str],
+) -> NDArray[Any]:
+    """Return a column whose values are not all plain numbers: $1,234 and 61.5% are, and other things are text."""
+    odd: list[str] = []
+    for point in dict.fromkeys((decimal, ".")):  # between semicolons 1,5 is a number, and so is $1,234.50
+        read = {value: value if _is_number(value) else _undecorated(value, point) for value in present.unique()}
+        odd = [value for value in present if read[value] is None]
+        if not odd and len({value[-1:] == "%" for value in read}) == 1:
+            example = next(value for value in present if not _is_number(value))
+            remarks.append(f"column {name!r} is read as numbers: {example!r} is {float(str(read[example])):.12g}")
+            found = np.full(len(text), np.nan)
+            found[~absent] = [float(str(read[value])) for value in present]
+            return found
+    if odd and len(odd) <= (1 - MOSTLY) * len(present):
         notes.append(
-            f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(numbers)} rows, so "
+            f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(present)} rows, so "
             f"it counts as text. If that marks a missing value: --missing {odd[0]!r}"
         )
-    return np.where(absent, np.array(None), values.to_numpy(dtype=object))
+    return text
+
+
+def _undecorated(text: str, decimal: str) -> str | None:
+    """Return what is left of a number without signs of money, percent and thousands; None if it is none."""
+    found = DECORATED[decimal].fullmatch(text)
+    if found is None or (found["open"] is None) != (found["close"] is None):
+        return None
+    digits = re.sub(r"[^\d]", "", found["whole"])
+    sign = (
+        "-"
+        if "-" in (found["sign"] or "").replace("−", "-")
+        or "-" in (found["inner"] or "").replace("−", "-")
+        or found["open"]
+        else ""
+    )
+    return f"{sign}{digits}.{(found['rest'] or '')[1:] or '0'}"
 
 
 def _is_number(text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from regbayes.cli import resume_collection
 from regbayes.cli.errors import ExitCode, MissingPieceError, UserError
 from regbayes.cli.options import Request
 from regbayes.cli.output import Output
@@ -64,6 +65,7 @@ def reproduce(request: ReproduceRequest) -> None:
     from regbayes.datasets import DataError, DataNotFoundError
     from regbayes.experiments import run
 
+    resume_collection()
     out = Output(json=request.json, quiet=request.quiet)
     if request.jobs == 0 or request.jobs < -1:
         raise UserError(f"--jobs must be a number of processes, or -1 for one per core; got {request.jobs}")

@@ -7,21 +7,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Flags
+from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
-from regbayes.cli.errors import BadDataError
-from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.errors import BadDataError, counted, listed
+from regbayes.cli.modelfile import ModelFile, classes_by_target
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
-from regbayes.cli.targets import TargetSpec, as_labels, observed_rows, shown_label, target_values, task_values
+from regbayes.cli.targets import (
+    TargetSpec,
+    as_labels,
+    observed_rows,
+    row_weights,
+    shown_label,
+    target_values,
+    task_values,
+)
 
 __all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
 
 Details = list[dict[str, Any]]
 
 
-def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: bool = False) -> float:
-    """Return the accuracy over observed labels, or R² over observed numbers.
+def score_of(
+    kind: Kind,
+    y: NDArray[Any],
+    predicted: NDArray[Any],
+    *,
+    balanced: bool = False,
+    weights: Floats | None = None,
+) -> float:
+    """Return the accuracy over observed labels, or R² over observed numbers; rows count as often as they weigh.
 
     R² and the balanced accuracy (the mean of the classes' recalls) are means over targets where there are several: they
     may be in different units, and have different classes.
@@ -29,49 +44,57 @@ def score_of(kind: Kind, y: NDArray[Any], predicted: NDArray[Any], *, balanced: 
     from regbayes.metrics import explained_variance_pooled, task_accuracy
 
     if kind != "regressor" and not balanced:
-        return task_accuracy(y, predicted)
+        return task_accuracy(y, predicted, sample_weight=weights)
     score = explained_variance_pooled if kind == "regressor" else _mean_recall
     if y.ndim == 1:
-        return score(y, predicted)
-    pairs = [(observed_rows(y[:, j]), j) for j in range(y.shape[1])]
-    return float(np.mean([score(y[seen, j], predicted[seen, j]) for seen, j in pairs if seen.any()]))
+        return score(y, predicted, sample_weight=weights)
+    found = []
+    for j in range(y.shape[1]):
+        seen = observed_rows(y[:, j])
+        if seen.any():
+            some = None if weights is None else weights[seen]
+            found.append(score(y[seen, j], predicted[seen, j], sample_weight=some))
+    return float(np.mean(found))
 
 
-def _mean_recall(y: NDArray[Any], predicted: NDArray[Any]) -> float:
+def _mean_recall(y: NDArray[Any], predicted: NDArray[Any], sample_weight: Floats | None = None) -> float:
     """Return scikit-learn's balanced accuracy, without a warning of classes that are predicted and not there."""
     from sklearn.metrics import recall_score
 
     truth, answer = y.astype(str), predicted.astype(str)
-    return float(recall_score(truth, answer, labels=np.unique(truth), average="macro"))
+    return float(recall_score(truth, answer, labels=np.unique(truth), average="macro", sample_weight=sample_weight))
 
 
-def score_fit(estimator: Any, X: Any, y: NDArray[Any], *, kind: Kind, balanced: bool) -> float:
+def score_fit(
+    estimator: Any, X: Any, y: NDArray[Any], *, sample_weight: Floats | None = None, kind: Kind, balanced: bool
+) -> float:
     """Score a fit: a scorer, as scikit-learn knows them, once kind and balance are given."""
-    return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced)
+    return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced, weights=sample_weight)
 
 
-def metric_name(spec: TargetSpec, *, balanced: bool = False) -> str:
+def metric_name(kind: Kind, n_targets: int, *, balanced: bool = False) -> str:
     """Return what `score_of` is called for this target."""
-    several = "" if len(spec.names) == 1 else ", mean over targets"
+    several = "" if n_targets == 1 else ", mean over targets"
     if balanced:
         return f"balanced accuracy{several}"
-    if spec.kind == "regressor":
+    if kind == "regressor":
         return f"R²{several}"
-    return "accuracy" if spec.kind == "classifier" else "accuracy over all labels"
+    return "accuracy" if kind == "classifier" else "accuracy over all labels"
 
 
-def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False) -> float:
-    """Return the score of always predicting the most frequent class, or the mean, of each target."""
+def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weights: Floats | None = None) -> float:
+    """Return the score of always predicting the most frequent class, or the mean, of each target of these rows."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
     columns = y[:, None] if y.ndim == 1 else y
     predicted = np.empty(columns.shape, dtype=columns.dtype)
     nothing = np.zeros((len(y), 1))
     for j, column in enumerate(columns.T):
-        seen = observed_rows(column) if column.dtype.kind in "fO" else np.ones(len(y), dtype=bool)
+        seen = observed_rows(column)
         model = DummyRegressor() if kind == "regressor" else DummyClassifier(strategy="most_frequent")
-        predicted[:, j] = model.fit(nothing[seen], column[seen]).predict(nothing)
-    return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced)
+        some = None if weights is None else weights[seen]
+        predicted[:, j] = model.fit(nothing[seen], column[seen], sample_weight=some).predict(nothing)
+    return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced, weights=weights)
 
 
 def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
@@ -92,95 +115,127 @@ def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
         table, y = table.take(kept), y[kept]
     with output.hearing_warnings():
         predicted = model.predict(table)
+    weights = _weights(model, table, output)
     if spec.kind == "classifier":
-        scores, details = _of_classes(as_labels(y), predicted)
+        _tell_new_classes(y, model.estimator.classes_, "", output)
+        scores, details = _of_classes(_labels(y), predicted, weights)
     elif spec.kind == "multilabel":
-        scores, details = _of_labels(y, predicted, spec, _classes_by_target(model))
+        by_target = classes_by_target(model.estimator, len(spec.names))
+        for j, name in enumerate(spec.names):
+            _tell_new_classes(y[:, j], by_target[j], f" of {name!r}", output)
+        scores, details = _of_labels(y, predicted, spec, by_target, weights)
     else:
-        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec))
+        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec), weights)
     return {"rows": len(y), "scores": scores, "details": details}
 
 
-def _of_classes(y: NDArray[Any], predicted: NDArray[Any]) -> tuple[dict[str, float], Details]:
+def _labels(y: NDArray[Any]) -> NDArray[Any]:
+    return y if y.dtype == object else as_labels(y)
+
+
+def _weights(model: ModelFile, table: Table, output: Output) -> Floats | None:
+    """Return how often rows count, as in training where the table says so."""
+    name = model.facts.get("weight")
+    if name is None or name not in table:
+        return None
+    output.say(f"rows count as often as {name!r} says")
+    return row_weights(table, name)
+
+
+def _tell_new_classes(y: NDArray[Any], known: Any, of_target: str, output: Output) -> None:
+    """Say which classes were not there in training: a model cannot answer them."""
+    known = {shown_label(label) for label in known}
+    new = [shown_label(label) for label in y[observed_rows(y)].tolist() if shown_label(label) not in known]
+    if new:
+        output.warn(
+            f"classes{of_target} that were not there in training ({listed(sorted(set(new)), 4)}), in "
+            f"{counted(len(new), 'row')}: the model cannot answer them, and they count as errors"
+        )
+
+
+def _of_classes(y: NDArray[Any], predicted: NDArray[Any], weights: Floats | None) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
     truth, answer = _as_text(y), _as_text(predicted)
     classes = np.unique(truth)
-    parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0)
+    parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0, sample_weight=weights)
+    counts = [int(np.sum(truth == label)) for label in classes]
     scores = {
-        "accuracy": accuracy_score(truth, answer),
+        "accuracy": accuracy_score(truth, answer, sample_weight=weights),
         "balanced accuracy": float(np.mean(parts[1])),
         "F1, class average": float(np.mean(parts[2])),
-        "always the most frequent class": baseline_score(truth, "classifier"),
+        "always the most frequent class": baseline_score(truth, "classifier", weights=weights),
     }
     details = [
         {"class": str(label), "rows": int(n), "precision": float(p), "recall": float(r), "F1": float(f)}
-        for label, p, r, f, n in zip(classes, *parts, strict=True)
+        for label, p, r, f, n in zip(classes, *parts[:3], counts, strict=True)
     ]
     return scores, details
 
 
-def _classes_by_target(model: ModelFile) -> list[Any]:
-    """Return the classes of each target; those of documents' labels are no and yes."""
-    n = len(model.target.names)
-    if not hasattr(model.estimator, "tasks_"):
-        return [(0, 1)] * n
-    classes = model.estimator.classes_
-    return classes if isinstance(classes, list) else [classes] * n
-
-
 def _of_labels(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any]
+    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any], weights: Floats | None
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import f1_score
+
+    weights = np.ones(len(y)) if weights is None else weights
 
     details: Details = []
     hits: list[Flags] = []
     yes: list[tuple[Flags, Flags]] = []
+    counts: list[Floats] = []
     for j, name in enumerate(spec.names):
         seen = observed_rows(y[:, j])
         truth, answer = _as_text(y[seen, j]), _as_text(predicted[seen, j])
         hits.append(truth == answer)
-        detail: dict[str, Any] = {"target": name, "rows": int(seen.sum()), "accuracy": _mean(truth == answer)}
+        counts.append(weights[seen])
+        detail: dict[str, Any] = {"target": name, "rows": int(seen.sum())}
+        detail["accuracy"] = _mean(truth == answer, counts[-1])
         if len(by_target[j]) == 2:  # yes is the later of two: 1, true, yes
             positive = shown_label(by_target[j][1])
             yes.append((truth == positive, answer == positive))
-            detail |= {"share": _mean(truth == positive), "F1": float(f1_score(*yes[-1], zero_division=0))}
+            detail["share"] = _mean(truth == positive, counts[-1])
+            detail["F1"] = float(f1_score(*yes[-1], zero_division=0, sample_weight=counts[-1]))
         details.append(detail)
-    scores = {"accuracy over all labels": _mean(np.concatenate(hits))}
+    every = np.concatenate(counts)
+    scores = {"accuracy over all labels": _mean(np.concatenate(hits), every)}
     if len(yes) == len(spec.names):
         together = [np.concatenate(parts) for parts in zip(*yes, strict=True)]
-        scores["F1, micro"] = float(f1_score(*together, zero_division=0))
+        scores["F1, micro"] = float(f1_score(*together, zero_division=0, sample_weight=every))
         scores["F1, macro"] = float(np.mean([detail["F1"] for detail in details]))
     if all(len(hit) == len(y) for hit in hits):
-        scores["all labels of a row right"] = float(np.mean(np.all(hits, axis=0)))
+        scores["all labels of a row right"] = _mean(np.all(hits, axis=0), weights)
     return scores, details
 
 
 def _of_numbers(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, task: NDArray[Any] | None
+    y: NDArray[Any],
+    predicted: NDArray[Any],
+    spec: TargetSpec,
+    task: NDArray[Any] | None,
+    weights: Floats | None,
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
     from regbayes.metrics import explained_variance_within_tasks
 
-    r2 = score_of("regressor", y, predicted)
+    r2 = score_of("regressor", y, predicted, weights=weights)
     if y.ndim == 1:
         scores = {
             "R²": r2,
-            "root mean squared error": root_mean_squared_error(y, predicted),
-            "mean absolute error": mean_absolute_error(y, predicted),
+            "root mean squared error": root_mean_squared_error(y, predicted, sample_weight=weights),
+            "mean absolute error": mean_absolute_error(y, predicted, sample_weight=weights),
         }
         if task is not None:
-            scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task)
+            scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task, weights)
         return scores, []
     details: Details = []
     for j, name in enumerate(spec.names):
         rows = observed_rows(y[:, j])
         if rows.any():
-            truth, answer = y[rows, j], predicted[rows, j]
-            numbers = {"R²": score_of("regressor", truth, answer)}
-            numbers["root mean squared error"] = root_mean_squared_error(truth, answer)
+            truth, answer, some = y[rows, j], predicted[rows, j], None if weights is None else weights[rows]
+            numbers = {"R²": score_of("regressor", truth, answer, weights=some)}
+            numbers["root mean squared error"] = root_mean_squared_error(truth, answer, sample_weight=some)
             details.append({"target": name, "rows": int(rows.sum()), **numbers})
     return {"R², mean over targets": r2}, details
 
@@ -189,5 +244,5 @@ def _as_text(labels: NDArray[Any]) -> NDArray[Any]:
     return np.array([shown_label(label) for label in labels], dtype=object)
 
 
-def _mean(values: NDArray[Any]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
+def _mean(values: NDArray[Any], weights: Floats) -> float:
+    return float(np.average(values, weights=weights)) if weights.any() else float("nan")

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -21,26 +21,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from regbayes.cli import Kind
+from regbayes._types import Floats
+from regbayes.cli import Kind, interrupts
+from regbayes.cli.comparison import Judged, Problem, compare
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
+from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.progress import SearchWatch, is_interrupt
-from regbayes.cli.scores import score_fit
+from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
+from regbayes.cli.scores import metric_name, score_fit
 
 __all__ = ["fit_model", "make_estimator", "make_search", "possible_folds"]
 
 FEWEST_TOPICS = 10
+ROWS_TO_COMPILE_WITH = 200
 OPTIONS = {  # what the values of a parameter are called here
     "C": "the values of --C",
     "temperature": "the values of --temperature",
     "n_components": "the values of --n-components",
 }
 
-Tasks = dict[str, NDArray[Any]]  # "task" and the tasks of rows, or nothing
+Metadata = dict[str, NDArray[Any]]  # what rows have beside inputs and targets: "task", "sample_weight"
 
 
-def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks) -> Any:
+def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata) -> Any:
     """Return the estimator for one setting: what the user gives, and defaults.
 
     MedLDA has documents, whose counts are sparse; iLSVM one target of classes; MT-iLSVM everything else.
@@ -60,19 +64,19 @@ def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tas
         wanted["inference"] = request.inference or ("variational" if X.dtype.kind == "f" else None)
     else:
         model = regbayes.MultiTaskILSVMRegressor if kind == "regressor" else regbayes.MultiTaskILSVMClassifier
-        model = regbayes.ILSVMClassifier if kind == "classifier" and not tasks else model
+        model = regbayes.ILSVMClassifier if kind == "classifier" and "task" not in metadata else model
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs
         wanted["n_init"] = request.n_init
-        wanted["unseen_tasks"] = "shared" if tasks else None
+        wanted["unseen_tasks"] = "shared" if "task" in metadata else None
     return model(random_state=request.seed, **{name: value for name, value in wanted.items() if value is not None})
 
 
-def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks, folds: int) -> Any:
+def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata, folds: int) -> Any:
     """Return the search among the user's values, or else those that do well: the searching estimators list them."""
     import regbayes
 
-    base = make_estimator(request, kind, X, y, tasks)
+    base = make_estimator(request, kind, X, y, metadata)
     searching = getattr(regbayes, f"{type(base).__name__}CV")
     listed = signature(searching).parameters
     Cs = sorted(set(request.C)) or listed["Cs"].default
@@ -87,7 +91,7 @@ def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks:
         common["include_inputs"] = [request.include_inputs]
     for name in {"n_components", "n_init", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
         common[name] = getattr(base, name)
-    cv = folds if kind != "classifier" or tasks else _splitter(request, kind, folds)
+    cv = folds if kind != "classifier" or "task" in metadata else _splitter(request, kind, folds)
     return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)
 
 
@@ -104,11 +108,11 @@ def _topics(kind: Kind, y: NDArray[Any]) -> list[int]:
     return [least, 2 * least, 4 * least]
 
 
-def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tasks: Tasks) -> int:
+def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata) -> int:
     """Return how many folds the rows allow: every part needs some of every class, of documents two classes at least."""
     if not request.cv:
         return 0
-    if kind != "classifier" or tasks:
+    if kind != "classifier" or "task" in metadata:
         return min(request.folds, len(y))
     sizes = np.sort(np.unique(y, return_counts=True)[1])
     if issparse(X):
@@ -117,11 +121,26 @@ def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], tas
 
 
 def fit_model(
-    request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], task: NDArray[Any] | None, output: Output
+    request: FitRequest,
+    kind: Kind,
+    X: Any,
+    y: NDArray[Any],
+    task: NDArray[Any] | None,
+    output: Output,
+    *,
+    weights: Floats | None = None,
+    names: Sequence[str] = ("target",),
 ) -> tuple[Any, NDArray[Any] | None, dict[str, Any]]:
     """Choose settings by cross-validation and fit them to all rows; or, on Ctrl-C, the best so far.
 
     The first Ctrl-C ends the search and fits the best settings so far; a second one ends that fit at its best state.
+
+    Parameters
+    ----------
+    weights : (n,), optional
+        How often each row counts.
+    names : sequence of str
+        Of the targets.
 
     Returns
     -------
@@ -129,48 +148,147 @@ def fit_model(
     predictions : array or None
         Of rows by fits that had not seen them; None where some rows were in all fits.
     facts : dict
-        ``seconds``, ``interrupted``, ``settings`` and what ``cross_validation`` found, None without one.
+        ``seconds``, ``interrupted``, ``kept`` (what was, after Ctrl-C), ``settings``, what ``cross_validation`` found
+        and the ``comparison`` with plain systems; the last two are None without cross-validation.
     """
     from sklearn.utils._param_validation import InvalidParameterError
 
-    tasks = {} if task is None else {"task": task}
-    folds = possible_folds(request, kind, X, y, tasks)
+    metadata = {"task": task, "sample_weight": weights}
+    metadata = {name: value for name, value in metadata.items() if value is not None}
+    folds = possible_folds(request, kind, X, y, metadata)
     if request.cv and folds < 2:
         output.warn("too few rows of some class for cross-validation; the settings are the defaults")
     elif request.cv and folds < request.folds:
-        where = "the rarest class has" if kind == "classifier" and not tasks else "there are"
+        where = "the rarest class has" if kind == "classifier" and task is None else "there are"
         output.say(f"{folds} folds instead of {request.folds}: {where} {folds} rows")
     began = time.perf_counter()
+    problem = Problem(X, y, kind, names, task, weights, request.balanced, request.seed)
     try:
-        estimator, predictions = make_estimator(request, kind, X, y, tasks), None
-        if folds < 2:
-            estimator, facts = _fit_alone(estimator, request, X, y, tasks, output)
-        else:
-            search = make_search(request, kind, X, y, tasks, folds)
-            estimator, predictions, facts = _fit_searching(search, estimator, request, X, y, tasks, output)
+        with Compiling(output) as compiling:
+            estimator, predictions = make_estimator(request, kind, X, y, metadata), None
+            if folds < 2:
+                estimator, facts = _fit_alone(estimator, request, X, y, metadata, output)
+                facts["comparison"] = None
+            else:
+                search = make_search(request, kind, X, y, metadata, folds)
+                estimator, watch, facts = _fit_searching(search, estimator, request, X, y, metadata, output)
+                predictions = watch.unseen_predictions(watch.chosen, len(y))
+            facts["seconds"] = time.perf_counter() - began - compiling.seconds
     except InvalidParameterError as error:
         raise UserError(str(error)) from None
     except ValueError as error:
-        hint = "" if folds < 2 else ". --no-cv fits without cross-validation"
-        raise BadDataError(f"the model cannot be fitted to these data: {str(error).rstrip('.')}{hint}") from None
-    return estimator, predictions, {**facts, "seconds": time.perf_counter() - began}
+        raise BadDataError(
+            f"the model cannot be fitted to these data: {str(error).rstrip('.')}{_remedy(kind, y, folds)}"
+        ) from None
+    interrupts.forget()  # a second Ctrl-C that came when the last fit was done
+    if folds >= 2:
+        facts["comparison"] = _compare(problem, estimator, watch, request, facts, compiling.seconds, output)
+        facts["cross_validation"]["pooled"] = facts["comparison"]["systems"][0]["score"]
+    return estimator, predictions, facts
+
+
+def _remedy(kind: Kind, y: NDArray[Any], folds: int) -> str:
+    """Say what may help a fit that the data do not allow."""
+    found = "" if folds < 2 else ". --no-cv fits without cross-validation"
+    if kind == "multilabel" and y.dtype != object and len(np.unique(y[np.isfinite(y)])) > 2:
+        found += ". If the targets are amounts: --kind regressor"
+    return found
+
+
+def _compare(
+    problem: Problem,
+    estimator: Any,
+    watch: SearchWatch,
+    request: FitRequest,
+    facts: dict[str, Any],
+    compiling: float,
+    output: Output,
+) -> dict[str, Any]:
+    """Compare the model with plain systems on the folds that its settings were tried on."""
+    tried = watch.records_of(watch.chosen)
+    in_use = len(features_in_use(estimator))
+    noun = "topic" if issparse(problem.X) else "feature"
+    things, are = in_use, counted(in_use, noun)
+    if getattr(estimator, "include_inputs", False):
+        n = problem.X.shape[1]
+        things, are = in_use + n, f"{are} and {counted(n, 'input')}"
+    seconds = sum(record.fit_seconds for record in watch.records) - (compiling if request.jobs == 1 else 0.0)
+    model = Judged(
+        "model",
+        type(estimator).__name__,
+        [record.rows for record in tried],
+        [np.asarray(record.predictions) for record in tried],
+        max(seconds, 0.0),
+        things,
+        are,
+    )
+    found = compare(
+        problem,
+        model,
+        n_settings=watch.n_settings,
+        with_peers=request.compare and not facts["interrupted"],
+        patience=facts["seconds"],
+        say=output.say,
+    )
+    return {"metric": metric_name(problem.kind, len(problem.names), balanced=problem.balanced), **found}
 
 
 def _fit_alone(
-    estimator: Any, request: FitRequest, X: Any, y: NDArray[Any], tasks: Tasks, output: Output
+    estimator: Any,
+    request: FitRequest,
+    X: Any,
+    y: NDArray[Any],
+    metadata: Metadata,
+    output: Output,
+    *,
+    asked_before: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """Fit to all rows; Ctrl-C keeps the best state so far."""
+    """Fit to all rows; Ctrl-C keeps the best state so far.
+
+    Where the user had asked to stop before (``asked_before``) and asks again before there is a state, the fit is made
+    as short as it can be: so many settings were tried for it.
+    """
     bar = int(not output.quiet and sys.stderr.isatty())
     estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
     with _hearing(request, output) as heard:
-        estimator.fit(X, y, **tasks)
+        try:
+            estimator.fit(X, y, **metadata)
+            interrupted = any(map(is_interrupt, heard))
+        except KeyboardInterrupt:  # before there was a state to keep
+            if not asked_before:
+                raise
+            _fit_shortly(estimator, X, y, metadata)
+            interrupted = True
     estimator.set_params(verbose=0, n_jobs=None)
-    settings = {"C": _margin_penalty(estimator)}
     return estimator, {
-        "settings": settings,
+        "settings": {"C": _margin_penalty(estimator)},
         "cross_validation": None,
-        "interrupted": any(map(is_interrupt, heard)),
+        "interrupted": interrupted,
+        "kept": "Interrupted: the fit was ended early, at its best state so far." if interrupted else None,
     }
+
+
+def _fit_shortly(estimator: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> Any:
+    """Make a fit as short as it can be, and let nothing interrupt it."""
+    with interrupts.held():
+        return estimator.set_callbacks(StopAtOnce()).fit(X, y, **metadata).set_callbacks()
+
+
+class StopAtOnce:
+    """A callback, as scikit-learn knows them, that ends a fit after its first iteration."""
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Nothing to prepare."""
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Nothing to put away."""
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
+        """Let it begin."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> bool:
+        """Ask the fit to stop."""
+        return True
 
 
 def _margin_penalty(estimator: Any) -> float:
@@ -183,34 +301,113 @@ def _margin_penalty(estimator: Any) -> float:
 
 
 def _fit_searching(
-    search: Any, base: Any, request: FitRequest, X: Any, y: NDArray[Any], tasks: Tasks, output: Output
-) -> tuple[Any, NDArray[Any] | None, dict[str, Any]]:
+    search: Any, base: Any, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
+) -> tuple[Any, SearchWatch, dict[str, Any]]:
     """Fit with a search; after Ctrl-C the search itself, or `base`, fits the best settings so far."""
-    from regbayes.estimators._search import GridEdgeWarning, describe_edges
+    from regbayes.estimators._search import GridEdgeWarning
 
     lists = _values_to_try(search)
     n_settings, n_folds = math.prod(map(len, lists.values())), getattr(search.cv, "n_splits", search.cv)
     output.say(f"cross-validation: {counted(n_settings, 'setting')} on {n_folds} folds, then a fit to all rows")
     names = sorted(name for name, values in lists.items() if name == "C" or len(values) > 1)
-    watch = SearchWatch(n_settings * n_folds, names, output)
+    watch = SearchWatch(n_settings, n_folds, names, output)
+    if request.jobs != 1:
+        _compile_first(base, X, y, metadata)
+    ended_early = False
     try:
-        with watch, _hearing(request, output, watch.tell) as heard:
+        with watch, _hearing(request, output, lambda found: watch.tell(found, search)) as heard:
             warnings.simplefilter("ignore", GridEdgeWarning)  # below, in the words of the command line
             warnings.filterwarnings("ignore", "The least populated class")  # said already
-            search.fit(X, y, on_result=watch, **tasks)
-        estimator, best, interrupted = search.best_estimator_, search.best_params_, any(map(is_interrupt, heard))
-    except KeyboardInterrupt:  # before a setting was tried on every fold, or on the way to the last fit
+            search.fit(X, y, on_result=watch, **metadata)
+        estimator, watch.chosen = search.best_estimator_, search.best_params_
+        ended_early = sum(map(is_interrupt, heard)) > watch.told
+        interrupted = watch.told or ended_early
+    except KeyboardInterrupt:
         if not watch.records:
             raise StoppedError("interrupted before the first fit was done; nothing was written") from None
-        watch.tell_interrupted()
-        best, interrupted = watch.best(), True
-        estimator, _ = _fit_alone(base.set_params(**best), request, X, y, tasks, output)
+        if watch.told or len(watch.records) == watch.total:  # on the way to the last fit, where there is no state yet
+            watch.chosen = search.best_params_ if "best_params_" in vars(search) else watch.best()
+            with _hearing(request, output):
+                estimator = _fit_shortly(base.set_params(**watch.chosen), X, y, metadata)
+            ended_early = True
+        else:  # before a setting was tried on every fold
+            watch.tell_interrupted(watch.best())
+            base.set_params(**watch.chosen)
+            estimator, alone = _fit_alone(base, request, X, y, metadata, output, asked_before=True)
+            ended_early = alone["interrupted"]
+        interrupted = True
     if not interrupted:
-        called = {name: OPTIONS[name] for name in names if name in OPTIONS}
-        for edge in describe_edges(search.cv_results_, search.best_index_, "score", called):
-            output.warn(f"the best {edge}")
-    facts = {**watch.results(best), "interrupted": interrupted}
-    return estimator, watch.unseen_predictions(best, len(y)), facts
+        estimator, interrupted, ended_early = _extend(search, watch, request, X, y, metadata, output)
+    facts = {**watch.results(watch.chosen), "interrupted": interrupted}
+    return estimator, watch, {**facts, "kept": watch.kept(ended_early=ended_early) if interrupted else None}
+
+
+def _compile_first(base: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> None:
+    """Make a small fit here, so that what must be compiled is, once, before several processes need it."""
+    from sklearn.base import clone
+
+    rows = np.unique(np.linspace(0, len(y) - 1, ROWS_TO_COMPILE_WITH).astype(np.int64))
+    some = {name: values[rows] for name, values in metadata.items()}
+    with warnings.catch_warnings(), suppress(ValueError):  # of a class or task that some rows lack
+        warnings.simplefilter("ignore")
+        clone(base).set_params(max_iter=1).fit(X[rows], y[rows], **some)
+
+
+def _extend(
+    search: Any, watch: SearchWatch, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
+) -> tuple[Any, bool, bool]:
+    """Try one value more where the best is at the end of a list; return the fit, and whether Ctrl-C ended what."""
+    from sklearn.base import clone
+
+    from regbayes import PathSearchCV
+    from regbayes.estimators._search import find_edges
+
+    estimator, best = search.best_estimator_, dict(search.best_params_)
+    names = [name for name in watch.names if name in OPTIONS]
+    edges = find_edges(search.cv_results_, search.best_index_, "score", names)
+    along = getattr(search, "_along", None)
+    folds = [(np.setdiff1d(np.arange(len(y)), one.rows), one.rows) for one in watch.records_of(best)]
+    score, interrupted = search.best_score_, False
+    for edge in edges:
+        output.say(
+            f"the best {edge.name}={edge.value} is the {edge.end} value that was tried: {edge.name}={edge.further} is "
+            "tried too"
+        )
+        grid = {**{name: [value] for name, value in best.items()}, edge.name: sorted([best[edge.name], edge.further])}
+        more = PathSearchCV(
+            clone(estimator),
+            grid,
+            along=along if edge.name == along else None,
+            descending=getattr(search, "_descending", False),
+            cv=folds,
+            scoring=search.scoring,
+            refit=False,
+            n_jobs=search.n_jobs,
+        )
+        watch.add_setting()
+        try:
+            with _hearing(request, output, lambda _: True) as heard:
+                more.fit(X, y, records=watch.records, on_result=watch, **metadata)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        if any(map(is_interrupt, heard)):
+            interrupted = True
+            break
+        if more.best_score_ > score:
+            score, watch.chosen = more.best_score_, more.best_params_
+    if watch.chosen == best:
+        if interrupted:
+            watch.tell_interrupted(best, again=False)
+        return estimator, interrupted, False
+    estimator, alone = _fit_alone(clone(estimator).set_params(**watch.chosen), request, X, y, metadata, output)
+    for edge in edges:
+        if watch.chosen[edge.name] == edge.further:
+            output.warn(
+                f"the best {edge.name}={edge.further} is the {edge.end} value that was tried, even with one more: try "
+                f"others with {OPTIONS[edge.name].removeprefix('the values of ')}"
+            )
+    return estimator, interrupted or alone["interrupted"], alone["interrupted"]
 
 
 def _values_to_try(search: Any) -> dict[str, Sequence[Any]]:

@@ -34,6 +34,10 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "interrupted": facts["interrupted"],
         "baseline_score": facts["baseline"],
         "cross_validation": facts["cross_validation"],
+        "kept": facts.get("kept"),
+        "weight": facts.get("weight"),
+        "useless": facts.get("useless"),
+        "comparison": facts.get("comparison"),
     }
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
@@ -63,15 +67,15 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
 
 
 def show_model(model: ModelFile, path: str, out: Output) -> None:
-    """Print what was found, and what can be done next."""
+    """Print what was found, whether it is worth it, and what can be done next."""
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}
     nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
-    baseline = f"always {nothing}: {found['baseline_score']:.3f}"
+    baseline = "" if found["baseline_score"] is None else f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
-        score = f"{model.facts['metric']} {cv['mean']:.3f} ± {cv['std']:.3f}"
-        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
+        score = f"{model.facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
+        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')}" + (f" ({baseline})" if baseline else "")
     else:
         facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
     if model.of_documents:
@@ -82,10 +86,46 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
         nobody = "" if in_use else ": predictions rest on the inputs alone, or are all alike"
         facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
     facts["time"] = f"{found['seconds']:.1f} s"
+    if found["kept"] is not None:
+        facts["stopped"] = found["kept"]
     facts["saved"] = path
-    facts["next"] = f"{called_as()} report {path} --output report.html"
-    facts[""] = f"{called_as()} predict {path} NEW_DATA"
+    if not found["useless"]:
+        facts["next"] = f"{called_as()} report {path} --output report.html"
+        facts[""] = f"{called_as()} predict {path} NEW_DATA"
+    if found["comparison"] is not None:
+        _show_comparison(found["comparison"], out)
     out.facts(facts)
+    if found["useless"]:
+        _show_useless(model, found["comparison"], out)
+
+
+def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
+    """Print the systems side by side, and what follows."""
+    rows = [
+        [
+            row["name"],
+            "–" if row["score"] is None else f"{row['score']:.3f}",
+            "" if row["std"] is None else f"± {row['std']:.3f}",
+            row["note"] or row["things_are"],
+            f"{row['seconds']:.1f}",
+        ]
+        for row in comparison["systems"]
+    ]
+    out.table(
+        f"is it worth it? {counted(comparison['folds'], 'fold')}, each system judged by the rows left out",
+        ["", comparison["metric"], "", "to look at", "seconds"],
+        rows,
+    )
+    for sentence in comparison["sentences"][int(comparison["useless"]) :]:
+        out.line(sentence)
+
+
+def _show_useless(model: ModelFile, comparison: dict[str, Any], out: Output) -> None:
+    """Print the banner, and what may help."""
+    advice = "More rows, other inputs or another target may help; so may a look at how the file was read, above."
+    if model.target.kind == "classifier" and comparison["metric"] == "accuracy":
+        advice += " Where one class is rare: --balanced."
+    out.banner(f"{comparison['sentences'][0]} It is saved all the same. {advice}")
 
 
 def _show_topics(model: ModelFile, out: Output) -> None:

@@ -44,7 +44,8 @@ class Table:
     targets: tuple[str, ...] = ()  # what the file itself calls targets
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names that stand for several columns
     absent_is_zero: bool = False  # whether a column that is not there is zero everywhere, as in sparse files
-    notes: tuple[str, ...] = ()  # what the reader wants to tell
+    notes: tuple[str, ...] = ()  # what looks wrong to the reader
+    remarks: tuple[str, ...] = ()  # how it read columns, where that is not plain to see
     first: int | None = None  # the lowest number of a column, where columns are called by numbers
     counts: Any = None  # of words in rows, a sparse matrix of shape (rows, words); None: there are columns alone
     words: tuple[str, ...] = ()  # what the columns of `counts` are called

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import persistable
-from regbayes._types import Flags
+from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, UserError, listed
 from regbayes.cli.inputs import LARGEST
 from regbayes.cli.tables import Table, plain_number, text_of
 
-__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "target_values", "task_values"]
+__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "row_weights", "target_values", "task_values"]
 
 MAX_CLASSES = 20  # different whole numbers that still count as classes
 FARTHEST_RATING = 10  # from zero: stars, marks, degrees of approval
@@ -73,7 +73,9 @@ def decide(
         found, why = _guess(names, columns, of_texts)
     texts = [name for name, column in zip(names, columns, strict=True) if column.dtype == object]
     if found == "regressor" and texts:
-        raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
+        digits = "".join(str(value) for value in columns[names.index(texts[0])][:3] if value is not None)
+        why = "; whole numbers of so many digits count as names: divide them first" if digits.isdigit() else ""
+        raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict{why}")
     if found == "classifier" and len(names) > 1:
         raise UserError(f"--kind classifier takes one target, but there are {len(names)}; use --kind multilabel")
     if found == "multilabel" and len(names) == 1:
@@ -174,10 +176,19 @@ def _values(table: Table, name: str, spec: TargetSpec, place: int) -> NDArray[An
     column = table.column(name)
     if spec.as_text[place]:
         return np.array(text_of(column), dtype=object)
+    if column.dtype == object and spec.kind != "regressor":  # classes that are new among numbers
+        return np.array([_number_or_text(text) for text in text_of(column)], dtype=object)
     if column.dtype == object:
         odd = next((value for value in column if value is not None), None)
         raise BadDataError(f"the target {name!r} held numbers in training, but {table.source} has {odd!r} there")
     return np.where(np.isfinite(column), column, np.nan)
+
+
+def _number_or_text(text: str | None) -> Any:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
@@ -197,6 +208,21 @@ def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
     return np.array(texts)
 
 
+def row_weights(table: Table, name: str) -> Floats:
+    """Return how often each row counts: a column of numbers, none negative; 0 where it is missing."""
+    column = table.column(name, "--weight")
+    if column.dtype == object:
+        odd = next((value for value in column if value is not None), None)
+        raise BadDataError(f"--weight {name}: the column should hold numbers, but it has {odd!r}")
+    if np.any(column < 0) or np.any(np.isinf(column)):
+        odd = column[(column < 0) | np.isinf(column)][0]
+        raise BadDataError(f"--weight {name}: weights are numbers of 0 or more, but there is {odd:g}")
+    weights = np.nan_to_num(column)
+    if not np.any(weights > 0):
+        raise BadDataError(f"--weight {name}: no row has a weight above 0")
+    return weights
+
+
 def observed_rows(y: NDArray[Any]) -> Flags:
     """Which rows have a target, at least one."""
     seen = _observed(y)
@@ -207,14 +233,15 @@ def as_labels(y: NDArray[Any]) -> NDArray[Any]:
     """Return labels of one target without missing ones as an array of text or of numbers, whole if they all are."""
     if y.dtype == object:
         return np.array([str(value) for value in y])
-    return y.astype(np.int64) if np.all(y == np.round(y)) else y
+    whole = np.all(y == np.round(y)) and np.all(np.abs(y) < 2.0**63)
+    return y.astype(np.int64) if whole else y
 
 
 def _observed(column: NDArray[Any]) -> Flags:
     if column.dtype == object:
         flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
         return np.array(flat, dtype=bool).reshape(column.shape)
-    return np.asarray(np.isfinite(column))
+    return np.asarray(np.isfinite(column)) if column.dtype.kind == "f" else np.ones(column.shape, dtype=bool)
 
 
 def _distinct(column: NDArray[Any]) -> NDArray[Any]:

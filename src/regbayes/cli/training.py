@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
-from regbayes._types import Integers
+from regbayes._types import Floats, Integers
 from regbayes.cli.documents import is_documents, read_documents
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
@@ -26,6 +26,7 @@ from regbayes.cli.targets import (
     choose_targets,
     decide,
     observed_rows,
+    row_weights,
     shown_label,
     target_values,
     task_values,
@@ -56,13 +57,12 @@ def train(request: FitRequest, output: Output) -> ModelFile:
 
 def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     """Fit iLSVM, or MT-iLSVM where there are several targets or tasks, to the columns of a table."""
-    for note in table.notes:
-        output.warn(note)
+    _tell_of_reading(table, output)
     spec, why = decide(table, choose_targets(table, request.target), request.kind, request.task)
     output.say(why)
     if request.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
-    table, y, row_names = _rows_with_target(table, spec, request, output)
+    table, y, row_names, weights = _rows_with_target(table, spec, request, output)
     task = task_values(table, spec)
     inputs = _learn_inputs(table, spec, request, output)
     with output.hearing_warnings():
@@ -70,11 +70,12 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
     if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
         pixels = np.prod(request.image_shape)
         raise UserError(f"--image {request.image} has {pixels} pixels, but there are {X.shape[1]} inputs")
-    columns = counted(len(inputs.numbers_) + len(inputs.categories_), "column")
+    columns = counted(len(inputs.columns_), "column")
     sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {columns}"]
     output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
     shown = {
         "task": task,
+        "weights": weights,
         "row_names": row_names,
         "image_shape": request.image_shape,
         "data_name": "training rows",
@@ -85,13 +86,12 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
 
 def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
     """Fit MedLDA to the words of documents."""
-    for note in table.notes:
-        output.warn(note)
+    _tell_of_reading(table, output)
     names = choose_targets(table, request.target)
     spec, why = decide(table, names, request.kind, of_texts=table.counts is None)
     output.say(f"MedLDA, {why}")
     _check_documents(spec, request)
-    table, y, row_names = _rows_with_target(table, spec, request, output, needs_all=True)
+    table, y, row_names, weights = _rows_with_target(table, spec, request, output, needs_all=True)
     if spec.kind == "multilabel":
         y = _indicators(y, spec)
     words, X = learn_words(
@@ -107,18 +107,27 @@ def train_documents(request: FitRequest, table: Table, output: Output) -> ModelF
         output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
         table, y, X = table.take(full), y[full], X[full]
         row_names = [name for name, kept in zip(row_names, full, strict=True) if kept]
+        weights = None if weights is None else weights[full]
     _check_classes(y, spec, request, output)
     output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
     if X.dtype.kind == "f" and request.inference is None:
         output.say("counts are not whole, so topics are inferred by mean field (--inference variational)")
     shown = {
         "kind": "text",
+        "weights": weights,
         "row_names": row_names,
         "texts": show_documents(table, words, X),
         "data_name": "training documents",
     }
     facts = {"why": why, "source": table.source, "first_column": table.first}
     return _fit_and_report(request, spec, words, table, X, y, shown, facts, output)
+
+
+def _tell_of_reading(table: Table, output: Output) -> None:
+    for note in table.notes:
+        output.warn(note)
+    for remark in table.remarks:
+        output.say(remark)
 
 
 def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
@@ -132,46 +141,98 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     facts: dict[str, Any],
     output: Output,
 ) -> ModelFile:
-    estimator, predictions, found = fit_model(request, spec.kind, X, y, shown.get("task"), output)
-    metric = metric_name(spec, balanced=request.balanced)
-    if found["cross_validation"] is not None:
+    weights = shown.pop("weights")
+    estimator, predictions, found = fit_model(
+        request, spec.kind, X, y, shown.get("task"), output, weights=weights, names=spec.names
+    )
+    metric = metric_name(spec.kind, len(spec.names), balanced=request.balanced)
+    comparison = found["comparison"]
+    baseline: float | None
+    if comparison is None:
+        baseline = baseline_score(y, spec.kind, balanced=request.balanced, weights=weights)
+    else:
+        scores = [row["score"] for row in comparison["systems"] if row["role"] == "baseline"]
+        baseline = scores[0] if scores else None  # None: Ctrl-C came before
         found["cross_validation"] = {"metric": metric, **found["cross_validation"]}
     facts = {
         **facts,
         **found,
         "rows": X.shape[0],
         "inputs": X.shape[1],
-        "baseline": baseline_score(y, spec.kind, balanced=request.balanced),
+        "weight": request.weight,
+        "baseline": baseline,
+        "useless": None if comparison is None else comparison["useless"],
         "metric": metric,
     }
     if request.stability:
         shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
+    shown |= _told_on_page(comparison)
     model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts)
     return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
 
 
+def _told_on_page(comparison: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the options of `collect` that show the comparison, and a notice where the model is useless."""
+    from regbayes.report.data import Comparison
+
+    if comparison is None:
+        return {}
+    systems = [row for row in comparison["systems"] if row["score"] is not None]
+    table = Comparison(
+        metric=comparison["metric"],
+        names=tuple(row["name"] for row in systems),
+        own=0,
+        scores=np.array([row["score"] for row in systems]),
+        deviations=np.array([row["std"] for row in systems]),
+        n_things=np.array([row["things"] for row in systems], dtype=np.int64),
+        seconds=np.array([row["seconds"] for row in systems]),
+        verdict=" ".join(comparison["sentences"]),
+    )
+    return {
+        "comparison": table,
+        "notices": [("warning", comparison["sentences"][0])] if comparison["useless"] else [],
+    }
+
+
 def _rows_with_target(
     table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool = False
-) -> tuple[Table, NDArray[Any], list[str]]:
-    """Leave out rows without any target, or with a hole in one of several; return what to call the others, too."""
+) -> tuple[Table, NDArray[Any], list[str], Floats | None]:
+    """Leave out rows without any target, with a hole in one of several, or without weight.
+
+    Returns
+    -------
+    table, y
+    row_names : list of str
+        What to call the rows.
+    weights : (n,) or None
+        How often each counts.
+    """
     y = target_values(table, spec)
     kept = observed_rows(y)
     if needs_all and y.ndim == 2:
         kept = np.all([observed_rows(column) for column in y.T], axis=0)
     key = request.names or next(iter(table.keys), None)
     called: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
-    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
     if not kept.all():
         lack = "lack a target" if needs_all and y.ndim == 2 else "have no target"
         output.say(f"{int((~kept).sum())} of {len(kept)} rows {lack} and are left out")
-        table, y = table.take(kept), y[kept]
+    weights = None
+    if request.weight is not None:
+        weights = row_weights(table, request.weight)
+        idle = kept & ~(weights > 0)
+        if idle.any():
+            output.say(f"{int(idle.sum())} of {len(kept)} rows have no weight and are left out")
+        kept &= weights > 0
+        weights = weights[kept]
+    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
+    table, y = (table, y) if kept.all() else (table.take(kept), y[kept])
     if len(y) < 2:
         raise BadDataError(
             f"{table.source} has {len(y)} row with a target; at least 2 are needed, and many more to learn"
         )
     if table.first is not None:
         output.say(f"the columns of {table.source} are counted from {table.first}")
-    return table, as_labels(y) if spec.kind == "classifier" else y, row_names
+    return table, as_labels(y) if spec.kind == "classifier" else y, row_names, weights
 
 
 def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: Output) -> TableInputs:
@@ -181,7 +242,9 @@ def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: O
             table.column(name, option)
     if spec.task is not None and spec.task in spec.names:
         raise UserError(f"--task and --target name the same column, {spec.task!r}")
-    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names}
+    if request.weight is not None and request.weight in spec.names:
+        raise UserError(f"--weight and --target name the same column, {request.weight!r}")
+    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
     possible = table.names if table.inputs is None else table.inputs
     inputs = TableInputs(request.scaled, request.categorical)
     inputs.fit(table.frame[[name for name in possible if name not in used]])
@@ -190,8 +253,10 @@ def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: O
     if not inputs.numbers_ and not inputs.categories_:
         more = "".join(f"; {hint}" for hint in inputs.hints_)
         raise BadDataError(f"{table.source} has no column left that could be an input{more}")
-    for hint in inputs.hints_:
-        output.say(hint)
+    for remark in (*inputs.remarks_, *inputs.hints_):
+        output.say(remark)
+    for doubt in inputs.doubts_:
+        output.warn(doubt)
     return inputs
 
 
@@ -270,6 +335,7 @@ def _collect_report(
     try:
         with output.hearing_warnings():
             return collect_training_page(model, table, X, y, predictions, shown)
-    except Exception as error:
-        output.warn(f"the page about the model could not be prepared, and the model is saved without ({error})")
+    except (Exception, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error
+        output.warn(f"the page about the model could not be prepared, and the model is saved without ({reason})")
         return None

@@ -39,6 +39,7 @@ from regbayes.models.ilsvm.model import UNLABELED
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+UNSCALED = 1000.0  # between the ranges of columns
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -129,6 +130,29 @@ def warn_if_unused(n_used: int) -> None:
         )
 
 
+def warn_if_unscaled(X: Floats) -> None:
+    """Say when columns have such different ranges that the largest decide alone what the features are."""
+    ranges = np.ptp(X, axis=0)
+    ranges = ranges[ranges > 0]
+    if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
+        warnings.warn(
+            f"the columns of X have ranges from {ranges.min():.3g} to {ranges.max():.3g}: the largest alone decide "
+            "what the features are. Scale them, with StandardScaler for instance.",
+            UnscaledWarning,
+            stacklevel=3,
+        )
+
+
+def warn_if_noise() -> None:
+    """Say that what was found in the rows does not hold in others."""
+    warnings.warn(
+        "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
+        "predicted no better than by the largest class. The features describe these rows alone.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
 def warn_if_truncated(n_used: int, n_components: int) -> None:
     """Say when every feature that the truncation allows is in use."""
     if n_used == n_components > 1:
@@ -138,6 +162,10 @@ def warn_if_truncated(n_used: int, n_components: int) -> None:
             TruncationWarning,
             stacklevel=3,
         )
+
+
+class UnscaledWarning(ConvergenceWarning):
+    """Columns of X have so different scales that only the largest count."""
 
 
 class TruncationWarning(ConvergenceWarning):

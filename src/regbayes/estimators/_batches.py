@@ -28,6 +28,7 @@ from regbayes.estimators._bases import (
     labeled_rows,
     one_blas_thread,
     row_weights,
+    warn_if_unscaled,
 )
 from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
 from regbayes.margins.head import MAX_CLASS_WEIGHTS
@@ -54,6 +55,7 @@ class BatchFeatures(BinaryFeatures):
         """
         if not hasattr(self, "_state"):
             warn_of_few_rows(len(X))
+            warn_if_unscaled(X)
             data, settings = prepare(centre_rows(X, weights))
             self._check_batch_settings(settings)
             self._fit_features(data, settings, given, shown)
@@ -73,6 +75,7 @@ class BatchFeatures(BinaryFeatures):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
+        self.offset_ = self.mean_ + state.params.offset
         self._set_batches(learned)
 
     def _fitted_settings(self, settings: Settings) -> Settings:

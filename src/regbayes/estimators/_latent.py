@@ -21,11 +21,23 @@ from regbayes.estimators._bases import (
     kept_objective,
     n_threads,
     one_blas_thread,
+    warn_if_noise,
     warn_if_truncated,
     warn_if_unused,
 )
+from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, infer_features
+from regbayes.models.ilsvm.model import (
+    UNLABELED,
+    Data,
+    Params,
+    Rows,
+    Settings,
+    State,
+    infer_features,
+    infer_few_features,
+)
+from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
@@ -36,12 +48,17 @@ LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 
 
+FEW_ROWS = 16  # that are predicted before compiled code is loaded
+
+
 class BinaryFeatures(LatentModel):
     """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts."""
-        return warmup.initial_params(X, settings, rng)
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        if getattr(self, "margins", "consistent") == "posterior":
+            return warmup.random_params(X, settings, rng)
+        return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes."""
@@ -63,17 +80,19 @@ class BinaryFeatures(LatentModel):
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        rng = generator(self.random_state)
 
-        def draw() -> Iterator[tuple[Any, Integers | None, int]]:
+        def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
-                yield previous, None, 0
-            rng = generator(self.random_state)
-            while True:
-                start = self._start(data.X, settings, rng)
-                yield start, warmup.draw_early_rows(data.labels, rng), warmup.draw_seed(rng)
+                yield previous, None
+            early_rows = warmup.draw_early_rows(data.labels, rng)
+            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            while True:  # other starts are those of a random half of the rows
+                half = np.sort(rng.permutation(len(data.X))[: (len(data.X) + 1) // 2])
+                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
+            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < len(given):
                 found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
             return found
@@ -89,11 +108,16 @@ class BinaryFeatures(LatentModel):
                 partial(self._find_fault, data),
                 lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
             )
-            for start, early_rows, seed in tried:
+            for start, early_rows in tried:
                 reporter.result = run(
-                    data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=[reporter]
+                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            with one_blas_thread():
+                noise = is_noise(data, settings, rng)
+            if noise:
+                warn_if_noise()
+                return
             if not settings.input_scale:
                 warn_if_unused(self.n_components_)
             warn_if_truncated(self.n_components_, self.n_components)
@@ -154,7 +178,9 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1
-        weight = DEFAULT_GENERATIVE_SHARE * C * n_margins * labeled_share**LABELED_POWER
+        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
+        weight = DEFAULT_GENERATIVE_SHARE * C / np.sqrt(heat) * n_margins * labeled_share**LABELED_POWER
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
 
 
@@ -206,7 +232,8 @@ def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
-    return infer_by_blocks(infer_features, X, params, n_jobs)
+    few = len(X) <= FEW_ROWS and not sweeps_are_loaded()
+    return infer_by_blocks(infer_few_features if few else infer_features, X, params, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:

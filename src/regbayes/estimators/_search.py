@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import copy
 import functools
+import glob
+import os
+import signal
+import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from itertools import product
 from numbers import Integral, Real
 from typing import Any
 
+import joblib
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
@@ -205,7 +212,8 @@ def iter_records(
     """Fit every setting on every fold and yield a record of each as it arrives.
 
     All folds of a path come before the next path, so that whatever ends the search early leaves settings that were
-    tried on every fold. A single process yields after each fit, several after each path.
+    tried on every fold. A single process yields after each fit; several yield what is done whenever one of them has
+    finished a path, and on Ctrl-C.
 
     Parameters
     ----------
@@ -219,11 +227,54 @@ def iter_records(
         for job in jobs:
             yield from fit_path(plan, samples, job)
         return
-    found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-        delayed(_fit_whole_path)(plan, samples, job) for job in jobs
-    )
-    for records in found:
-        yield from records
+    with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
+        with _undisturbed():  # processes that begin here ignore Ctrl-C: the search hears it, and ends them
+            found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
+                delayed(_leave_records)(plan, samples, job, folder, os.getpid()) for job in jobs
+            )
+        try:
+            for _ in found:
+                yield from _collect_records(folder)
+        except KeyboardInterrupt:
+            yield from _collect_records(folder)  # fits of paths that were not at their end
+            raise
+        finally:
+            with _undisturbed():
+                found.close()  # ends the processes that are still fitting
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, which a terminal sends to all processes, while others are begun and ended.
+
+    joblib calls a program to end them, which a second Ctrl-C would end first.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave_records(plan: Plan, samples: Samples, job: Job, folder: str, owner: int) -> None:
+    """Fit along a path in a process of its own, and leave each record where the search finds it."""
+    if os.getpid() != owner:  # a process of an earlier search may not ignore it yet
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for i, record in enumerate(fit_path(plan, samples, job)):
+        name = os.path.join(folder, f"{id(job)}-{os.getpid()}-{time.monotonic_ns()}-{i}")
+        joblib.dump(record, f"{name}.part")
+        os.rename(f"{name}.part", f"{name}.record")  # whole, or not there
+
+
+def _collect_records(folder: str) -> Iterator[FoldRecord]:
+    """Yield the records that are there, in the order in which they were left, and take them away."""
+    for path in sorted(glob.glob(os.path.join(folder, "*.record")), key=os.path.getmtime):
+        record = joblib.load(path)
+        os.remove(path)
+        yield record
 
 
 def list_jobs(plan: Plan, done: Records) -> list[Job]:
@@ -250,10 +301,6 @@ def fit_path(plan: Plan, samples: Samples, job: Job) -> Iterator[FoldRecord]:
         seconds = time.perf_counter() - began
         if wanted:
             yield _record(estimator, setting, job.fold, plan, test, seconds)
-
-
-def _fit_whole_path(plan: Plan, samples: Samples, job: Job) -> list[FoldRecord]:
-    return list(fit_path(plan, samples, job))
 
 
 def _at_start(plan: Plan) -> Any:
@@ -488,17 +535,21 @@ def _column(values: list[Any]) -> NDArray[Any]:
     return column
 
 
-def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
-    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others.
+@dataclass(frozen=True)
+class Edge:
+    """A parameter whose best value is at the end of its list and beats the others."""
 
-    Parameters
-    ----------
-    lists : mapping
-        From the parameter to what the user calls the list of its values.
-    """
+    name: str
+    value: Any
+    end: str  # "smallest" or "largest"
+    further: Any  # the value to try next
+
+
+def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterable[str]) -> list[Edge]:
+    """Return the parameters, among some, whose best value is at the end of its list, with the value to try next."""
     mean = np.nan_to_num(results[f"mean_test_{score}"], nan=-np.inf)
     found = []
-    for name, listed in lists.items():
+    for name in names:
         value, values = results["params"][best][name], [setting[name] for setting in results["params"]]
         if not is_number(value):
             continue
@@ -509,8 +560,22 @@ def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Map
         end, more = ("smallest", numbers[:2]) if value == numbers[0] else ("largest", numbers[:-3:-1])
         further = _next_value(*more) if isinstance(value, float) else max(round(_next_value(*more)), 1)
         if further != value and (further > 0 or numbers[0] < 0):  # most parameters have nothing below zero
-            found.append(f"{name}={value} is the {end} value that was tried: add {further} to {listed}")
+            found.append(Edge(name, value, end, further))
     return found
+
+
+def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
+    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others.
+
+    Parameters
+    ----------
+    lists : mapping
+        From the parameter to what the user calls the list of its values.
+    """
+    return [
+        f"{edge.name}={edge.value} is the {edge.end} value that was tried: add {edge.further} to {lists[edge.name]}"
+        for edge in find_edges(results, best, score, lists)
+    ]
 
 
 def _next_value(end: float, neighbour: float) -> float:

@@ -20,6 +20,7 @@ from regbayes.estimators._bases import (
     drop_weightless,
     fit_data,
     row_weights,
+    warn_if_unscaled,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators._latent import (
@@ -58,10 +59,12 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
-        Steps at most, after a warm-up of a few hundred, most of them cooling.
+        Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    noise_variance, prior_variance, n_sweeps, warm_start, random_state, n_jobs, verbose
+    n_sweeps : int, default=2
+        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+    noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
     Attributes
@@ -75,6 +78,9 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
+        Of the rows.
+    offset_ : array of shape (n_features,)
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
@@ -112,7 +118,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         transform_temperature: float | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
-        n_sweeps: int = 1,
+        n_sweeps: int = 2,
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
@@ -137,6 +143,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         self.verbose = verbose
 
     def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
+        warn_if_unscaled(X)
         self._fit_features(*self._prepare(centre_rows(X, weights)), given, data)
 
     def _prepare(self, rows: Rows) -> tuple[Data, Settings]:

@@ -9,7 +9,13 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LATENT_CONSTRAINTS, NOT_NEGATIVE, POSITIVE, LabeledRows
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    LabeledRows,
+    warn_if_unscaled,
+)
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._latent import (
     centre_rows,
@@ -63,8 +69,9 @@ class ILSVMClassifier(BatchClassifier):
         Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
         ones, for reading.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, less where rows have no
-        label: times the share of those that have one to the power 0.75.
+        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
+        the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
+        have one to the power 0.75.
     margins : {"consistent", "posterior"}, default="consistent"
         Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
         is the paper's algorithm.
@@ -83,14 +90,15 @@ class ILSVMClassifier(BatchClassifier):
         that does worse on its training rows than a constant answer, or never answers classes that hold much of their
         weight, has one start more in any case, and a `PoorFitWarning` if that does not help.
     max_iter : int, default=200
-        Steps at most, after a warm-up of a few dozen; of a few hundred where ``temperature`` is far below the default.
+        Steps at most, after a warm-up of a few dozen to a few hundred, which settles how many features there are.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        For the rows that the warm-up sees of more than 8192. The start itself is taken from the data, and is the same
+        for any order of rows; with ``margins="posterior"`` it is random.
     n_jobs : int or None, default=None
         Threads. The result does not depend on it.
     verbose : int, default=0
@@ -113,6 +121,9 @@ class ILSVMClassifier(BatchClassifier):
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
+        Of the rows.
+    offset_ : array of shape (n_features,)
+        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
@@ -215,6 +226,7 @@ class ILSVMClassifier(BatchClassifier):
         self.verbose = verbose
 
     def _learn(self, rows: LabeledRows) -> None:
+        warn_if_unscaled(rows.X)
         data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
         self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
 

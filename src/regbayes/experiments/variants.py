@@ -11,7 +11,7 @@ import numpy as np
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.experiments.data import Sample
 from regbayes.models.ilsvm.model import Params, Rows, Settings
-from regbayes.models.ilsvm.warmup import STICK_ROUNDS, initial_params
+from regbayes.models.ilsvm.warmup import STICK_ROUNDS, random_params
 from regbayes.priors.indian_buffet import prior_sticks, update_sticks
 
 LABELS, RAGGED, MULTIWAY = "labels", "ragged", "multiway"
@@ -26,7 +26,7 @@ class DecayingStartILSVM(ILSVMClassifier):
     """
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        even = initial_params(X, settings, rng)
+        even = random_params(X, settings, rng)
         alpha, n = settings.alpha, X.total_weight
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)
         sticks = prior_sticks(alpha, settings.n_components)

@@ -43,11 +43,10 @@ STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternat
 def fit(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
     stage: str | None = None,
 ) -> FitResult[State]:
@@ -57,16 +56,15 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Params or State
-        A new start, from `warmup.initial_params`; or an earlier fit to go on from, which has its warm-up behind it:
-        the features that it has are not judged again. Where its temperature was higher, it is cooled in steps.
+    start : Params, State or sequence of Params
+        A new start, or several of which the warm-up takes the best, from `warmup.initial_params`; or an earlier fit to
+        go on from, which has its warm-up behind it: the features that it has are not judged again. Where its
+        temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
         training rows (the paper, docs/math.md eq. (27)-(28)).
     early_rows : array of int, default=None
         Rows that the warm-up is content with, in order; all of them by default. `warmup.draw_early_rows` draws them.
-    seed : int, default=0
-        For the features that the warm-up adds to those of the start.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the warm-up too. Its ``stage`` says which they are, and
         its ``state`` is the `State` of a fit that ends there: rows are inferred for it when it is looked at.
@@ -81,9 +79,12 @@ def fit(
     """
     problem = ILSVMProblem.of(data, settings)
     multipliers = _known_start(problem, start)
-    is_new = isinstance(start, Params)
-    params = start if isinstance(start, Params) else _resume(start.params, settings)
-    there = replace(params, temperature=settings.temperature)
+    is_new = not isinstance(start, State)
+    if isinstance(start, State):
+        starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
+    else:
+        starts = [start] if isinstance(start, Params) else start
+    there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
     step: Any
     state: Any
@@ -92,18 +93,23 @@ def fit(
         state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
         step = partial(descent.step, problem.joint)
-        if not is_new:
-            params, there = drop_empty(params), drop_empty(there)
-        if settings.max_iter == 0 or (not is_new and params.temperature == settings.temperature):
+        if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
-            phases = WarmUp.of(problem, early_rows if is_new else None, seed, callbacks, partial(_view, problem))
-            state, status = phases.run(params, multipliers, is_new)
+            phases = WarmUp.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
+            state, status = phases.run(starts, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
             elif phases.share < 1.0:  # what some of the rows found, evaluated on all of them
                 state = descent.start(problem.joint, state.at.params, None)
+        estimated = settings.estimate_noise or settings.estimate_prior
+        if is_new and halted is None and settings.max_iter > 0 and estimated:
+            # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
+            updated = problem.joint.model.update_blocks(state.at.params, state.at.stats)
+            assert updated is not None
+            again = descent.start(problem.joint, updated, state.at.warm_start)
+            state = again if again.at.objective < state.at.objective else state
     result: FitResult[Any] = run(
         step,
         state,
@@ -124,11 +130,10 @@ def fit(
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Params | State,
+    start: Params | State | Sequence[Params],
     *,
     margins: MarginKind = "consistent",
     early_rows: Integers | None = None,
-    seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
@@ -137,7 +142,7 @@ def fit_transductive(
     their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
     the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
-    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, seed=seed, callbacks=callbacks)]
+    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
@@ -194,9 +199,11 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | LinearHead | None:
+def _known_start(
+    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
+) -> Floats | LinearHead | None:
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
-    if problem.head is None or isinstance(start, Params):
+    if problem.head is None or not isinstance(start, State | descent.Evaluation):
         return None
     if start.multipliers is None:
         return start.head if isinstance(start, State) else start.warm_start

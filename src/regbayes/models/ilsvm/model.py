@@ -1,9 +1,9 @@
 """iLSVM: binary features of rows under an Indian buffet prior, learned under a margin head.
 
-Rows are ``x_n = W' z_n + noise`` with binary features z and Gaussian loadings W. Features are inferred by sweeps of
-mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so margins act
-on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's generative
-part is ``r F_T / T``, eq. (25), (29)-(30).
+Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
+by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
+generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
@@ -23,9 +23,9 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
-from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
@@ -84,6 +84,12 @@ class Rows:
         """Mean squared length of the rows."""
         return self.sum_weighted(self.squared_norms) / self.total_weight
 
+    @cached_property
+    def total(self) -> Floats:
+        """The sum of the centred rows, each as often as it counts, shape (D,): not zero for some of the rows."""
+        weights = np.ones(len(self)) if self.weights is None else self.weights
+        return weights @ self.X - weights.sum() * self.mean
+
     def blocks(self) -> list[Rows]:
         """Return the rows in blocks of fixed size."""
         return [self.take(rows) for rows in row_blocks(len(self))]
@@ -124,6 +130,7 @@ class Params:
     """What inference of a row's features needs to know."""
 
     loadings: Floats  # (K, D): Phi, the means of W
+    offset: Floats  # (D,): b, what a row has without any feature, less the mean of the rows
     variances: Floats  # (K,): s, the variance of each entry of a row of W
     sticks: Sticks
     noise_variance: float  # sigma^2
@@ -150,7 +157,8 @@ class Params:
     def constant_logits(self) -> Floats:
         """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
-        return self.log_odds - 0.5 * self.precision * (squares + self.loadings.shape[1] * self.variances)
+        against = 0.5 * (squares + self.loadings.shape[1] * self.variances) + self.loadings @ self.offset
+        return self.log_odds - self.precision * against
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -160,6 +168,7 @@ class Stats(RowSums):
 
     n_rows: float
     squared_norm: float  # sum of ||x_n||^2
+    total: Floats  # (D,): sum of x_n
     counts: Floats  # (K,): sum of psi_n
     gram: Floats  # (K, K): sum of psi_n psi_n'
     explained: float  # sum of psi_n' Phi x_n, at the loadings in force
@@ -196,7 +205,7 @@ class Pulled(RowSums):
 
 @dataclass(frozen=True)
 class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
-    """The model, with what stays the same through a descent. The position is that of the loadings."""
+    """The model, with what stays the same through a descent. The position is the loadings and, last, the offset."""
 
     alpha: float  # concentration of the Indian buffet process
     weight: float  # r, of the generative part
@@ -242,24 +251,36 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
+    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+        """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
+
+        It can be compared between models with different numbers of features; J itself cannot.
+        """
+        return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
+
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
-        """Gradient of J with respect to the loadings, docs/math.md eq. (34), shape (K, D)."""
-        r, loadings = self.weight, params.loadings
+        """Gradient of J with respect to the loadings and the offset, docs/math.md eq. (34), shape (K + 1, D)."""
+        r, loadings, offset = self.weight, params.loadings, params.offset
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
-        through = pulled.cross - pulled.theta[:, None] * loadings + couplings @ loadings
-        return params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+        acting = pulled.theta - r * stats.counts  # on what is left of the rows, which the offset is taken off
+        through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
+        by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+        by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
+        return np.vstack([by_loadings, by_offset])
 
     def position(self, params: Params) -> Floats:
-        """Return the loadings."""
-        return params.loadings
+        """Return the loadings and, last, the offset, shape (K + 1, D)."""
+        return np.vstack([params.loadings, params.offset])
 
     def move(self, params: Params, position: Reals) -> Params:
-        """Return the parameters with other loadings."""
-        return replace(params, loadings=position.astype(np.float64, copy=False))
+        """Return the parameters with other loadings and another offset."""
+        moved = position.astype(np.float64, copy=False)
+        return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
-        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features."""
-        factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
+        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features. The offset is on."""
+        moment = np.block([[stats.second_moment, stats.counts[:, None]], [stats.counts, stats.n_rows]])
+        factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
         return lambda q: cho_solve(factor, q)
 
     def first_length(self, params: Params) -> float:
@@ -293,7 +314,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
         """Loadings, sticks and variances, each in closed form at given features."""
-        params = update_loadings(params, stats.rows, stats.cross)
+        params = update_offset(update_loadings(params, stats.rows, stats.cross), stats.rows)
         params = update_prior_blocks(params, stats.rows, self.alpha)
         explained = stats.explain(params)
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
@@ -301,7 +322,9 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
     squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(rows.total_weight, squared_norm, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows))
+    return Stats(
+        rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows)
+    )
 
 
 def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:
@@ -331,11 +354,21 @@ def infer_features(rows: Rows, params: Params) -> Floats:
     return sweep(base_logits(rows, params), params, params.n_sweeps)
 
 
+def infer_few_features(rows: Rows, params: Params) -> Floats:
+    """Return psi of few rows by the law, which has done before Numba has loaded the kernel: once in a process."""
+    theta = base_logits(rows, params)
+    psi = np.empty_like(theta)
+    reference_sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], params.n_sweeps, psi)
+    return psi
+
+
 def expected_residual(stats: Stats, params: Params) -> float:
-    """``sum_n E||x_n - W z_n||^2``, docs/math.md eq. (25)."""
+    """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25)."""
     products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
     spread = float(params.loadings.shape[1] * (stats.counts @ params.variances))
-    return stats.squared_norm - 2.0 * stats.explained + products + spread
+    left = stats.total - stats.counts @ params.loadings  # sum of what the features leave of the rows
+    offset = float(params.offset @ (stats.n_rows * params.offset - 2.0 * left))
+    return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
 
 def kl_of_each_loading(params: Params) -> Floats:
@@ -343,6 +376,15 @@ def kl_of_each_loading(params: Params) -> Floats:
     ratio = params.variances / params.prior_variance
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings) / params.prior_variance
     return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
+
+
+def log_normalisers(params: Params) -> Floats:
+    """Log of what the tempered prior of each feature of a row sums to, shape (K,), docs/math.md eq. (35).
+
+    What the variance of a feature's loadings costs where it is on counts as part of its prior.
+    """
+    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+    return stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
@@ -363,8 +405,14 @@ def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
     """
     system = stats.second_moment / params.noise_variance
     system[np.diag_indices_from(system)] += 1.0 / params.prior_variance
-    loadings = cho_solve(cho_factor(system), cross / params.noise_variance)
+    above = cross - np.outer(stats.counts, params.offset)
+    loadings = cho_solve(cho_factor(system), above / params.noise_variance)
     return replace(params, loadings=loadings, variances=loading_variances(params, stats))
+
+
+def update_offset(params: Params, stats: Stats) -> Params:
+    """Offset at fixed features: the mean of what they leave of the rows, docs/math.md eq. (28)."""
+    return replace(params, offset=(stats.total - stats.counts @ params.loadings) / stats.n_rows)
 
 
 def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimate_prior: bool) -> Params:
@@ -381,8 +429,8 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
 
 
 def reconstruct(psi: Floats, params: Params) -> Floats:
-    """Return the expected rows given their features, shape (n, D)."""
-    return psi @ params.loadings
+    """Return the expected rows given their features, less their mean, shape (n, D)."""
+    return psi @ params.loadings + params.offset
 
 
 def bound_rows(rows: Rows, params: Params) -> Floats:
@@ -393,7 +441,7 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
     psi = infer_features(rows, params)
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
-    # E||x - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+    # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
     spread = psi * (1.0 - psi) @ squares + rows.n_inputs * (psi @ params.variances)
     residual = np.square(rows.array() - reconstruct(psi, params)).sum(axis=1) + spread
     log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest

@@ -1,14 +1,15 @@
-"""The start of a fit: data-driven loadings, and a warm-up before the descent.
+"""The start of a fit, and the warm-up before the descent, which settles how many features there are.
 
-The warm-up changes the objective itself (its temperature, the number of features), so that its values cannot be
-compared. It is a sequence of phases, each a short descent on one objective:
+A new fit starts from the principal directions of the rows that stand out from the noise, rotated so that each has few
+inputs (varimax): they are the same for any order of the rows, and nearly the same for most of the rows. Then:
 
-1. first steps, at the temperature at which features are soft or at the wanted one if that is more;
-2. cooling, down to the wanted temperature;
-3. pruning: features that do not pay for themselves are taken out;
-4. growth, where features are colder than soft: new ones are added and judged, while there is room for them.
+1. first steps; a start that is warmer than wanted is cooled down;
+2. pruning: features whose absence the objective does not notice are taken out, one at a time;
+3. growth: a feature is added where the rows and the margins ask for one, and kept if it is worth having; and so on.
 
-A fit that is interrupted here keeps what it has. The descent that follows has one objective, which never rises.
+Features are judged by the normalised objective, docs/math.md eq. (35): J itself cannot be compared between models with
+different numbers of features. A fit that is interrupted here keeps what it has. The descent that follows has one
+objective, which never rises.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from regbayes._types import Floats, Indices, Integers
 from regbayes.engine import AbsoluteChange, Progress, Status, run
 from regbayes.joint import descent
+from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     Stats,
     infer_features,
-    kl_of_each_loading,
 )
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
+Evaluation = descent.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]
 
 WARM_UP = "warm-up"  # its name, as callbacks see it
@@ -45,23 +50,32 @@ NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when noth
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 SIGNAL = 10.0  # mean squared length of rows in units of tempered noise where features are soft
 EARLY_ROWS = 4096  # what the warm-up makes do with
-START_ROWS = 1000  # whose combinations the loadings start from
+START_ROWS = 1000  # whose combinations random loadings are
 STICK_ROUNDS = 5  # majorise-minimise steps for the first sticks
 ROUNDING = 1e-6  # soft features are the default: rounding must not decide whether there is anything to cool down
-START_SPREAD = 1.0  # standard deviation of a feature's logit over the rows at the start
-START_LENGTH = 2.0  # largest squared length of a loading at the start, in units of the tempered noise
+START_SPREAD = 1.0  # standard deviation of a random feature's logit over the rows
+START_LENGTH = 2.0  # largest squared length of random loadings, in units of the tempered noise
+RANK = 1e-10  # variance of a direction, relative to the largest, below which rows do not vary along it
+FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
+ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
+MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
+BETTER = 1e-2  # gain per row, in units of its loss, for which a start is taken that is not the preferred one
+RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
 TOL = 1e-3  # gain per row, in units of its loss, below which they are judged earlier
-COOLING = 0.9  # factor between the temperatures of two phases
+START_HEAT = 2.0  # temperature of a start, relative to the wanted one, where that is below soft
+COOLING = 0.7  # factor between the temperatures of two phases
 COOLING_STEPS = 8  # of descent in a phase
 COOLING_TOL = 1e-4  # the same as TOL for cooling: what is not learned warm is not learned cold
-TRIAL_STEPS = 8  # of descent that a model with fewer features gets before it is compared
-WEAK = 0.5  # squared length of loadings, in units of the tempered noise: longer ones are not judged
-GROWTH_ROUNDS = 6  # times that features are added, at most
-GROWTH_STEPS = 16  # of descent that they get before they are judged
-LEAST_GROWTH = 4  # features that are added at once, or half of those there are
-NEW_SHARE = 0.25  # of the rows that are taken to have a new feature
+WORTH = 2e-3  # what a feature must be worth per row, in units of its loss, to stay
+BIRTH_WORTH = 1.5e-2  # the same for a new one
+TRIAL_STEPS = 8  # of descent that a model with one feature less gets before it is compared
+TRIED = 2  # features that are put on trial for one to go
+BIRTH_STEPS = 24  # of descent that a new feature gets before it is judged
+BIRTHS = 2  # directions that are tried for a new feature
+LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of an on/off one
+GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are ranked
 
 
 def default_noise_variance(X: Rows) -> float:
@@ -73,7 +87,7 @@ def default_noise_variance(X: Rows) -> float:
 def soft_temperature(X: Rows, noise_variance: float) -> float:
     """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
 
-    Features are soft there and predict best. Training starts at it, also when colder features are wanted.
+    Features are soft there and predict best.
     """
     return max(1.0, X.mean_square / (SIGNAL * noise_variance))
 
@@ -92,9 +106,131 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
     return np.sort(np.concatenate(chosen))
 
 
-def draw_seed(rng: np.random.Generator) -> int:
-    """Draw the seed of the features that the warm-up adds."""
-    return int(rng.integers(2**31))
+# --- starts
+
+
+def initial_params(X: Rows, settings: Settings) -> list[Params]:
+    """Return starts, those that are preferred first: principal directions as on/off features, and an offset to match.
+
+    As many directions as stand out from the noise, and half as many more; rotated so that each has few inputs, and so
+    that the rows have independent scores. Along a direction that is noise alone, rows vary by the noise variance times
+    ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur 1967).
+    """
+    N, D = X.total_weight, X.n_inputs
+    most = min(settings.n_components, D, len(X))
+    moments, directions = leading_directions(lambda V: X.combine(X.weigh(X.project(V))), D, most)
+    variances = np.maximum(moments / N, 0.0)
+    edge = settings.noise_variance * (1.0 + np.sqrt(D / N)) ** 2
+    rank = max(1, int(np.sum(variances > RANK * variances[0])))
+    n_clear = int(np.clip(np.sum(variances > edge), 1, rank))
+    soft = soft_temperature(X, settings.noise_variance)
+    temperature = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
+    if temperature <= (1.0 + ROUNDING) * settings.temperature:
+        temperature = settings.temperature
+    # Soft features melt together: they end as the same ones, however many there were.
+    is_cold = temperature > settings.temperature
+    numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
+    settings = replace(settings, temperature=temperature)
+    starts = []
+    for n in numbers:
+        for rotate in (varimax, partial(separate, X)):
+            loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
+            starts.append(make_params(loadings, shares, -shares @ loadings, X, settings))
+    return starts
+
+
+def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
+    """Return parameters with sticks and variances as if each feature were on in its share of the rows."""
+    N, K = X.total_weight, len(loadings)
+    params = Params(
+        loadings=loadings,
+        offset=offset,
+        variances=1.0 / (1.0 / settings.prior_variance + shares * N / settings.noise_variance),
+        sticks=prior_sticks(settings.alpha, K),
+        noise_variance=settings.noise_variance,
+        prior_variance=settings.prior_variance,
+        temperature=settings.temperature,
+        n_sweeps=settings.n_sweeps,
+    )
+    return settle_sticks(params, shares * N, N, settings.alpha)
+
+
+def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tuple[Floats, Floats]:
+    """Return the largest eigenvalues (n,) of a symmetric matrix, falling, and their directions (n, D).
+
+    The matrix is given by its products with rows of vectors, (m, D) -> (m, D). Permuting inputs permutes the result.
+    """
+    if D <= FEW_INPUTS or n >= D - 1:
+        values, vectors = eigh(moment(np.eye(D)), subset_by_index=(D - n, D - 1))
+    else:
+        operator = LinearOperator((D, D), matvec=lambda v: moment(v.reshape(1, D))[0], dtype=np.float64)
+        values, vectors = eigsh(operator, n, v0=moment(np.ones((1, D)))[0] + 1.0, tol=1e-4)
+    order = np.argsort(-values, kind="stable")
+    return values[order], vectors[:, order].T
+
+
+def varimax(loadings: Floats) -> Floats:
+    """Rotate loadings (K, D) so that each has few inputs (Kaiser 1958), by projected gradients on the rotations."""
+    rotation = np.eye(len(loadings))
+    for _ in range(ROTATIONS):
+        turned = rotation @ loadings
+        slope = (turned**3 - turned * np.mean(turned**2, axis=1, keepdims=True)) @ loadings.T
+        left, _, right = np.linalg.svd(slope)
+        before, rotation = rotation, left @ right
+        if np.abs(rotation - before).max() < ROTATION_TOL:
+            break
+    return rotation @ loadings
+
+
+def separate(X: Rows, loadings: Floats) -> Floats:
+    """Rotate loadings (K, D) of uncorrelated scores so that the scores of the rows are independent of each other.
+
+    Fixed-point steps (Hyvarinen 1999) on the sum of ``skewness^2 / 12 + kurtosis^2 / 48``, which approximates how far
+    scores are from normal ones. On/off features have one or the other, whatever their share of the rows.
+    """
+    squares = np.einsum("kd,kd->k", loadings, loadings)
+    if not np.all(squares > 0):
+        return loadings
+    scores = X.project(loadings / squares[:, None])
+    weighed = X.weigh(scores) / X.total_weight
+    rotation = np.eye(len(loadings))
+    for _ in range(ROTATIONS):
+        turned = scores @ rotation.T
+        squared = turned * turned
+        by_skewness = squared.T @ weighed
+        squared *= turned
+        by_kurtosis = squared.T @ weighed - 3.0 * rotation
+        skewness, kurtosis = (np.einsum("kj,kj->k", by, rotation) for by in (by_skewness, by_kurtosis))
+        slope = 0.5 * skewness[:, None] * by_skewness + kurtosis[:, None] / 6.0 * by_kurtosis
+        left, _, right = np.linalg.svd(slope)
+        before, rotation = rotation, left @ right
+        if np.abs(np.abs(np.einsum("kj,kj->k", rotation, before)) - 1.0).max() < ROTATION_TOL:
+            break
+    return rotation @ loadings
+
+
+def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
+    """Turn loadings of scores of unit variance into those of on/off features, the largest first.
+
+    A feature that is on in a share p of the rows varies by ``p (1 - p)``, with a skewness of
+    ``(1 - 2 p) / sqrt(p (1 - p))``: that of the rows along a direction says how rare it is, and which side of it is on.
+
+    Returns
+    -------
+    loadings : array of shape (K, D)
+    shares : array of shape (K,)
+        Of the rows that have each feature.
+    """
+    squares = np.einsum("kd,kd->k", loadings, loadings)
+    order = np.argsort(-squares, kind="stable")
+    loadings = loadings[order]
+    scores = X.project(loadings)
+    spread = np.sqrt(np.mean(X.weigh(scores**2), axis=0) * len(X) / X.total_weight)
+    third = np.mean(X.weigh(scores**3), axis=0) * len(X) / X.total_weight
+    skewness = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 0)
+    shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
+    signs = np.where(skewness < 0, -1.0, 1.0)
+    return loadings * (signs / np.sqrt(shares * (1.0 - shares)))[:, None], shares
 
 
 def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:
@@ -116,28 +252,16 @@ def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Fl
     return directions * lengths[:, None]
 
 
-def initial_params(X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-    """Random loadings, and sticks and variances as if every feature were on in half of the rows.
-
-    The start is never colder than the temperature at which features are soft.
-    """
+def random_params(X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
+    """Random loadings of as many features as there may be, each on in half of the rows, never colder than soft."""
     soft = soft_temperature(X, settings.noise_variance)
     if soft > (1.0 + ROUNDING) * settings.temperature:
         settings = replace(settings, temperature=soft)
-    K, half = settings.n_components, 0.5 * X.total_weight
-    sticks = prior_sticks(settings.alpha, K)
-    for _ in range(STICK_ROUNDS):
-        sticks = update_sticks(sticks, np.full(K, half), X.total_weight, settings.alpha)
-    variance = 1.0 / (1.0 / settings.prior_variance + half / settings.noise_variance)
-    return Params(
-        loadings=random_loadings(X, settings, rng),
-        variances=np.full(K, variance),
-        sticks=sticks,
-        noise_variance=settings.noise_variance,
-        prior_variance=settings.prior_variance,
-        temperature=settings.temperature,
-        n_sweeps=settings.n_sweeps,
-    )
+    loadings = random_loadings(X, settings, rng)
+    return make_params(loadings, np.full(len(loadings), 0.5), np.zeros(X.n_inputs), X, settings)
+
+
+# --- the warm-up
 
 
 @dataclass
@@ -150,8 +274,6 @@ class WarmUp:
         At the wanted temperature.
     share : float
         Of all rows that these are: what features are worth grows with the rows, their price does not.
-    seed : int
-        Of the features that are added; each time has a generator of its own.
     callbacks : sequence of callable
     view : callable
         From a `Search` to what callbacks see.
@@ -159,7 +281,6 @@ class WarmUp:
 
     problem: ILSVMProblem
     share: float
-    seed: int
     callbacks: Sequence[Callable[[Progress[Any]], bool | None]]
     view: Callable[[Search], Any]
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
@@ -169,7 +290,6 @@ class WarmUp:
         cls,
         problem: ILSVMProblem,
         early_rows: Integers | None,
-        seed: int,
         callbacks: Sequence[Callable[[Progress[Any]], bool | None]],
         view: Callable[[Search], Any],
     ) -> WarmUp:
@@ -177,35 +297,50 @@ class WarmUp:
         # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         if early_rows is None:
-            return cls(problem.at_settings(fixed), 1.0, seed, callbacks, view)
+            return cls(problem.at_settings(fixed), 1.0, callbacks, view)
         part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
-        return cls(part, part.data.X.total_weight / problem.data.X.total_weight, seed, callbacks, view)
+        return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
-    def run(self, start: Params, multipliers: Any, is_new: bool) -> tuple[Search, Status]:
+    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> tuple[Search, Status]:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
 
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
         """
-        wanted = self.problem.settings.temperature
-        temperature = max(start.temperature, wanted)
-        n_steps, tol = FIRST_STEPS, TOL
-        if not is_new:  # an earlier fit at a higher temperature, which has had its first steps
-            temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
         try:
-            while True:
-                problem = self._at(temperature)
-                search = descent.start(problem.joint, replace(start, temperature=temperature), multipliers)
-                search = self.latest = self._run_phase(problem, search, n_steps, tol)
-                if temperature == wanted:
-                    return (self._prune_and_grow(search) if is_new else search), Status.CONVERGED
-                start, multipliers = search.at.params, search.at.multipliers
-                temperature, n_steps, tol = max(COOLING * temperature, wanted), COOLING_STEPS, COOLING_TOL
+            if not is_new:
+                return self._cool(starts[0], multipliers), Status.CONVERGED
+            tried = [self._take_first_steps(start) for start in starts]
+            judged = [self._judge(search.at) for search in tried]
+            enough = min(judged) + BETTER * self.problem.unit
+            self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
+            return self._settle(self.latest), Status.CONVERGED
         except _CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
             if self.latest is None:
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
+
+    def _take_first_steps(self, start: Params) -> Search:
+        """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down."""
+        problem = self._at(max(start.temperature, self.problem.settings.temperature))
+        search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
+        search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep=self.latest)
+        if self.latest is None:
+            self.latest = search
+        return self._cool(search.at.params, search.at.warm_start, search)
+
+    def _cool(self, params: Params, multipliers: Any, search: Search | None = None) -> Search:
+        """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
+        wanted = self.problem.settings.temperature
+        while params.temperature > wanted or search is None:
+            problem = self._at(max(COOLING * params.temperature, wanted))
+            search = descent.start(
+                problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
+            )
+            search = self.latest = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL)
+            params, multipliers = search.at.params, search.at.warm_start
+        return search
 
     def _at(self, temperature: float) -> ILSVMProblem:
         """Return the problem at a temperature that may not be the final one.
@@ -237,92 +372,120 @@ class WarmUp:
             raise _CutShortError(keep or result.state, result.status)
         return result.state
 
-    def _prune_and_grow(self, search: Search) -> Search:
-        """Take out features that do not pay; add new ones and take out again, while that lowers the objective.
+    def _settle(self, search: Search) -> Search:
+        """Take out features that are not worth having, then add some while they are."""
+        search = self._prune(search)
+        before = len(search.at.params.loadings)
+        while True:
+            larger = self._add_feature(search)
+            if larger is None:
+                break
+            search = self.latest = larger
+        return search if len(search.at.params.loadings) == before else self._prune(search)
 
-        A high temperature collapses features that explain little. At a low one they would be worth having, but without
-        loadings they do not find back: new ones start from what the others leave unexplained. Where the wanted features
-        are soft, nothing has collapsed that would not collapse again.
-        """
-        settings, before = self.problem.settings, None
-        for n_growths in range(GROWTH_ROUNDS + 1):
-            search = self._prune(search)
-            if before is not None and search.at.objective >= before.at.objective:
-                return before
-            params = search.at.params
-            K = len(params.loadings)
-            room = min(settings.n_components - K, max(LEAST_GROWTH, K // 2))
-            soft = soft_temperature(self.problem.data.X, params.noise_variance)
-            is_cold = soft > (1.0 + ROUNDING) * settings.temperature
-            if room <= 0 or not is_cold or n_growths == GROWTH_ROUNDS:
-                return search
-            before = search
-            larger = self._add_features(search, room, np.random.default_rng([self.seed, n_growths]))
-            search = descent.start(self.problem.joint, larger, search.at.multipliers)
-            search = self.latest = self._run_phase(self.problem, search, GROWTH_STEPS, TOL)
-        return search
+    def _judge(self, at: Evaluation) -> float:
+        """Return the normalised objective; of some rows, as large as their share in that of all of them."""
+        model = self.problem.joint.model
+        assert isinstance(model, BinaryFeatures)
+        price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
+        return model.normalise(at) - (1.0 - self.share) * price
 
     def _prune(self, search: Search) -> Search:
-        """Put weak features on trial, several at once, until a single one is worth its price.
+        """Take out features that are not worth having, in turn those whose absence seems to matter least.
 
-        A feature whose loadings are zero is the same for all rows. It still pays the divergence of its loadings from
-        their prior, which a model without the feature does not: that is its price. And it earns by being undecided, the
-        more the higher the temperature; but so would any number of features that do nothing. Here the tempered prior
-        counts as normalised, and that earns nothing.
+        Where the objective is lower without several of them, each taken out alone, half of these go at once.
         """
-        n_removed = len(search.at.params.loadings)
-        while True:
-            params = search.at.params
-            strength = params.precision * np.einsum("kd,kd->k", params.loadings, params.loadings)
-            weak = np.argsort(strength, kind="stable")[: int(np.sum(strength < WEAK))]
-            n_removed = min(n_removed, len(weak), len(strength) - 1)
-            if n_removed <= 0:
-                return search
-            trial, limit = self._remove_features(search, weak[:n_removed])
-            trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
-            if trial.at.objective <= limit:
-                self.latest = search = trial
-                n_removed *= 2
+        while len(search.at.params.loadings) > 1:
+            at, K = search.at, len(search.at.params.loadings)
+            value = self._judge(at)
+            judged = np.array([self._glance(self._without(at, [k]), at.warm_start) for k in range(K)])
+            order = np.argsort(judged, kind="stable")
+            n_clear = int(np.sum(judged <= value))
+            for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [
+                order[[n]] for n in range(min(TRIED, K))
+            ]:
+                trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
+                trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
+                if self._judge(trial.at) <= min(
+                    value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
+                ):
+                    search = self.latest = trial
+                    break
             else:
-                n_removed //= 2
+                return search
+        return search
 
-    def _remove_features(self, search: Search, removed: Indices) -> tuple[Search, float]:
-        """Return the model without some features, and the objective that it must reach for them not to be worth it."""
-        problem, at = self.problem, search.at
-        params, settings = at.params, problem.settings
-        loadings = params.loadings.copy()
-        loadings[removed] = 0.0
-        empty = replace(params, loadings=loadings)
-        weight = self.share * settings.generative_weight / params.temperature
-        limit = at.objective + weight * float(kl_of_each_loading(empty)[removed].sum())
-        zeroed, _ = problem.joint.evaluate(empty, at.multipliers, search.tolerance)
-        kept = np.setdiff1d(np.arange(len(loadings)), removed)
-        smaller = select(params, kept, at.stats.counts, at.stats.n_rows, settings.alpha)
-        start = descent.start(problem.joint, smaller, zeroed.multipliers)
-        constant = zeroed.objective - start.at.objective  # what features say about themselves: the same at any loadings
-        return start, limit - constant
+    def _glance(self, params: Params, warm_start: Any) -> float:
+        """Return the normalised objective of parameters, with a head that is solved roughly."""
+        return self._judge(self.problem.joint.evaluate(params, warm_start, GLANCE)[0])
 
-    def _add_features(self, search: Search, n_new: int, rng: np.random.Generator) -> Params:
-        """Return the model with new features, random combinations of what its own leave unexplained of some rows."""
-        settings, at = self.problem.settings, search.at
-        params, n_rows = at.params, at.stats.n_rows
-        X = self.problem.data.X
-        some = X.take(np.sort(rng.choice(len(X), min(len(X), START_ROWS), replace=False)))
-        rest = Rows.centre(some.array() - infer_features(some, params) @ params.loadings)
-        new = random_loadings(rest, replace(settings, n_components=n_new), rng)
-        counts = np.concatenate([at.stats.counts, np.full(n_new, NEW_SHARE * n_rows)])
-        prior = prior_sticks(settings.alpha, n_new)
-        variance = 1.0 / (1.0 / params.prior_variance + NEW_SHARE * n_rows / params.noise_variance)
-        joined = replace(
+    def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
+        """Return the model without some features; the offset has what they gave to the rows on average."""
+        params, stats = at.params, at.stats
+        kept = np.delete(np.arange(len(params.loadings)), leaving)
+        offset = params.offset + stats.counts[leaving] / stats.n_rows @ params.loadings[leaving]
+        smaller = replace(take_features(params, kept), offset=offset)
+        return settle_sticks(smaller, stats.counts[kept], stats.n_rows, self.problem.settings.alpha)
+
+    def _add_feature(self, search: Search) -> Search | None:
+        """Return the model with one more feature that is worth having, or None."""
+        joint, at = self.problem.joint, search.at
+        if len(at.params.loadings) >= self.problem.settings.n_components:
+            return None
+        limit = self._judge(at) - BIRTH_WORTH * self.problem.unit
+        for direction in self._ask_for_features(at):
+            larger = [self._with(at, direction, length) for length in LENGTHS]
+            judged = [self._glance(params, at.warm_start) for params in larger]
+            trial = descent.start(joint, larger[int(np.argmin(judged))], at.warm_start)
+            trial = self._run_phase(self.problem, trial, BIRTH_STEPS, TOL, keep=search)
+            if self._judge(trial.at) <= limit:
+                return trial
+        return None
+
+    def _ask_for_features(self, at: Evaluation) -> Floats:
+        """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
+        data, params = self.problem.data, at.params
+        psi, r = infer_features(data.X, params), self.problem.settings.generative_weight
+        multipliers = np.zeros((len(data.X), 1))
+        if at.multipliers is not None:
+            multipliers = np.zeros((len(data.X), at.multipliers.shape[1]))
+            multipliers[data.labeled] = at.multipliers - at.multipliers.mean(axis=0)
+        margins = self._combine_residuals(psi, params, multipliers)
+
+        def moment(V: Floats) -> Floats:
+            left = data.X.project(V) - V @ params.offset - psi @ (params.loadings @ V.T)
+            explained = self._combine_residuals(psi, params, data.X.weigh(left))
+            return r * explained + 0.25 * (V @ margins.T) @ margins
+
+        n_tried = min(BIRTHS, data.X.n_inputs)
+        return leading_directions(moment, data.X.n_inputs, n_tried)[1]
+
+    def _combine_residuals(self, psi: Floats, params: Params, coefficients: Floats) -> Floats:
+        """Return sums of what the model leaves of the rows, with coefficients (N, m), shape (m, D)."""
+        sums = self.problem.data.X.combine(coefficients) - np.outer(coefficients.sum(axis=0), params.offset)
+        return sums - (coefficients.T @ psi) @ params.loadings
+
+    def _with(self, at: Evaluation, direction: Floats, length: float) -> Params:
+        """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
+        params, X = at.params, self.problem.data.X
+        left = X.project(direction[None, :])[:, 0] - direction @ params.offset
+        left -= infer_features(X, params) @ (params.loadings @ direction)
+        score = Rows.centre(left[:, None], weights=X.weights)
+        spread = np.sqrt(score.mean_square)
+        loading, share = on_off(score, np.full((1, 1), spread))
+        new = length * loading[0, 0] * direction
+        counts = np.append(at.stats.counts, share * at.stats.n_rows)
+        prior = prior_sticks(self.problem.settings.alpha, 1)
+        larger = replace(
             params,
             loadings=np.vstack([params.loadings, new]),
-            variances=np.concatenate([params.variances, np.full(n_new, variance)]),
-            sticks=Sticks(
-                np.concatenate([params.sticks.first, prior.first]),
-                np.concatenate([params.sticks.second, prior.second]),
+            offset=params.offset - share[0] * new,
+            variances=np.append(
+                params.variances, 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)
             ),
+            sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
         )
-        return select(joined, np.arange(len(counts)), counts, n_rows, settings.alpha)
+        return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
 
 
 class _CutShortError(Exception):
@@ -336,19 +499,21 @@ class _CutShortError(Exception):
 def drop_empty(params: Params) -> Params:
     """Return the model without the features that an earlier fit left out, unless it left out all."""
     kept = np.flatnonzero(np.any(params.loadings != 0.0, axis=1))
-    if len(kept) == 0:
-        return params
+    return params if len(kept) == 0 else take_features(params, kept)
+
+
+def take_features(params: Params, kept: Indices) -> Params:
+    """Return the model of some features alone, their sticks as they are."""
     sticks = Sticks(params.sticks.first[kept], params.sticks.second[kept])
     return replace(params, loadings=params.loadings[kept], variances=params.variances[kept], sticks=sticks)
 
 
-def select(params: Params, kept: Indices, counts: Floats, n_rows: float, alpha: float) -> Params:
-    """Return the model of some features alone, the most used first, as the sticks expect them."""
-    kept = kept[np.argsort(-counts[kept], kind="stable")]
-    sticks = Sticks(params.sticks.first[kept], params.sticks.second[kept])
+def settle_sticks(params: Params, counts: Floats, n_rows: float, alpha: float) -> Params:
+    """Return the model with sticks that fit the number of rows that have each feature."""
+    sticks = params.sticks
     for _ in range(STICK_ROUNDS):
-        sticks = update_sticks(sticks, counts[kept], n_rows, alpha)
-    return replace(params, loadings=params.loadings[kept], variances=params.variances[kept], sticks=sticks)
+        sticks = update_sticks(sticks, counts, n_rows, alpha)
+    return replace(params, sticks=sticks)
 
 
 def pad(params: Params, n_components: int, alpha: float) -> Params:

@@ -1,0 +1,285 @@
+"""Is it worth it? Plain systems on the same folds, judged as scikit-learn would, and what is said of the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC
+
+from cli_tools import reviews, run_here
+from regbayes.cli import comparison
+from regbayes.cli.comparison import Judged, Problem, compare
+
+QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 3, "--C", 1, "--temperature", 0.2)
+FOLDS = KFold(4, shuffle=True, random_state=0)
+
+
+def judged(problem: Problem, predicted) -> Judged:
+    """A model that answered `predicted` on the folds."""
+    rows = [test for _, test in FOLDS.split(problem.X)]
+    return Judged("model", "a model", rows, [np.asarray(predicted)[test] for test in rows], 1.0, 3, "3 features")
+
+
+def judge(problem: Problem, predicted, **options):
+    given = {"n_settings": 4, "with_peers": True, "patience": 60.0, "say": lambda _: None}
+    return compare(problem, judged(problem, predicted), **given | options)
+
+
+def score_of(found, role: str) -> float:
+    return next(row["score"] for row in found["systems"] if row["role"] == role)
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Problem:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 3))
+    return Problem(X, X @ [1.0, -2.0, 0.0] + 0.3 * rng.standard_normal(80), "regressor", ("y",))
+
+
+@pytest.fixture(scope="module")
+def classes(numbers) -> Problem:
+    y = np.array(["low", "middle", "high"])[np.digitize(numbers.y, [-1.0, 1.0])]
+    return replace(numbers, y=y, kind="classifier")
+
+
+def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(numbers, classes):
+    found = judge(numbers, np.zeros(80))
+    X, y = numbers.X, numbers.y
+    wanted = {
+        "baseline": DummyRegressor(),
+        "linear": make_pipeline(StandardScaler(), RidgeCV(comparison.RIDGES)),
+        "boosting": HistGradientBoostingRegressor(random_state=0),
+    }
+    for role, model in wanted.items():
+        assert score_of(found, role) == pytest.approx(r2_score(y, cross_val_predict(model, X, y, cv=FOLDS)))
+    assert score_of(found, "baseline") < 0  # the mean of other rows is not that of these
+    assert score_of(found, "model") == pytest.approx(r2_score(y, np.zeros(80)))
+    found, y = judge(classes, np.full(80, "low")), classes.y
+    wanted = {
+        "baseline": DummyClassifier(strategy="most_frequent"),
+        "linear": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+        "boosting": HistGradientBoostingClassifier(random_state=0),
+    }
+    for role, model in wanted.items():
+        assert score_of(found, role) == pytest.approx(accuracy_score(y, cross_val_predict(model, X, y, cv=FOLDS)))
+    assert [row["things_are"] for row in found["systems"]] == ["3 features", "1 answer", "3 inputs", "300 trees"]
+
+
+def test_weights_count_as_rows_that_are_there_so_often(numbers):
+    twice = np.repeat(np.arange(80), 2)
+    found = judge(replace(numbers, weights=np.full(80, 2.0)), numbers.y, with_peers=True)
+    plain = judge(numbers, numbers.y, with_peers=True)
+    for role in ("baseline", "linear"):  # the same of all rows changes nothing but the ridge, and that little
+        assert score_of(found, role) == pytest.approx(score_of(plain, role), abs=0.02)
+    heavy = np.where(np.arange(80) < 40, 2.0, 1.0)
+    predicted = numbers.y + 0.1 * np.arange(80)
+    weighed = replace(numbers, weights=heavy).score(predicted, np.arange(80))
+    rows = np.concatenate([twice[:80], np.arange(40, 80)])
+    assert weighed == pytest.approx(r2_score(numbers.y[rows], predicted[rows]))
+
+
+def test_tasks_become_inputs_and_a_constant_of_their_own(numbers):
+    task = np.array(["a", "b"])[np.arange(80) % 2]
+    y = numbers.y + 10 * (task == "b")
+    found = judge(replace(numbers, y=y, task=task), np.zeros(80))
+    assert [row["name"] for row in found["systems"][1:3]] == ["always the mean", "always the mean of its task"]
+    X = np.column_stack([numbers.X, OneHotEncoder(sparse_output=False).fit_transform(task[:, None])])
+    ridge = make_pipeline(StandardScaler(), RidgeCV(comparison.RIDGES))
+    assert score_of(found, "linear") == pytest.approx(r2_score(y, cross_val_predict(ridge, X, y, cv=FOLDS)))
+    by_task = np.empty(80)
+    for train, test in FOLDS.split(X):
+        for name in "ab":
+            by_task[test[task[test] == name]] = y[train[task[train] == name]].mean()
+    assert found["systems"][2]["score"] == pytest.approx(r2_score(y, by_task))
+
+
+def test_several_targets_with_holes(numbers, classes):
+    Y = np.column_stack([numbers.y, numbers.X[:, 0] + 0.1])
+    Y[::7, 0] = np.nan
+    found = judge(replace(numbers, y=Y, names=("y", "z")), np.zeros((80, 2)))
+    assert score_of(found, "linear") > 0.9 > score_of(found, "baseline")
+    labels = np.column_stack([classes.y.astype(object), (numbers.X[:, 0] > 0).astype(float).astype(object)])
+    labels[::7, 0] = None
+    problem = replace(classes, y=labels, kind="multilabel", names=("level", "sign"))
+    answers = np.column_stack([np.full(80, "low", dtype=object), np.ones(80, dtype=object)])
+    found = judge(problem, answers)
+    assert score_of(found, "linear") > 0.85 > score_of(found, "baseline")
+    assert found["never_answered"] == ["level=high", "level=middle", "sign=0"]
+    assert found["useless"]
+
+
+def test_texts_are_compared_with_a_linear_model_on_tf_idf(classes):
+    from scipy.sparse import csr_array
+
+    rng = np.random.default_rng(0)
+    mean = 0.5 + 2 * (np.unique(classes.y, return_inverse=True)[1][:, None] == np.arange(6) // 2)
+    counts = csr_array(rng.poisson(mean))
+    found = judge(replace(classes, X=counts), classes.y)
+    model = make_pipeline(TfidfTransformer(sublinear_tf=True), LinearSVC())
+    wanted = accuracy_score(classes.y, cross_val_predict(model, counts, classes.y, cv=FOLDS))
+    assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
+    assert score_of(found, "linear") == pytest.approx(wanted)
+    assert found["systems"][2]["things_are"] == "6 words"
+
+
+def test_differences_are_paired_and_their_errors_those_of_a_mean(classes):
+    rng = np.random.default_rng(1)
+    answers = np.where(rng.random(80) < 0.3, "low", classes.y)
+    row = judge(classes, answers)["systems"][1]
+    base = cross_val_predict(DummyClassifier(strategy="most_frequent"), classes.X, classes.y, cv=FOLDS)
+    gains = (base == classes.y).astype(float) - (answers == classes.y)
+    assert row["difference"] == pytest.approx(gains.mean())
+    assert row["error"] == pytest.approx(gains.std() / np.sqrt(80), rel=0.35)  # twenty groups say it roughly
+
+
+def test_what_is_said_of_a_model(numbers, classes):
+    good = judge(numbers, numbers.y)
+    assert not good["useless"]
+    assert good["beaten_by"] == []
+    assert good["sentences"] == [
+        "The model's score is the best of 4 settings on these folds, and so a little optimistic."
+    ]
+    assert judge(numbers, numbers.y, n_settings=1)["sentences"] == []
+    poor = judge(classes, np.where(classes.y == "low", "low", "middle"))
+    assert poor["beaten_by"][0] == "logistic regression"
+    assert any("ogistic regression predicts clearly better (0." in sentence for sentence in poor["sentences"])
+    assert poor["never_answered"] == ["high"]
+    assert any("One class is never answered on rows that were left out: 'high'" in said for said in poor["sentences"])
+    wild = judge(numbers, 100 * numbers.y)
+    assert wild["useless"]
+    assert wild["sentences"][0].startswith("This model is useless: on rows that it had not seen it is no better than")
+
+
+def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatch):
+    monkeypatch.setattr(comparison, "PATIENCE", 0.0)
+    found = judge(numbers, numbers.y, patience=0.0)
+    assert [row["score"] is None for row in found["systems"]] == [False, True, True, True]
+    assert "given up: it would take longer than" in found["systems"][3]["note"]
+    assert not found["useless"]
+    monkeypatch.undo()
+
+    def broken(*_, **__):
+        raise ValueError("no trees today")
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", broken)
+    found = judge(numbers, numbers.y)
+    assert found["systems"][3]["note"] == "failed: no trees today"
+    assert score_of(found, "linear") is not None
+
+
+def test_ctrl_c_ends_the_comparison_and_not_the_model(numbers, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", interrupted)
+    found = judge(numbers, numbers.y)
+    assert found["interrupted"]
+    assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
+
+
+# On the command line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A table whose `noise` nothing explains, and whose `side` and `sum` two inputs do."""
+    place = tmp_path_factory.mktemp("worth")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 4))
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    frame["noise"] = np.array(list("uvwx"))[rng.integers(4, size=90)]
+    frame["side"] = np.where(X[:, 0] + X[:, 1] > 0, "right", "left")
+    frame["sum"] = (X[:, 0] + X[:, 1]).round(3)
+    frame.to_csv(place / "t.csv", index=False)
+    (place / "reviews.csv").write_text(reviews(60))
+    return place
+
+
+def fit(folder, target: str, *options):
+    others = [option for name in ("noise", "side", "sum") if name != target for option in ("--ignore", name)]
+    return run_here("fit", folder / "t.csv", "-t", target, *others, "-o", folder / "m", *QUICK, *options)
+
+
+def test_a_useless_model_is_saved_with_a_banner_and_code_0(folder):
+    done = fit(folder, "noise", "--json")
+    assert done.code == 0
+    assert done.json["useless"] is True
+    assert done.json["comparison"]["useless"] is True
+    assert any(warning.startswith("This model is useless") for warning in done.json["warnings"])
+    shown = fit(folder, "noise", "--quiet")
+    assert shown.code == 0
+    assert "This model is useless" in shown.err
+    assert "╭" in shown.err
+    assert "next" not in shown.out
+    from regbayes import load
+
+    assert "useless" in repr(load(folder / "m"))
+
+
+def test_the_table_is_printed_and_kept(folder):
+    done = fit(folder, "side")
+    lines = done.out.splitlines()
+    rows = [line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram"))]
+    assert len(rows) == 4
+    assert all("±" in row for row in rows)
+    assert "to look at" in done.out
+    found = fit(folder, "side", "--json").json
+    assert found["useless"] is False
+    systems = {row["role"]: row for row in found["comparison"]["systems"]}
+    assert list(systems) == ["model", "baseline", "linear", "boosting"]
+    assert systems["model"]["score"] == found["cross_validation"]["pooled"]
+    assert systems["baseline"]["score"] == found["baseline_score"]
+    assert systems["model"]["things"] == found["n_components_in_use"]
+    from regbayes import load
+
+    assert load(folder / "m").facts["comparison"] == found["comparison"] | {
+        "systems": load(folder / "m").facts["comparison"]["systems"]
+    }
+
+
+def test_no_compare_leaves_out_the_plain_models(folder):
+    found = fit(folder, "sum", "--no-compare", "--features-only", "--json").json
+    assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]
+    assert found["comparison"]["systems"][1]["score"] < 0
+    assert found["useless"] is False
+
+
+def test_without_cross_validation_nothing_is_judged(folder):
+    done = run_here(
+        *("fit", folder / "t.csv", "-t", "side", "-o", folder / "m", "--no-cv", "--json"),
+        *("--n-components", 3, "--max-iter", 3, "--C", 1),
+    )
+    assert (done.json["useless"], done.json["comparison"]) == (None, None)
+
+
+def test_documents_and_what_there_is_to_look_at(folder):
+    done = run_here(
+        *("fit", folder / "reviews.csv", "--text", "review", "-t", "subject", "-o", folder / "m", "--json"),
+        *("--n-components", 3, "--max-iter", 5, "--folds", 2, "--C", 1, "--inference", "variational"),
+    )
+    systems = done.json["comparison"]["systems"]
+    assert [row["name"] for row in systems[1:]] == [
+        "always the most frequent class",
+        "linear SVM on tf-idf of words",
+    ]
+    assert systems[0]["things_are"] == "3 topics"
+
+
+def test_inputs_beside_features_are_things_to_look_at(folder):
+    found = fit(folder, "sum", "--include-inputs", "--json").json
+    model = found["comparison"]["systems"][0]
+    from regbayes import load
+
+    assert model["things"] == len(load(folder / "m").in_use) + 4
+    assert model["things_are"].endswith("and 4 inputs")

@@ -1,0 +1,201 @@
+"""How many features there are, and which: the normalised objective, starts, pruning, births, and noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
+
+from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
+from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.joint import descent
+from regbayes.models.ilsvm import fit, noise, warmup
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, log_normalisers
+from regbayes.priors.indian_buffet import stick_expectations
+
+
+def planted(K, seed, n_new=500):
+    """Rows with signal to noise one, four inputs a feature, fifty rows a feature; and their features."""
+    rng = np.random.default_rng(seed)
+    n = 50 * K + n_new
+    Z = (rng.random((n, K)) < rng.uniform(0.1, 0.5, K)).astype(float)
+    signal = Z @ rng.standard_normal((K, 4 * K))
+    X = signal + np.sqrt(signal.var(axis=0).mean()) * rng.standard_normal(signal.shape)
+    scores = (Z - Z.mean(axis=0)) @ rng.standard_normal((K, 3))
+    return X[:-n_new], np.argmax(scores, axis=1)[:-n_new], X[-n_new:], Z[-n_new:]
+
+
+def matched(A, B):
+    """Absolute correlations of matched columns; a column without a partner has none."""
+    corr = np.abs(np.corrcoef(A.T, B.T)[: A.shape[1], A.shape[1] :])
+    found = np.zeros(max(corr.shape))
+    rows, columns = linear_sum_assignment(-corr)
+    found[: len(rows)] = corr[rows, columns]
+    return found
+
+
+def loaded(model):
+    return np.any(model.components_ != 0.0, axis=1)
+
+
+# --- the normalised objective
+
+
+def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
+    """Two rows, three features: every Z enumerated."""
+    problem = make_problem(1, {"n_components": 3}, n=2, D=4)
+    g = replace(start_of(problem), variances=np.array([0.1, 0.5, 1.0]), temperature=1.7)
+    expected = stick_expectations(g.sticks)
+    terms = []
+    for bits in product([0.0, 1.0], repeat=6):
+        Z = np.array(bits).reshape(2, 3)
+        log_prior = np.sum(Z * expected.log_use + (1.0 - Z) * expected.log_rest) / g.temperature
+        terms.append(log_prior - 0.5 * g.precision * 4 * np.sum(Z @ g.variances))
+    assert 2 * log_normalisers(g).sum() == pytest.approx(logsumexp(terms), rel=1e-12)
+
+
+@pytest.mark.parametrize("C", [0.0, 0.3])
+def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
+    problem = make_problem(2, {"C": C}, n_unlabeled=5)
+    g = start_of(problem)
+    larger = warmup.pad(g, 9, problem.settings.alpha)
+    model = problem.joint.model
+    at, there = (problem.joint.evaluate(params, None, EXACT)[0] for params in (g, larger))
+    assert abs(there.objective - at.objective) > 1.0
+    assert model.normalise(there) == pytest.approx(model.normalise(at), abs=1e-6)
+
+
+def test_no_feature_of_a_fit_is_one_to_take_out():
+    data = make_data(4, n=150, D=12)
+    settings = make_settings(data.X, n_components=10, max_iter=60)
+    state = fit.fit(data, settings, warmup.initial_params(data.X, settings)).state
+    problem = fit.ILSVMProblem.of(data, settings)
+    params = warmup.drop_empty(state.params)
+    at, _ = problem.joint.evaluate(params, state.multipliers, EXACT)
+    model = problem.joint.model
+    for k in range(len(params.loadings)):
+        kept = np.delete(np.arange(len(params.loadings)), k)
+        offset = params.offset + at.stats.counts[k] / at.stats.n_rows * params.loadings[k]
+        fewer = replace(warmup.take_features(params, kept), offset=offset)
+        search = descent.start(problem.joint, fewer, None)
+        for _ in range(30):
+            search = descent.step(problem.joint, search).state
+        assert model.normalise(search.at) > model.normalise(at)
+
+
+# --- starts
+
+
+def test_the_start_is_the_same_for_any_order_of_rows_and_inputs():
+    data = make_data(5, n=200, D=9)
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(200), rng.permutation(9)
+    settings = make_settings(data.X, n_components=6, temperature=0.3)
+    starts = warmup.initial_params(data.X, settings)
+    again = warmup.initial_params(Rows.centre(data.X.X[rows][:, columns]), settings)
+    assert len(starts) == len(again) > 1
+    for one, other in zip(starts, again, strict=True):
+        assert other.loadings == pytest.approx(one.loadings[:, columns], abs=1e-4 * np.abs(one.loadings).max())
+
+
+def test_a_start_takes_a_row_of_weight_two_as_the_row_twice():
+    times = np.random.default_rng(0).integers(1, 4, 60)
+    heavy = make_data(6, row_weights=times.astype(float)).X
+    twice = Rows.centre(heavy.X[np.repeat(np.arange(60), times)])
+    settings = make_settings(twice, temperature=0.3)
+    for one, other in zip(warmup.initial_params(heavy, settings), warmup.initial_params(twice, settings), strict=True):
+        assert one.loadings == pytest.approx(other.loadings, abs=1e-6)
+
+
+def test_leading_directions_of_many_inputs_are_those_of_the_whole_matrix(monkeypatch):
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((40, 30)) * np.linspace(1, 5, 30)
+    dense = warmup.leading_directions(lambda V: (V @ root.T) @ root, 30, 4)
+    monkeypatch.setattr(warmup, "FEW_INPUTS", 0)
+    sparse = warmup.leading_directions(lambda V: (V @ root.T) @ root, 30, 4)
+    assert sparse[0] == pytest.approx(dense[0], rel=1e-3)
+    assert np.abs(np.sum(sparse[1] * dense[1], axis=1)) == pytest.approx(np.ones(4), abs=1e-3)
+
+
+def test_varimax_finds_loadings_that_share_no_inputs():
+    rng = np.random.default_rng(1)
+    simple = np.kron(np.eye(3), rng.uniform(1.0, 2.0, (1, 5)))
+    turned = np.linalg.qr(rng.standard_normal((3, 3)))[0] @ simple
+    found = warmup.varimax(turned)
+    assert np.sort(np.abs(found), axis=0) == pytest.approx(np.sort(simple, axis=0), abs=1e-2)
+    assert found.T @ found == pytest.approx(simple.T @ simple, abs=1e-9)
+
+
+def test_independent_scores_are_those_of_planted_features():
+    rng = np.random.default_rng(2)
+    Z = (rng.random((4000, 3)) < [0.1, 0.21, 0.5]).astype(float)  # skewed; without kurtosis; without skewness
+    X = Rows.centre(Z @ rng.standard_normal((3, 8)))
+    moments, directions = warmup.leading_directions(lambda V: X.combine(X.project(V)), 8, 3)
+    loadings = warmup.separate(X, np.sqrt(moments[:, None] / 4000) * directions)
+    scores = X.project(loadings @ np.linalg.pinv(loadings.T @ loadings))
+    assert np.all(matched(scores, Z) > 0.99)
+
+
+def test_an_on_off_feature_has_its_loadings_and_its_share():
+    rng = np.random.default_rng(3)
+    z = (rng.random(20_000) < 0.2).astype(float)
+    loading = np.array([[3.0, -1.0]])
+    X = Rows.centre(z[:, None] * -loading)
+    found, share = warmup.on_off(X, 0.4 * loading)
+    assert share == pytest.approx([0.2], abs=0.01)
+    assert found == pytest.approx(-loading, rel=0.02)
+
+
+# --- what is found
+
+
+@pytest.mark.parametrize("n_components", [16, 60])
+def test_planted_features_come_back_whatever_the_truncation(n_components):
+    X, _, new, Z = planted(10, 0)
+    fitted = IBPFactorAnalysis(n_components, random_state=0).fit(X)
+    assert loaded(fitted).sum() == 10
+    assert np.median(matched(fitted.transform(new)[:, loaded(fitted)], Z)) > 0.9
+
+
+def test_features_come_back_from_most_of_the_rows_in_another_order():
+    X, y, new, _ = planted(5, 1)
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(len(X))[: int(0.9 * len(X))], rng.permutation(X.shape[1])
+    first = ILSVMClassifier(temperature=0.02).fit(X, y)
+    other = ILSVMClassifier(temperature=0.02).fit(X[rows][:, columns], y[rows])
+    features = first.transform(new)[:, loaded(first)], other.transform(new[:, columns])[:, loaded(other)]
+    assert np.median(matched(*features)) > 0.8
+
+
+# --- noise
+
+
+@pytest.mark.filterwarnings("ignore:ILSVMClassifier (does worse|never answers)")  # nothing to learn
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_found_in_noise(seed):
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((200, 12)) * np.linspace(1, 5, 12), rng.integers(0, 3, 200)
+    for model in (ILSVMClassifier(10, tol=1e-2), IBPFactorAnalysis(10, tol=1e-2)):
+        with pytest.warns(ConvergenceWarning, match="nothing was found"):
+            model.fit(X, y)
+
+
+def test_what_inputs_or_labels_show_is_no_noise():
+    rng = np.random.default_rng(0)
+    noisy = rng.standard_normal((300, 8))
+    settings = make_settings(Rows.centre(noisy), n_components=4, max_iter=20, generative_weight=0.03)
+
+    def judge(X, labels):
+        data = Data(Rows.centre(X), labels, np.ones(300), 1.0 - np.eye(2))
+        return noise.is_noise(data, settings, np.random.default_rng(0))
+
+    told = (noisy[:, 0] + noisy[:, 1] > 0).astype(np.int64)
+    assert judge(noisy, rng.integers(0, 2, 300))
+    assert judge(noisy, np.full(300, UNLABELED))
+    assert not judge(noisy, told)
+    assert not judge(noisy + 2.0 * rng.standard_normal((300, 1)), rng.integers(0, 2, 300))
