@@ -240,14 +240,6 @@ def test_counts_beyond_single_precision_are_refused():
         classifier().fit(X * 1e40, LABELS)
 
 
-def test_only_the_sampler_takes_portions():
-    assert not hasattr(classifier(), "partial_fit")
-    assert not hasattr(regressor(), "partial_fit")
-    assert hasattr(classifier(inference="gibbs"), "partial_fit")
-    with pytest.raises(AttributeError):
-        classifier().partial_fit(X, LABELS)
-
-
 @QUIET
 def test_the_prior_of_proportions_is_estimated():
     fitted = classifier(margins="posterior", doc_topic_prior="estimate", max_iter=30).fit(X, LABELS)

@@ -30,18 +30,23 @@ MORE, more = draw(400, 2)
 
 
 def ilsvm(**parameters):
-    return ILSVMClassifier(8, **{"max_iter": 10, "random_state": 0} | parameters)
+    return ILSVMClassifier(**{"n_components": 8, "max_iter": 10, "random_state": 0} | parameters)
 
 
 def ibp(**parameters):
-    return IBPFactorAnalysis(8, **{"max_iter": 10, "random_state": 0} | parameters)
+    return IBPFactorAnalysis(**{"n_components": 8, "max_iter": 10, "random_state": 0} | parameters)
 
 
-def first(model, rows=X, labels=y, **given):
-    """Give a model its first batch."""
-    if isinstance(model, IBPFactorAnalysis):
-        return model.partial_fit(rows, **given)
-    return model.partial_fit(rows, labels, classes=CLASSES, **given)
+KNOWN = {}
+
+
+def first(model, rows=X, labels=y):
+    """Give a model its first batch; return a copy, because a fit takes longer than all that comes after it."""
+    key = repr(model), id(rows)
+    if key not in KNOWN:
+        given = {} if isinstance(model, IBPFactorAnalysis) else {"classes": CLASSES}
+        KNOWN[key] = pickle.dumps(model.partial_fit(rows, labels, **given)), rows
+    return pickle.loads(KNOWN[key][0])
 
 
 def batches(size=100):
@@ -81,15 +86,15 @@ def test_further_batches_move_the_features_and_keep_nothing_of_rows(make):
 
 @pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
 def test_batches_learn_what_a_small_first_one_does_not_show(multi_class):
-    rows, labels = draw(6000, 3)
+    rows, labels = draw(3000, 3)
     fresh, truth = draw(4000, 4)
-    model = first(ilsvm(multi_class=multi_class, max_iter=100), rows[:100], labels[:100])
+    model = first(ilsvm(multi_class=multi_class, max_iter=50), rows[:100], labels[:100])
     at_first = model.score(fresh, truth)
     for _ in range(2):
         for begin in range(0, len(rows), 200):
             model.partial_fit(rows[begin : begin + 200], labels[begin : begin + 200])
     model.fit_weights(rows, labels)
-    full = ilsvm(multi_class=multi_class, max_iter=100).fit(rows, labels).score(fresh, truth)
+    full = ilsvm(multi_class=multi_class, max_iter=50).fit(rows, labels).score(fresh, truth)
     assert model.score(fresh, truth) > at_first + 0.5 * (full - at_first)
 
 
@@ -138,9 +143,8 @@ def test_it_goes_on_from_a_fit_and_a_fit_begins_anew(make):
     assert model.n_samples_seen_ == N + 100
     moved = np.linalg.norm(model.components_ - fitted.components_)
     assert 0 < moved < 0.3 * np.linalg.norm(fitted.components_)
-    if make is ilsvm:  # of few rows beside many, weights do not make much
-        agree = np.mean(model.predict(X) == fitted.predict(X))
-        assert agree > 0.95
+    if make is ilsvm:
+        assert model.score(MORE, more) > fitted.score(MORE, more) - 0.03
     model.fit(X, y)
     np.testing.assert_array_equal(model.components_, fitted.components_)
     assert not hasattr(model, "n_samples_seen_")
@@ -195,7 +199,7 @@ def test_weights_are_those_of_a_linear_svm_on_the_features():
         signs = np.where(y[:, None] == CLASSES, 1.0, -1.0)
         return np.sum(np.maximum(1.0 - signs * scores, 0.0) ** 2)
 
-    ours = cost(model.decision_function(X)) + 0.5 * np.sum(model._state.head.weights ** 2)
+    ours = cost(model.decision_function(X)) + 0.5 * np.sum(model._state.head.weights**2)
     theirs = cost(scores) + 0.5 * np.sum(svm.coef_**2) + 0.5 * np.sum(svm.intercept_**2)
     assert ours == pytest.approx(theirs, rel=2e-4)
 
@@ -260,7 +264,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         tracemalloc.stop()
     file = 8 * 24_000 * 10 * D
     assert peaks[1] < 0.5 * file
-    assert peaks[1] - peaks[0] < 100 * 18_000  # labels, their codes, weights and order: not the rows, nor their features
+    assert (
+        peaks[1] - peaks[0] < 100 * 18_000
+    )  # labels, their codes, weights and order: not the rows, nor their features
 
 
 # --- bad input

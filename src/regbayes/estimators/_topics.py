@@ -305,7 +305,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         if self._scheme != "consistent":
             kind = "a positive C" if self.margins == "consistent" else 'margins="consistent"'
             raise ValueError(f'{method} needs {kind}, or inference="gibbs": the posterior of a document is not kept')
-        if method == "partial_fit" and not self._label_free_settings().squared:
+        if method == "partial_fit" and not self._has_squared_loss:
             raise ValueError(f'{method} needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
 
     def _run_sampler(
@@ -377,10 +377,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             "seed": int(generator(self.random_state).integers(2**31)),
         }
 
+    @property
+    def _has_squared_loss(self) -> bool:
+        """Whether consistent margins have squared losses, as they do where nothing is said."""
+        return self.loss is None or bool(self.loss.startswith("squared"))
+
     def _label_free_settings(self) -> meanfield.Settings:
         return meanfield.Settings(
             **self._shared_settings(),
-            squared=self.loss is None or self.loss.startswith("squared"),
+            squared=self._has_squared_loss,
             n_sweeps=int(self.n_sweeps),
             max_iter=self._iteration_limit,
             tol=float(self.tol),

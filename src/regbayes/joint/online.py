@@ -35,7 +35,7 @@ class OnlineOptions:
     step: float = 1.0  # of the parameters, relative to the first step of a descent
     full_batch: float = 64.0  # rows of a batch that makes a whole step; fewer make less of one
     step_delay: float = 50.0  # batches after which it is 1/sqrt(2) of that
-    forget_delay: float = 5.0  # batches whose pictures of the losses are soon forgotten
+    forget_delay: float = 2.0  # batches whose pictures of the losses are soon forgotten
     forget_power: float = 0.7  # a batch after t as large ones has the weight (1 + t / delay)^-power
     momentum: float = 0.9
     scale_memory: float = 0.99
@@ -188,14 +188,14 @@ def step(
     slope = slope if precondition is None else precondition(slope)
     mean = options.momentum * state.mean + (1.0 - options.momentum) * slope
     square = options.scale_memory * state.square + (1.0 - options.scale_memory) * np.square(slope)
-    sure = 1.0 - options.momentum ** (t + 1), 1.0 - options.scale_memory ** (t + 1)
+    sure = 1.0 - options.scale_memory ** (t + 1)  # not so the mean: first steps are short, for a start that is good
     position = model.position(params)
     first = model.first_length(params)
     size = float(np.linalg.norm(position)) if first is None else first
     length = options.step * size / np.sqrt(position.size * (1.0 + t / options.step_delay))
     length *= min(1.0, np.sqrt(n_rows / options.full_batch))
     with np.errstate(divide="ignore", invalid="ignore"):
-        move = np.nan_to_num((mean / sure[0]) / np.sqrt(square / sure[1]))
+        move = np.nan_to_num(mean / np.sqrt(square / sure))
     params = model.move(params, position - position.dtype.type(length) * move)
     if (t + 1) % options.blocks_every == 0:
         params = model.update_blocks(params, state.stats.scale(total)) or params
