@@ -378,6 +378,8 @@ ILSVM_CHANGES = {
     "both given": change(noise_variance=0.5, prior_variance=1.0, max_iter=4),
     "auto classes": change(multi_class="auto"),
     "posterior": change(margins="posterior"),
+    "amounts": change(slab="half-normal"),
+    "amounts, two sweeps, inputs": change(slab="half-normal", n_sweeps=2, include_inputs=True),
     "two classes": change(two_classes),
     "two classes hinge": change(two_classes, loss="hinge"),
     "two classes posterior": change(two_classes, margins="posterior"),
@@ -422,6 +424,7 @@ ILSVM_CHANGES = {
 }
 ILSVM_CV = {"n_components": 4, "Cs": (0.1, 1.0), "cv": 2, "max_iter": 3, "random_state": 0}
 ILSVM_CV_CHANGES = {
+    "amounts": change(slab="half-normal"),
     "noise estimated": change(noise_variance="estimate", max_iter=6),
     "prior estimated": change(prior_variance="estimate", max_iter=6),
     "hinge": change(loss="hinge"),
@@ -455,6 +458,7 @@ PATHS_CHANGES = {
 IBP = {"n_components": 5, "max_iter": 6, "random_state": 0}
 IBP_CHANGES = {
     **VARIANCES,
+    "amounts": change(slab="half-normal"),
     "temperature": change(temperature=0.1),
     "warmer transform": change(transform_temperature=0.1),
     "alpha": change(alpha=3.0),

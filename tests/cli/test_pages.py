@@ -128,11 +128,8 @@ def test_the_page_of_an_interrupted_fit_says_so(folder, monkeypatch):
 
 
 def test_what_is_said_of_an_interrupted_fit():
-    facts = {"interrupted": False, "cross_validation": None, "settings": {"C": 1.0}}
-    assert interruption(facts) == []
-    (notice,) = interruption({**facts, "interrupted": True})
-    assert "state that was best until then (C=1.0)" in notice[1]
-    found = {"folds": 3, "candidates": [{}, {}]}
-    (notice,) = interruption({**facts, "interrupted": True, "cross_validation": found})
-    assert "2 settings had been tried" in notice[1]
-    assert "judged on 3 folds" in notice[1]
+    assert interruption({"interrupted": False, "kept": None}) == []
+    ((level, words),) = interruption({"interrupted": True, "kept": "The best of 2 settings is kept."})
+    assert level == "warning"
+    assert "was interrupted" in words
+    assert "The best of 2 settings is kept." in words

@@ -61,7 +61,7 @@ COLUMNS = {  # model and options -> columns
     ("flowers",): ["kind"],
     ("flowers", "--keep", "size", "--scores", "--features"): [
         *("size", "kind", "kind=aster score", "kind=lily score", "kind=rose score"),
-        *("feature0", "feature1", "feature2", "feature3"),  # those in use
+        *("feature0", "feature1"),  # those in use
     ],
     ("numbers",): ["sum", "difference"],
     ("groups",): ["sum"],

@@ -9,11 +9,10 @@ import sys
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from sklearn.feature_selection import RFE, SelectFromModel
 
 import regbayes
 from cli_tools import flowers, run_here
-from regbayes import ILSVMClassifier, ILSVMClassifierCV, MedLDAClassifier, MultiTaskILSVMRegressor, UnscaledWarning
+from regbayes import ILSVMClassifier, UnscaledWarning
 from regbayes.cli.output import Output
 from regbayes.cli.progress import Compiling
 
@@ -155,26 +154,6 @@ def test_compiling_is_announced_and_timed(capsys):
 def rows():
     X = np.random.default_rng(0).standard_normal((40, 5))
     return X, (X[:, 0] > 0).astype(int)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ILSVMClassifier(3, max_iter=2),
-        lambda: ILSVMClassifierCV(3, Cs=[1.0], max_iter=2, cv=2),
-        lambda: MultiTaskILSVMRegressor(3, max_iter=2),
-        lambda: MedLDAClassifier(2, max_iter=4),
-    ],
-)
-def test_columns_are_not_selected_by_weights_of_features(rows, make):
-    X, y = np.abs(rows[0]).round(), rows[1]
-    for selector in (SelectFromModel(make()), RFE(make(), n_features_to_select=2)):
-        with pytest.raises(TypeError, match="has an entry per latent feature, not per column of X"):
-            selector.fit(X, y).transform(X)
-    chosen = SelectFromModel(make(), importance_getter=lambda model: np.arange(5.0), threshold=2.5).fit(X, y)
-    assert chosen.get_support().tolist() == [False] * 3 + [True] * 2
-    assert make().fit(X, y).coef_.shape[1] in (2, 3)
 
 
 def test_sparse_rows_get_a_way_out(rows):

@@ -405,7 +405,13 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-OPTIONAL_ATTRIBUTES = ("_batches", "coef_inputs_", "n_samples_seen_", "response_variance_")  # that not every fit has
+OPTIONAL_ATTRIBUTES = (  # that not every fit has
+    "_batches",
+    "coef_inputs_",
+    "n_samples_seen_",
+    "probabilities_",
+    "response_variance_",
+)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,23 +27,19 @@ from regbayes.estimators._bases import (
 )
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import (
-    UNLABELED,
-    Data,
-    Params,
-    Rows,
-    Settings,
-    State,
-    infer_features,
-    infer_few_features,
-)
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
 from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_expectations, stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
+UNSUPERVISED_SLAB_TEMPERATURE = 0.05  # per input: on planted sets the number of features is right there
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
+SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
+SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
+SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
+SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 
@@ -94,7 +90,10 @@ class BinaryFeatures(LatentModel):
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < len(given):
-                found["embedding_"] = infer_label_free(Rows.centre(given, self.mean_), state.params, self.n_jobs)
+                rows = Rows.centre(given, self.mean_)
+                found["embedding_"] = infer_label_free(rows, state.params, self.n_jobs)
+                if settings.slab:
+                    found["probabilities_"] = infer_by_blocks(state.params.infer_probabilities, rows, self.n_jobs)
             return found
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
@@ -132,6 +131,14 @@ class BinaryFeatures(LatentModel):
             rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
         return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
 
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components).
+
+        Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
+        """
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return infer_by_blocks(self._state.params.infer_probabilities, rows, self.n_jobs)
+
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
@@ -159,19 +166,28 @@ class Supervision:
     one_vs_rest: bool
     generative_weight: float
     temperature: float  # per input, where nothing else is said
+    price: float = 0.0  # of a feature with an amount
 
 
 UNSUPERVISED = Supervision(
     0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
 )
 
+UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
+
 
 def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
     given = dict(parameters)
-    temperature = DEFAULT_TEMPERATURE if given["temperature"] == "auto" else float(given["temperature"])
+    temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
+    if given["slab"]:
+        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
+    if given["temperature"] != "auto":
+        temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE))) if given["C"] == "auto" else float(given["C"])
+    C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    if given["C"] != "auto":
+        C = float(given["C"])
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
         one_vs_rest = bool(given["include_inputs"]) and given["cost"] is None and n_classes > 2
@@ -180,18 +196,21 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
         n_margins = n_classes if one_vs_rest else 1
         # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
         heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
-        weight = DEFAULT_GENERATIVE_SHARE * C / np.sqrt(heat) * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature)
+        raised = share if given["slab"] else share / np.sqrt(heat)
+        weight = raised * C * n_margins * labeled_share**LABELED_POWER
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
-def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision = UNSUPERVISED) -> Settings:
+def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
     """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
     given = dict(parameters)
     mean_square = X.mean_square
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
     noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
-    prior_variance = PRIOR_RATIO * noise_variance if isinstance(prior, str) else float(prior)
+    prior_variance = default_prior_ratio(supervision, bool(given["slab"])) * noise_variance
+    if not isinstance(prior, str):
+        prior_variance = float(prior)
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(given["n_components"]),
@@ -211,7 +230,20 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=n_threads(given["n_jobs"]),
+        slab=bool(given["slab"]),
+        price=supervision.price,
     )
+
+
+def default_prior_ratio(supervision: Supervision, slab: bool) -> float:
+    """Return the prior variance of loadings in noise variances, where nothing is said.
+
+    The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
+    labels a squared length of one, in tempered units, costs half of what a margin does, however little the generative
+    part counts.
+    """
+    weight = supervision.generative_weight
+    return weight / supervision.C if slab and supervision.C > 0 and weight > 0 else PRIOR_RATIO
 
 
 def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
@@ -224,25 +256,29 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     return rows
 
 
-def infer_by_blocks(function: Callable[..., Floats], X: Rows, params: Params, n_jobs: int | None) -> Floats:
-    """Return ``function(rows, params=params)`` of all rows, as prediction sees them without labels, block by block."""
+def infer_by_blocks(function: Callable[[Rows], Floats], X: Rows, n_jobs: int | None) -> Floats:
+    """Return a function of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return np.concatenate(make_executor(n_threads(n_jobs)).map(partial(function, params=params), X.blocks()))
+        return np.concatenate(make_executor(n_threads(n_jobs)).map(function, X.blocks()))
 
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
     few = len(X) <= FEW_ROWS and not sweeps_are_loaded()
-    return infer_by_blocks(infer_few_features if few else infer_features, X, params, n_jobs)
+    return infer_by_blocks(params.infer_few if few else params.infer, X, n_jobs)
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features."""
-    return {
+    psi, found = state.embedding, {}
+    if state.probabilities is not None:
+        psi = state.probabilities
+        found = {"probabilities_": psi}
+    return found | {
         "components_": state.params.loadings,
         "embedding_": state.embedding,
         "stick_weights_": stick_weights(state.params.sticks),
-        "n_components_": int(in_use(state.embedding).sum()),
+        "n_components_": int(in_use(psi).sum()),
         "noise_variance_": state.params.noise_variance,
         "prior_variance_": state.params.prior_variance,
         "_state": state,

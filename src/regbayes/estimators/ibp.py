@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.callback import with_callbacks
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
@@ -24,12 +26,15 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators._latent import (
+    UNSUPERVISED,
+    UNSUPERVISED_SLAB,
     centre_rows,
     infer_by_blocks,
     infer_label_free,
     make_settings,
 )
 from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
+from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -62,6 +67,10 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
+    slab : {"half-normal"} or None, default=None
+        Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. `transform` returns
+        expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
+        ``temperature``.
     n_sweeps : int, default=2
         Sweeps of mean-field inference for a row: more tell features that occur together apart.
     noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
@@ -72,9 +81,13 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
     n_components_ : int
-        Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
+        Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
+        training rows.
     embedding_ : array of shape (n_samples, n_components)
-        Posterior means of the training rows' features, at the temperature of the fit.
+        Posterior means of the training rows' features, at the temperature of the fit: probabilities or, with
+        ``slab``, amounts.
+    probabilities_ : array of shape (n_samples, n_components)
+        With ``slab``: probabilities that the training rows have the features.
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
@@ -107,7 +120,11 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     (1797, 12)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {**LATENT_CONSTRAINTS, "transform_temperature": [POSITIVE, None]}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **LATENT_CONSTRAINTS,
+        "slab": [StrOptions({"half-normal"}), None],
+        "transform_temperature": [POSITIVE, None],
+    }
 
     def __init__(
         self,
@@ -116,6 +133,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
         transform_temperature: float | None = None,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 2,
@@ -131,6 +149,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         self.alpha = alpha
         self.temperature = temperature
         self.transform_temperature = transform_temperature
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -150,7 +169,8 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         """Return centred rows as data without labels, and the settings that the parameters stand for."""
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
-        return unlabeled, make_settings(self.get_params(deep=False), rows)
+        supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
+        return unlabeled, make_settings(self.get_params(deep=False), rows, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -180,7 +200,10 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
+        """Return the posterior means of the features of rows, shape (n_samples, n_components).
+
+        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
+        """
         X, params = self._valid_rows(X), self._state.params
         if self.transform_temperature is not None:
             params = replace(params, temperature=self.transform_temperature * X.shape[1])
@@ -193,7 +216,9 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
-        return infer_by_blocks(bound_rows, rows, self._state.params, self.n_jobs)
+        params = self._state.params
+        bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
+        return infer_by_blocks(partial(bound, params=params), rows, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -28,17 +28,17 @@ from regbayes.models.ilsvm.model import Data, Rows, Settings, State
 
 @persistable(skip=("_skl_callbacks",))
 class ILSVMClassifier(BatchClassifier):
-    """Infinite latent support vector machine: binary features under an Indian buffet prior that predict the label.
+    """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
 
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
     inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
     says how many features the data use. X is centred inside and never scaled.
 
-    Parameters to turn first: ``C``, ``temperature`` (0.2 to predict, 0.02 to read) and ``include_inputs``; then
-    ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough. ``loss``, ``multi_class``,
-    ``cost``, ``class_weight`` and ``fit_intercept`` are about the classifier; ``unlabeled`` and ``transductive`` about
-    rows without a label; ``noise_variance``, ``prior_variance``, ``n_sweeps`` and ``margins`` about the model; the rest
-    about how it is fitted.
+    Parameters to turn first: ``slab`` (None to predict, "half-normal" to read), ``C``, ``temperature`` and
+    ``include_inputs``; then ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough.
+    ``loss``, ``multi_class``, ``cost``, ``class_weight`` and ``fit_intercept`` are about the classifier; ``unlabeled``
+    and ``transductive`` about rows without a label; ``noise_variance``, ``prior_variance``, ``n_sweeps`` and
+    ``margins`` about the model; the rest about how it is fitted.
 
     Parameters
     ----------
@@ -80,6 +80,13 @@ class ILSVMClassifier(BatchClassifier):
     transductive : bool, default=False
         Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999), up to
         what labelled rows of their class do.
+    slab : {"half-normal"} or None, default=None
+        None: a feature of a row is on or off, and its value a probability. "half-normal": it is off, or on by an
+        amount, which has a half-normal prior (spike and slab). Few features of a row are on then and most are clearly
+        on or off, which makes them the ones to read; `transform` returns expected amounts and `feature_probabilities`
+        the probabilities of being on. "auto" is then 0.1 for ``C``, 0.02 for ``temperature``, 0.003 C for
+        ``generative_weight``, and for ``prior_variance`` the noise variance times ``generative_weight`` over C.
+        Only with consistent ``margins``.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
         Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
         variance; or "estimate", which starts there and re-estimates it.
@@ -108,7 +115,8 @@ class ILSVMClassifier(BatchClassifier):
     ----------
     classes_ : array of shape (n_classes,)
     n_components_ : int
-        Features in use: on somewhere (above .5) and not the same everywhere (range above .1) over the training rows.
+        Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
+        training rows.
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
     coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
@@ -117,7 +125,9 @@ class ILSVMClassifier(BatchClassifier):
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
         Weights of the inputs, where they are included.
     embedding_ : array of shape (n_samples, n_components)
-        Label-free posterior means of the training rows' features.
+        Label-free posterior means of the training rows' features: probabilities or, with ``slab``, amounts.
+    probabilities_ : array of shape (n_samples, n_components)
+        With ``slab``: probabilities that the training rows have the features.
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
@@ -167,6 +177,7 @@ class ILSVMClassifier(BatchClassifier):
         "fit_intercept": ["boolean"],
         "include_inputs": ["boolean"],
         "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
+        "slab": [StrOptions({"half-normal"}), None],
         "margins": [StrOptions({"consistent", "posterior"})],
         "unlabeled": "no_validation",
         "transductive": ["boolean"],
@@ -189,6 +200,7 @@ class ILSVMClassifier(BatchClassifier):
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         transductive: bool = False,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
@@ -214,6 +226,7 @@ class ILSVMClassifier(BatchClassifier):
         self.margins = margins
         self.unlabeled = unlabeled
         self.transductive = transductive
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -234,6 +247,8 @@ class ILSVMClassifier(BatchClassifier):
         """Return centred rows with what is known of them, and the settings that the parameters stand for."""
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
+        if self.margins == "posterior" and self.slab is not None:
+            raise ValueError('slab is for margins="consistent": the other algorithm knows no amounts')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
@@ -245,7 +260,10 @@ class ILSVMClassifier(BatchClassifier):
         return super()._attributes(state) | classifier_attributes(state)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
+        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components).
+
+        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
+        """
         return self._infer(X)[1]
 
     def _class_scores(self, X: ArrayLike) -> Floats:

@@ -60,7 +60,7 @@ class ILSVMClassifierCV(ListSearch):
         may be objects of any class and are not saved.
     loss, multi_class, cost, class_weight, fit_intercept, margins, unlabeled, transductive
         As in `ILSVMClassifier`, and so are the next six.
-    noise_variance, prior_variance, n_sweeps, n_init, max_iter, tol
+    slab, noise_variance, prior_variance, n_sweeps, n_init, max_iter, tol
     random_state : int, RandomState instance or None, default=None
         For the starts.
     n_jobs : int or None, default=None
@@ -108,6 +108,7 @@ class ILSVMClassifierCV(ListSearch):
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         transductive: bool = False,
+        slab: Literal["half-normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
@@ -134,6 +135,7 @@ class ILSVMClassifierCV(ListSearch):
         self.margins = margins
         self.unlabeled = unlabeled
         self.transductive = transductive
+        self.slab = slab
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
@@ -187,6 +189,10 @@ class ILSVMClassifierCV(ListSearch):
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
         return self._best().predict(X)
+
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components)."""
+        return self._best().feature_probabilities(X)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy, whatever ``scoring`` is."""

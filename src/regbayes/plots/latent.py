@@ -176,7 +176,7 @@ class FeatureUseDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            One whose `transform` gives probabilities of features.
+            One whose `transform` gives probabilities of features, or that has `feature_probabilities`.
         X : array-like of shape (n_samples, n_features)
             Rows, better not those of the fit.
         y : array-like of shape (n_samples,), default=None
@@ -192,7 +192,8 @@ class FeatureUseDisplay:
         -------
         FeatureUseDisplay
         """
-        psi = np.asarray(estimator.transform(X))
+        probabilities = getattr(estimator, "feature_probabilities", estimator.transform)
+        psi = np.asarray(probabilities(X))
         overall = psi.mean(axis=0)
         if features is None:
             order = np.argsort(-overall, kind="stable")

@@ -103,13 +103,18 @@ def used(latent: LatentModel, values: Floats) -> Flags:
     if not has_sticks(latent.model):
         return np.asarray(np.ptp(values, axis=0) > 0)
     if hasattr(latent.model, "embedding_"):
-        return in_use(latent.model.embedding_)
+        return in_use(latent.model.probabilities_ if has_amounts(latent.model) else latent.model.embedding_)
     return in_use(np.asarray(latent.model.components_).T)  # a feature is a set of inputs
 
 
 def has_sticks(model: Any) -> bool:
     """Whether the number of features is the data's choice, under an Indian buffet prior."""
     return hasattr(model, "stick_weights_")
+
+
+def has_amounts(model: Any) -> bool:
+    """Whether features are off or on by an amount, which need not be below one."""
+    return hasattr(model, "probabilities_")
 
 
 def weights_of(latent: LatentModel) -> Floats | None:

@@ -24,6 +24,7 @@ from regbayes.report._models import (
     LatentModel,
     contributions,
     find_latent,
+    has_amounts,
     has_sticks,
     moves_answers,
     respond,
@@ -284,7 +285,8 @@ def _features(
     pool: ExamplePool,
 ) -> Features:
     contribution = contributions(values, outputs.weights if len(outputs.weights) else None)
-    unit = bool(values.size and values.min() >= 0 and values.max() <= 1)
+    amounts = has_amounts(latent.model)
+    unit = bool(values.size and values.min() >= 0 and values.max() <= 1 and not amounts)
     topics = rows.kind == "text" and _are_shares(values)
     use = values.mean(axis=0) if unit else contribution
     in_use = used(latent, values)
@@ -313,7 +315,7 @@ def _features(
         use_name="average over the documents" if topics else _use_name(unit, bool(len(outputs.weights))),
         count_note=_count_note(latent.model, int(in_use.sum()), len(in_use), "topic" if topics else "feature"),
         separation_name="" if outcomes is None else _separation_name(outcomes),
-        value_note=_value_note(values, unit, topics, hasattr(latent.model, "coef_inputs_")),
+        value_note=_value_note(values, unit, topics, amounts, hasattr(latent.model, "coef_inputs_")),
         probabilities=unit,
         number=kept,
         use=use[kept],
@@ -391,8 +393,13 @@ def _are_shares(values: Floats) -> bool:
     )
 
 
-def _value_note(values: Floats, unit: bool, topics: bool, direct: bool) -> str:
+def _value_note(values: Floats, unit: bool, topics: bool, amounts: bool, direct: bool) -> str:
     beside = " and of the inputs themselves" if direct else ""
+    if amounts:
+        return (
+            "A row has a feature by an amount: near 0, it does not have it; answers are weighted sums of amounts"
+            f"{beside}."
+        )
     if topics:
         return "A document is a mixture of topics; its value of a topic is the share of its words that are about it."
     if unit and _are_shares(values):

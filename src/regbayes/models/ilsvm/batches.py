@@ -33,6 +33,7 @@ from regbayes.models.ilsvm.model import (
     build_head,
     infer_features,
 )
+from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
 
 OPTIONS = OnlineOptions()
@@ -68,9 +69,10 @@ def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tupl
     total = state.n_rows + n_rows
     state = online.step(make_model(settings), state, data.X, _ask(data, settings), n_rows, total, options)
     head = None if state.weights is None else online.linear_head(state, settings.fit_intercept)
-    psi = infer_features(data.X, state.params)
+    features = infer_features(data.X, state.params)
+    psi = state.params.infer_probabilities(data.X) if settings.slab else None
     scale = 0.0 if head is None else settings.input_scale
-    return Batches(settings, state), pad_state(State(state.params, psi, head, None, scale), settings)
+    return Batches(settings, state), pad_state(State(state.params, features, head, None, scale, psi), settings)
 
 
 def solve_weights(
@@ -115,7 +117,8 @@ def solve_weights(
     )
     start = None if fitted.head is None else _drop_columns(fitted.head, fitted.params)
     solved = problem.evaluate(params, start, FINAL)[0].head
-    full = pad_state(replace(fitted, params=params, head=solved.head, embedding=np.empty((0, K))), settings)
+    nothing = np.empty((0, K))
+    full = pad_state(State(params, nothing, solved.head, None, 0.0, nothing if settings.slab else None), settings)
     assert full.head is not None
     return full.head, solved.gap / max(solved.value, np.finfo(np.float64).tiny)
 
@@ -127,7 +130,8 @@ def settle(batches: Batches, head: LinearHead, fitted: State) -> Batches:
 
 def make_model(settings: Settings) -> BinaryFeatures:
     """Return the model that settings ask for."""
-    return BinaryFeatures(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
+    kind = SlabFeatures if settings.slab else BinaryFeatures
+    return kind(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
 
 
 def _ask(data: Data, settings: Settings) -> MarginHead | None:

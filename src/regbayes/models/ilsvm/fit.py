@@ -9,24 +9,27 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
 from regbayes.margins.head import LinearHead, Tolerance
+from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
     UNLABELED,
+    BinaryFeatures,
     Data,
     ILSVMProblem,
     Params,
+    Rows,
     Settings,
     State,
     Stats,
     infer_features,
 )
+from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -77,13 +80,14 @@ def fit(
         Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
-    problem = ILSVMProblem.of(data, settings)
+    problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     multipliers = _known_start(problem, start)
     is_new = not isinstance(start, State)
     if isinstance(start, State):
         starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
     else:
         starts = [start] if isinstance(start, Params) else start
+    starts = [convert_params(params, settings) for params in starts]
     there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
     step: Any
@@ -96,7 +100,8 @@ def fit(
         if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
-            phases = WarmUp.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
+            kind = Annealing if settings.slab else WarmUp
+            phases = kind.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
             state, status = phases.run(starts, multipliers, is_new)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
@@ -222,11 +227,12 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
     parts = problem.executor.map(partial(infer_features, params=params), blocks)
-    psi = np.concatenate(parts)
+    features = np.concatenate(parts)
+    psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
-        return pad_state(State(params, psi, None, None, 0.0), settings)
+        return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
-    return pad_state(State(params, psi, fitted.head, fitted.multipliers, settings.input_scale), settings)
+    return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
 def pad_state(state: State, settings: Settings) -> State:
@@ -236,12 +242,17 @@ def pad_state(state: State, settings: Settings) -> State:
     if missing == 0:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
-    constant = expit(params.constant_logits[n_kept:])
-    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (len(state.embedding), missing))])
+    D, N = params.loadings.shape[1], len(state.embedding)
+    anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
+    constant = params.infer(anywhere)[0, n_kept:]
+    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (N, missing))])
+    psi = state.probabilities
+    if psi is not None:
+        psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)
         weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
-    return replace(state, params=params, embedding=embedding, head=head)
+    return replace(state, params=params, embedding=embedding, probabilities=psi, head=head)

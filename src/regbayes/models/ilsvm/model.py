@@ -160,6 +160,21 @@ class Params:
         against = 0.5 * (squares + self.loadings.shape[1] * self.variances) + self.loadings @ self.offset
         return self.log_odds - self.precision * against
 
+    def infer(self, rows: Rows) -> Floats:
+        """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        return sweep(base_logits(rows, self), self, self.n_sweeps)
+
+    def infer_few(self, rows: Rows) -> Floats:
+        """Return the features of few rows by the law, which has done before Numba has loaded the kernel."""
+        theta = base_logits(rows, self)
+        psi = np.empty_like(theta)
+        reference_sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
+        return psi
+
+    def infer_probabilities(self, rows: Rows) -> Floats:
+        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        return self.infer(rows)
+
 
 @persistable(name="regbayes.ilsvm.Stats")
 @dataclass(frozen=True)
@@ -173,6 +188,11 @@ class Stats(RowSums):
     gram: Floats  # (K, K): sum of psi_n psi_n'
     explained: float  # sum of psi_n' Phi x_n, at the loadings in force
     entropy: float  # sum of H(q(z_n))
+
+    @property
+    def first_moment(self) -> Floats:
+        """``sum_n E[z_n]``, shape (K,)."""
+        return self.counts
 
     @property
     def second_moment(self) -> Floats:
@@ -262,7 +282,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         """Gradient of J with respect to the loadings and the offset, docs/math.md eq. (34), shape (K + 1, D)."""
         r, loadings, offset = self.weight, params.loadings, params.offset
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
-        acting = pulled.theta - r * stats.counts  # on what is left of the rows, which the offset is taken off
+        acting = pulled.theta - r * stats.first_moment  # on what is left of the rows, which the offset is taken off
         through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
         by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
         by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
@@ -279,7 +299,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
         """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features. The offset is on."""
-        moment = np.block([[stats.second_moment, stats.counts[:, None]], [stats.counts, stats.n_rows]])
+        first = stats.first_moment
+        moment = np.block([[stats.second_moment, first[:, None]], [first, stats.n_rows]])
         factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
         return lambda q: cho_solve(factor, q)
 
@@ -350,23 +371,15 @@ def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
 
 
 def infer_features(rows: Rows, params: Params) -> Floats:
-    """Return psi of rows, shape (n, K): what prediction needs."""
-    return sweep(base_logits(rows, params), params, params.n_sweeps)
-
-
-def infer_few_features(rows: Rows, params: Params) -> Floats:
-    """Return psi of few rows by the law, which has done before Numba has loaded the kernel: once in a process."""
-    theta = base_logits(rows, params)
-    psi = np.empty_like(theta)
-    reference_sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], params.n_sweeps, psi)
-    return psi
+    """Return the features of rows, shape (n, K): what prediction needs."""
+    return params.infer(rows)
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25)."""
     products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
-    spread = float(params.loadings.shape[1] * (stats.counts @ params.variances))
-    left = stats.total - stats.counts @ params.loadings  # sum of what the features leave of the rows
+    spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
+    left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
     offset = float(params.offset @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
@@ -395,7 +408,7 @@ def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
 
 def loading_variances(params: Params, stats: Stats) -> Floats:
     """``s_k``, docs/math.md eq. (28)."""
-    return 1.0 / (1.0 / params.prior_variance + stats.counts / params.noise_variance)
+    return 1.0 / (1.0 / params.prior_variance + np.diag(stats.second_moment) / params.noise_variance)
 
 
 def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
@@ -405,14 +418,14 @@ def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
     """
     system = stats.second_moment / params.noise_variance
     system[np.diag_indices_from(system)] += 1.0 / params.prior_variance
-    above = cross - np.outer(stats.counts, params.offset)
+    above = cross - np.outer(stats.first_moment, params.offset)
     loadings = cho_solve(cho_factor(system), above / params.noise_variance)
     return replace(params, loadings=loadings, variances=loading_variances(params, stats))
 
 
 def update_offset(params: Params, stats: Stats) -> Params:
     """Offset at fixed features: the mean of what they leave of the rows, docs/math.md eq. (28)."""
-    return replace(params, offset=(stats.total - stats.counts @ params.loadings) / stats.n_rows)
+    return replace(params, offset=(stats.total - stats.first_moment @ params.loadings) / stats.n_rows)
 
 
 def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimate_prior: bool) -> Params:
@@ -472,6 +485,8 @@ class Settings:
     max_iter: int
     tol: float
     n_threads: int
+    slab: bool = False  # features with amounts, or binary ones
+    price: float = 0.0  # kappa, of a feature with an amount that is on
 
 
 @dataclass(frozen=True)
@@ -507,12 +522,13 @@ class ILSVMProblem:
     data: Data
     settings: Settings
     head: MarginHead | None  # None for the unsupervised model
+    features: type[BinaryFeatures] = BinaryFeatures  # the model
 
     @classmethod
-    def of(cls, data: Data, settings: Settings) -> ILSVMProblem:
+    def of(cls, data: Data, settings: Settings, features: type[BinaryFeatures] = BinaryFeatures) -> ILSVMProblem:
         """Put the problem together."""
         supervised = settings.C > 0 and len(data.labeled) > 0
-        return cls(data, settings, build_head(data, settings) if supervised else None)
+        return cls(data, settings, build_head(data, settings) if supervised else None, features)
 
     def at_settings(self, settings: Settings) -> ILSVMProblem:
         """Return the problem with settings that leave the head as it is."""
@@ -542,7 +558,7 @@ class ILSVMProblem:
             # A fit whose variances are estimated is not over before they have been.
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
-        model = BinaryFeatures(
+        model = self.features(
             settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
         )
         return JointProblem(model, self.data.X.blocks(), self.head, options, self.executor)
@@ -570,10 +586,11 @@ class State:
     """A fitted model."""
 
     params: Params
-    embedding: Floats  # (N, K): psi of the training rows
+    embedding: Floats  # (N, K): features of the training rows, psi or amounts
     head: LinearHead | None  # None for the unsupervised model
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
+    probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
 
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""

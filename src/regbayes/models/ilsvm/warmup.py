@@ -298,7 +298,7 @@ class WarmUp:
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         if early_rows is None:
             return cls(problem.at_settings(fixed), 1.0, callbacks, view)
-        part = ILSVMProblem.of(problem.data.take(early_rows), fixed)
+        part = ILSVMProblem.of(problem.data.take(early_rows), fixed, problem.features)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> tuple[Search, Status]:
@@ -314,7 +314,7 @@ class WarmUp:
             enough = min(judged) + BETTER * self.problem.unit
             self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
             return self._settle(self.latest), Status.CONVERGED
-        except _CutShortError as cut:
+        except CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
             if self.latest is None:
@@ -369,7 +369,7 @@ class WarmUp:
             stage=WARM_UP,
         )
         if result.status in (Status.STOPPED, Status.INTERRUPTED):
-            raise _CutShortError(keep or result.state, result.status)
+            raise CutShortError(keep or result.state, result.status)
         return result.state
 
     def _settle(self, search: Search) -> Search:
@@ -423,7 +423,7 @@ class WarmUp:
         """Return the model without some features; the offset has what they gave to the rows on average."""
         params, stats = at.params, at.stats
         kept = np.delete(np.arange(len(params.loadings)), leaving)
-        offset = params.offset + stats.counts[leaving] / stats.n_rows @ params.loadings[leaving]
+        offset = params.offset + stats.first_moment[leaving] / stats.n_rows @ params.loadings[leaving]
         smaller = replace(take_features(params, kept), offset=offset)
         return settle_sticks(smaller, stats.counts[kept], stats.n_rows, self.problem.settings.alpha)
 
@@ -488,7 +488,7 @@ class WarmUp:
         return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
 
 
-class _CutShortError(Exception):
+class CutShortError(Exception):
     """A phase was stopped or interrupted."""
 
     def __init__(self, search: Search, status: Status) -> None:

@@ -1,0 +1,135 @@
+"""The phases before the descent of features with amounts: a start from parts of the rows, and a price that rises.
+
+An amount is never negative, so a feature is a direction in which some rows lie and no other: the start divides the rows
+into as many parts as there are features, the classes first. No random number is drawn.
+
+A descent that starts at the full price stays where it began: most features are off in most rows, and what is off
+everywhere learns nothing. So features begin free, and their price rises in stages, at the wanted temperature. At each
+the sticks follow the features, because the prior is what makes rare features rarer; the objective is another one at
+every stage. At last features that do not pay for themselves are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from regbayes._types import Flags, Floats, Integers
+from regbayes.engine import Status
+from regbayes.joint import descent
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, update_offset
+from regbayes.models.ilsvm.slab import SlabParams
+from regbayes.models.ilsvm.warmup import STICK_ROUNDS, CutShortError, Search, WarmUp, settle_sticks, take_features
+from regbayes.priors.indian_buffet import prior_sticks, update_sticks
+
+PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
+STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
+ROUNDS = 2  # at each price, with new sticks before each
+TOL = 1e-4  # gain per row, in units of its loss, below which a round is over
+START_LENGTH = 1.0  # squared length of a loading at the start, in units of the tempered noise
+MIDDLE = 1e-3  # of the rows' spread: a mean nearer to theirs says nothing about a part
+POWER_STEPS = 30  # towards the direction along which a part of the rows is divided
+
+
+class Annealing(WarmUp):
+    """The phases before the descent of features with amounts."""
+
+    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
+        """Raise the price of features from nothing; an earlier fit has paid it, and goes on as it is.
+
+        Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
+        """
+        settings, joint = self.problem.settings, self.problem.joint
+        params = replace(starts[0], temperature=settings.temperature)
+        assert isinstance(params, SlabParams)
+        if not is_new:
+            return descent.start(joint, params, multipliers), Status.CONVERGED
+        params = self._start(params)
+        try:
+            for share, n_steps in zip(PRICES, STEPS, strict=True):
+                params = replace(params, price=share * settings.price)  # type: ignore[call-arg] # of SlabParams
+                for _ in range(ROUNDS):
+                    search = descent.start(joint, params, multipliers)
+                    if self.latest is not None:
+                        stats = search.at.stats
+                        params = update_offset(params, stats)
+                        order = np.argsort(-stats.counts, kind="stable")
+                        params = take_features(params, order)
+                        params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
+                        search = descent.start(joint, params, multipliers)
+                    self.latest = search = self._run_phase(self.problem, search, n_steps, TOL)
+                    params, multipliers = search.at.params, search.at.multipliers
+            return self._prune(search), Status.CONVERGED
+        except CutShortError as cut:
+            return cut.search, cut.status
+        except KeyboardInterrupt:  # between two phases
+            if self.latest is None:
+                raise  # nothing was learned yet
+            return self.latest, Status.INTERRUPTED
+
+    def _start(self, params: SlabParams) -> SlabParams:
+        """Return the start: loadings from parts of the rows, sticks as if a row had alpha features, evenly."""
+        data, alpha = self.problem.data, self.problem.settings.alpha
+        K, n_rows = len(params.loadings), data.X.total_weight
+        directions = divide_rows(data, K)
+        lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+        loadings = params.loadings.copy()  # where there are fewer parts than features, the others stay as they are
+        loadings[: len(directions)] = np.sqrt(START_LENGTH / params.precision) * directions / lengths
+        counts = np.full(K, n_rows * alpha / (alpha + K))
+        sticks = prior_sticks(alpha, K)
+        for _ in range(STICK_ROUNDS):
+            sticks = update_sticks(sticks, counts, n_rows, alpha)
+        return replace(params, loadings=loadings, sticks=sticks)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the rows."""
+
+    rows: Integers  # (n,)
+    weight: float  # what they count together
+    mean: Floats  # (D,)
+    scatter: float  # summed squared distance from the mean
+
+    @classmethod
+    def of(cls, X: Rows, rows: Integers) -> Part:
+        """Describe some of the rows."""
+        part = X.take(rows)
+        mean = part.combine(part.weigh(np.ones((len(part), 1))))[0] / part.total_weight
+        return cls(rows, part.total_weight, mean, part.total_weight * (part.mean_square - float(mean @ mean)))
+
+    def halve(self, X: Rows) -> tuple[Floats, Flags]:
+        """Return the main direction of the rows, by power iteration from the longest, and which lie ahead on it."""
+        part = X.take(self.rows)
+        left = part.array() - self.mean
+        direction = left[np.argmax(np.einsum("nd,nd->n", left, left))]
+        for _ in range(POWER_STEPS):
+            moved = left.T @ part.weigh(left @ direction[:, None])[:, 0]
+            length = float(np.linalg.norm(moved))
+            direction = moved / length if length > 0.0 else moved
+        return direction, left @ direction > 0.0
+
+
+def divide_rows(data: Data, n_parts: int) -> Floats:
+    """Divide rows into parts and return the mean of each, the largest parts first, shape (at most n_parts, D).
+
+    The parts are the classes, where these are not too many, and of these the one that is most spread out is divided in
+    two, across its main direction, and so on (principal direction divisive partitioning; Boley 1998). A part in the
+    middle of the rows has its main direction in the place of its mean.
+    """
+    X, labels = data.X, data.labels
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels[labels != UNLABELED])]
+    parts = [Part.of(X, rows) for rows in (classes if 0 < len(classes) <= n_parts else [np.arange(len(X))])]
+    while len(parts) < n_parts:
+        widest = max(range(len(parts)), key=lambda place: parts[place].scatter)
+        _, ahead = parts[widest].halve(X)
+        if not ahead.any():
+            break  # copies of one row are left
+        rows = parts.pop(widest).rows
+        parts += [Part.of(X, rows[ahead]), Part.of(X, rows[~ahead])]
+    parts.sort(key=lambda part: -part.weight)
+    middle = MIDDLE * np.sqrt(X.mean_square)
+    found = [part.mean if np.linalg.norm(part.mean) > middle else part.halve(X)[0] for part in parts]
+    return np.array([mean for mean in found if np.any(mean)]).reshape(-1, X.n_inputs)

@@ -1,0 +1,201 @@
+"""Real-valued features: off, or on by an amount (spike and slab).
+
+Rows are ``x_n = b + W' (z_n o v_n) + noise``, with amounts ``v >= 0`` of a half-normal prior beside binary features z
+(the paper, section 4). What the head sees of a row are its expected amounts. Inference, the way back through it and the
+free energy are docs/math.md eq. (120)-(126); loadings, sticks, variances, the descent and its terms are those of binary
+features (`model.BinaryFeatures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from regbayes._registry import persistable
+from regbayes._types import Floats, Reals
+from regbayes.joint.descent import Evaluation
+from regbayes.joint.model import Inferred
+from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
+from regbayes.models.ilsvm.model import (
+    BinaryFeatures,
+    Params,
+    Pulled,
+    Rows,
+    Settings,
+    Stats,
+    reconstruct,
+    update_offset,
+)
+from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
+
+
+@persistable(name="regbayes.ilsvm.SlabParams")
+@dataclass(frozen=True)
+class SlabParams(Params):
+    """What inference of a row's amounts needs to know."""
+
+    price: float  # kappa, of a feature that is on
+
+    @cached_property
+    def log_odds(self) -> Floats:
+        """Prior log-odds of the features, less their price, ``a``, shape (K,)."""
+        return stick_expectations(self.sticks).log_odds - self.price
+
+    @cached_property
+    def amount_precisions(self) -> Floats:
+        """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
+        return 1.0 + np.diag(self.coupling) + self.precision * self.loadings.shape[1] * self.variances
+
+    def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
+        """Return what the sweeps find for rows, and the projections that they begin with."""
+        directions = self.precision * self.loadings
+        projections = rows.project(directions)
+        projections -= directions @ self.offset
+        return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
+
+    def infer(self, rows: Rows) -> Floats:
+        """Return the expected amounts of rows, shape (n, K)."""
+        return self.sweep(rows)[0].amounts
+
+    def infer_few(self, rows: Rows) -> Floats:
+        """Return the same: amounts have one way to be inferred."""
+        return self.infer(rows)
+
+    def infer_probabilities(self, rows: Rows) -> Floats:
+        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        return self.sweep(rows)[0].psi
+
+
+def convert_params(params: Params, settings: Settings) -> Params:
+    """Return the parameters for the kind of features that settings ask for; a start knows of no amounts."""
+    values = {f.name: getattr(params, f.name) for f in fields(Params)}
+    return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
+
+
+@persistable(name="regbayes.ilsvm.SlabStats")
+@dataclass(frozen=True)
+class SlabStats(Stats):
+    """What the objective and the updates in closed form need to know of rows.
+
+    The Gram matrix is that of the amounts; the entropy is that of z, less the divergence of the amounts from their
+    prior.
+    """
+
+    amounts: Floats  # (K,): sum of E[z v]
+    squares: Floats  # (K,): sum of E[z v^2]
+
+    @property
+    def first_moment(self) -> Floats:
+        """``sum_n E[z_n o v_n]``, shape (K,)."""
+        return self.amounts
+
+    @property
+    def second_moment(self) -> Floats:
+        """``sum_n E[(z_n o v_n)(z_n o v_n)']``, shape (K, K)."""
+        moment = self.gram.copy()
+        np.fill_diagonal(moment, self.squares)
+        return moment
+
+
+@dataclass(frozen=True)
+class SlabFeatures(BinaryFeatures):
+    """The model, with what stays the same through a descent. The position is that of the loadings.
+
+    The offset has its closed form and does not descend: labels would use it to undo the price of features.
+    """
+
+    def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
+        """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
+        assert isinstance(params, SlabParams)
+        swept, projections = params.sweep(rows)
+        weighed = rows.weigh(swept.amounts)
+        amounts = weighed.sum(axis=0)
+        above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
+        stats = SlabStats(
+            n_rows=rows.total_weight,
+            squared_norm=rows.sum_weighted(rows.squared_norms),
+            total=rows.total,
+            counts=rows.weigh(swept.psi).sum(axis=0),
+            gram=weighed.T @ swept.amounts,
+            explained=above + float(amounts @ (params.loadings @ params.offset)),
+            entropy=-rows.sum_weighted(swept.divergence),
+            amounts=amounts,
+            squares=rows.weigh(swept.squares).sum(axis=0),
+        )
+        return Inferred(swept.amounts, stats, projections)
+
+    def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
+        assert isinstance(params, SlabParams)
+        amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
+        coupling, precisions, n_sweeps = params.coupling, params.amount_precisions, params.n_sweeps
+        gradient = np.zeros(amounts.shape) if gradient is None else gradient
+        moved = amounts
+        if n_sweeps > 1:
+            moved = amounts - sweep_slab(projections, coupling, precisions, params.log_odds, n_sweeps - 1).amounts
+        # What drove a feature saw those after it as they were one sweep earlier; the free energy is flat in all else.
+        gradient += self.weight * rows.weigh(moved @ np.tril(coupling, -1))
+        sums = reverse_slab(gradient, projections, coupling, precisions, params.log_odds, n_sweeps, gradient)
+        driving = gradient.sum(axis=0)
+        gradient -= self.weight * rows.weigh(amounts)
+        # `gradient` takes half the squared length of a feature's loadings for a part of theta; here it is none.
+        by_coupling = sums.coupling + np.diag(sums.precision + 0.5 * driving)
+        return Pulled(by_coupling, driving, rows.combine(gradient))
+
+    def terms(self, params: Params, stats: Stats) -> dict[str, float]:
+        """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
+        assert isinstance(params, SlabParams)
+        r, priced = self.weight, params.price * float(stats.counts.sum())
+        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        return super().terms(params, stats) | {
+            "kl_features": r * (features + priced - stats.entropy),
+            "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
+        }
+
+    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+        """Return the objective less what empty features say: it can be compared between numbers of features."""
+        params = at.params
+        spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
+        empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
+        return at.objective + self.weight * at.stats.n_rows * float(empty.sum())
+
+    def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
+        """Gradient of J with respect to the loadings, shape (K, D)."""
+        return super().gradient(params, stats, pulled)[:-1]
+
+    def position(self, params: Params) -> Floats:
+        """Return the loadings."""
+        return params.loadings
+
+    def move(self, params: Params, position: Reals) -> Params:
+        """Return the parameters with other loadings."""
+        return replace(params, loadings=position.astype(np.float64, copy=False))
+
+    def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
+        """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""
+        factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
+        return lambda q: cho_solve(factor, q)
+
+    def update_blocks(self, params: Params, stats: Stats) -> Params:
+        """Offset, sticks and variances in closed form at the current features."""
+        return super().update_blocks(update_offset(params, stats), stats)
+
+
+def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
+    """Lower bound on each row's log-density at fixed global parameters, shape (n,).
+
+    The bound is the ordinary one, at temperature one, for the features that tempered inference found.
+    """
+    swept, _ = params.sweep(rows)
+    psi, amounts = swept.psi, swept.amounts
+    expected = stick_expectations(params.sticks)
+    squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
+    spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ params.variances)
+    residual = np.square(rows.array() - reconstruct(amounts, params)).sum(axis=1) + spread
+    log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
+    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
+    return log_prior - swept.divergence - 0.5 * residual / params.noise_variance - normaliser
