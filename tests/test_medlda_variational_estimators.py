@@ -37,6 +37,7 @@ MARGINS = pytest.mark.parametrize("margins", ["consistent", "posterior"])
 
 
 @QUIET
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [

@@ -125,8 +125,6 @@ def test_documents_without_words_change_nothing():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"margins": "posterior"}, 'margins="consistent"'),
-        ({"C": 0.0}, "positive C"),
         ({"loss": "hinge"}, "squared loss"),
         ({"class_weight": "balanced"}, "compute_class_weight"),
     ],
@@ -134,6 +132,18 @@ def test_documents_without_words_change_nothing():
 def test_what_batches_cannot_have_is_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"), [({"margins": "posterior"}, 'margins="consistent"'), ({"C": 0.0}, "a positive C")]
+)
+def test_what_keeps_the_posterior_of_documents_has_no_batches(parameters, message):
+    with pytest.raises(AttributeError) as error:
+        classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
+    assert message in str(error.value.__cause__)
+    assert not hasattr(regressor(**parameters), "partial_fit")
+    with pytest.raises(ValueError, match=message):
+        classifier(**parameters).fit(X, LABELS).fit_weights(X, LABELS)
 
 
 def test_batches_that_are_refused_leave_the_model_as_it_was():

@@ -449,6 +449,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return tags
 
 
+def has_partial_fit(model: TopicModel) -> bool:
+    """Whether documents can come in portions: mean field with margins on their posterior would have to keep it."""
+    if model._scheme in ("gibbs", "consistent"):
+        return True
+    needed = 'margins="consistent"' if model.margins == "posterior" else "a positive C"
+    raise AttributeError(f'partial_fit needs {needed}, or inference="gibbs": the posterior of a document is not kept')
+
+
 def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
     """Return the rows to fit, and how often each counts; those of weight zero are left out.
 

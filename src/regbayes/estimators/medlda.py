@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
@@ -29,6 +30,7 @@ from regbayes.estimators._topics import (
     Counts,
     TopicModel,
     choose_rows,
+    has_partial_fit,
     mean_length,
     read_counts,
 )
@@ -236,6 +238,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
             *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
         )
 
+    @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
 
 from regbayes._registry import persistable
@@ -19,6 +20,7 @@ from regbayes.estimators._topics import (
     Counts,
     TopicModel,
     choose_rows,
+    has_partial_fit,
     mean_length,
     read_counts,
 )
@@ -171,6 +173,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
             *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
         )
 
+    @available_if(has_partial_fit)
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
