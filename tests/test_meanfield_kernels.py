@@ -209,10 +209,13 @@ def test_a_document_that_counts_twice_is_there_twice():
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("n_entries", [0, 5, 10**6])
-def test_blocks_hold_every_document_once(n_entries):
+@pytest.mark.parametrize(
+    ("n_entries", "n_words", "n_blocks"),
+    [(0, 50, 1), (5, 50, 1), (10**6, 50, 8), (10**6, 50_000, 5), (10**7, 50, 64), (10**7, 50_000, 12)],
+)
+def test_blocks_hold_every_document_once(n_entries, n_words, n_blocks):
     starts = np.linspace(0, n_entries, 101).astype(np.int64)
     documents = TrainingDocuments(WordCounts(np.empty(0), np.empty(0), starts), np.ones(100), np.ones(100))
-    blocks = documents.cut(50)
+    blocks = documents.cut(n_words)
     assert [d for rows in blocks for d in range(rows.start, rows.stop)] == list(range(100))
-    assert len(blocks) == (8 if n_entries == 10**6 else 1)
+    assert len(blocks) == n_blocks

@@ -298,10 +298,14 @@ def test_empty_documents_change_nothing(kind, margins):
 
 
 @pytest.mark.parametrize("margins", ["consistent", "posterior"])
-def test_threads_do_not_change_the_fit(margins):
+@pytest.mark.parametrize("many", [False, True])
+def test_threads_do_not_change_the_fit(margins, many, monkeypatch):
+    if many:
+        monkeypatch.setattr(meanfield, "BLOCK_RULES", ((20, 1, 1),))
     X, P, _ = draw_documents(5000, n_words=100, length=40)
     supervision = Classes(np.argmax(P[:, :3], axis=1), 1 - np.eye(3), np.full(5000, 20.0))
-    assert len(select_documents(documents_of(X), None, None)[0].cut(100)) > 1
+    n_blocks = len(select_documents(documents_of(X), None, None)[0].cut(100))
+    assert n_blocks == 20 if many else n_blocks > 1
     one, three = (fit(X, supervision, margins, Threads(n), max_iter=3).state for n in (1, 3))
     np.testing.assert_array_equal(one.word_given_topic, three.word_given_topic)
     np.testing.assert_array_equal(one.weights, three.weights)

@@ -20,8 +20,10 @@ from mt_ilsvm_tools import (
     toy_latent,
     toy_problem,
 )
-from regbayes.engine import Status
+from regbayes.engine import Status, Threads, executor
+from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
+from regbayes.margins.tasks import BlockwiseTasks
 from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
@@ -109,6 +111,70 @@ def test_joint_fits_lower_the_objective_of_the_decoupled_one():
     start, _ = exact(problem, decoupled.state.latent, decoupled.state.tasks)
     assert joint.trace.objective[0] == pytest.approx(start.objective, rel=1e-9)
     assert joint.trace.objective[-1] < start.objective
+
+
+# Many rows: in blocks, with weights as the only state of the head
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Fits in which a few hundred targets are many, and 64 rows a block."""
+
+    def fit_many(is_many, *given, **options):
+        monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1 if is_many else 10**9)
+        monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
+        return fit(*given, **options)
+
+    return fit_many
+
+
+@pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "squared_epsilon_insensitive"])
+def test_many_rows_have_the_fit_that_they_have_over_one_array(loss, margins, many):
+    X, Y = toy(27, n_rows=300, loss=loss, missing=0.3)
+    settings = small_settings(loss, margins=margins, task_sharing=0.7, generative_weight=0.1, max_iter=6)
+    weights = np.random.default_rng(0).integers(1, 3, len(X)).astype(float)
+    given = (X, *cells_of(Y, loss), settings, noise_for(X))
+    blocks, array = (many(is_many, *given, sample_weight=weights) for is_many in (True, False))
+    assert blocks.state.tasks.multipliers.size == 0
+    assert array.state.tasks.multipliers.size > 0
+    np.testing.assert_allclose(blocks.trace.objective, array.trace.objective, rtol=1e-8)
+    np.testing.assert_allclose(blocks.state.latent.psi, array.state.latent.psi, atol=1e-5)
+    np.testing.assert_allclose(decision(X, blocks.state), decision(X, array.state), atol=1e-4)
+    if margins == "consistent":
+        assert blocks.trace.rises.largest <= 1e-13 * abs(blocks.trace.objective[0])
+
+
+def test_threads_do_not_change_the_fit_to_many_rows(many):
+    X, Y = toy(28, n_rows=300, missing=0.3)
+    given = (X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=0.7, tol=1e-4), noise_for(X))
+    one, two, five = (many(True, *given, executor=Threads(n)) for n in (1, 2, 5))
+    for other in (two, five):
+        np.testing.assert_array_equal(other.trace.objective, one.trace.objective)
+        np.testing.assert_array_equal(other.state.latent.logits, one.state.latent.logits)
+        np.testing.assert_array_equal(other.state.tasks.weights, one.state.tasks.weights)
+
+
+def test_a_fit_to_many_rows_goes_on_from_either_kind(many):
+    X, Y = toy(29, n_rows=300)
+    given = (X, *cells_of(Y, "squared_hinge"), small_settings(tol=1e-7))
+    for first in (True, False):
+        start = many(first, *given, noise_for(X))
+        for then in (True, False):
+            again = many(then, *given, start.state)
+            assert again.trace.objective[0] == pytest.approx(start.trace.objective[-1], rel=1e-5)
+
+
+def test_the_head_of_many_rows_keeps_no_array_of_them(monkeypatch):
+    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1)
+    monkeypatch.setattr(tasks.TaskHead, "design", None)
+    X, Y = toy(28, n_rows=300)
+    settings = small_settings()
+    problem = prepare(X, *cells_of(Y, settings.loss), settings)
+    at, inferred = exact(problem, toy_latent(33))
+    assert isinstance(at.head, BlockwiseTasks)
+    assert problem.pull_back(at, inferred).psi.shape == (5, 3)
+    assert fit(X, *cells_of(Y, settings.loss), settings, noise_for(X)).n_iter > 1
 
 
 # Fixed Z: independent solvers

@@ -326,7 +326,7 @@ def test_a_batch_that_is_refused_leaves_the_model_as_it_was(given, message):
         ({"margins": "posterior"}, 'needs margins="consistent"'),
         ({"transductive": True}, "needs transductive=False"),
         ({"class_weight": "balanced"}, "compute_class_weight"),
-        ({"n_components": 700}, 'multi_class="ovr"'),
+        ({"n_components": 700, "multi_class": "crammer_singer"}, 'multi_class="ovr"'),
     ],
 )
 def test_what_batches_cannot_have_is_refused(parameters, message):

@@ -634,6 +634,7 @@ FRACTIONS = dict.fromkeys(
 ) | {
     "check_class_weight_classifiers": "its rows have negative values, whatever the tags say",
     "check_classifiers_one_label_sample_weights": "its rows are no whole counts, whatever the tags say",
+    "check_decision_proba_consistency": "its rows have negative values, whatever the tags say",
 }
 
 

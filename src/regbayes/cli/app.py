@@ -29,7 +29,7 @@ COMMANDS = {  # in the order of the help: where each is, and what it can be aske
     "demo": ("regbayes.cli.demo", "DemoRequest"),
     "fit": ("regbayes.cli.fit", "FitRequest"),
     "predict": ("regbayes.cli.predict", "PredictRequest"),
-    "evaluate": ("regbayes.cli.evaluate", "ModelRequest"),
+    "evaluate": ("regbayes.cli.evaluate", "EvaluateRequest"),
     "report": ("regbayes.cli.report", "ReportRequest"),
     "reproduce": ("regbayes.cli.reproduce", "ReproduceRequest"),
 }

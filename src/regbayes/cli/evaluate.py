@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from regbayes.cli.errors import counted
-from regbayes.cli.options import ModelRequest
+from regbayes.cli.options import ModelRequest, Thresholds
 from regbayes.cli.output import Output
 
-__all__ = ["EPILOG", "evaluate"]
+__all__ = ["EPILOG", "EvaluateRequest", "evaluate"]
 
 EPILOG = """**Examples**
 
 `regbayes evaluate iris.model test.csv`
+
+`regbayes evaluate genes.model test.csv --threshold f1` (labels are answered as is best for F1)
 
 `regbayes evaluate iris.model test.csv --json | python -m json.tool`"""
 
 SHOWN = 40  # rows of the second table
 
 
-def evaluate(request: ModelRequest) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(ModelRequest):
+    """What a comparison with the truth can be asked."""
+
+    threshold: Thresholds = field(default_factory=list)
+
+
+def evaluate(request: EvaluateRequest) -> None:
     """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
     from regbayes.cli.modelfile import open_model
     from regbayes.cli.scores import evaluate as judge
 
     out = Output(json=request.json, quiet=request.quiet)
     model, table = open_model(request, out)
-    found = judge(model, table, out)
+    found = judge(model, table, out, request.threshold)
     noun = "document" if model.of_documents else "row"
     out.table(f"{counted(found['rows'], noun)} of {table.source}", ["", "score"], _rows(found["scores"]))
     details = found["details"]

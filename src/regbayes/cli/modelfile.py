@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from regbayes._types import Floats, Integers
 from regbayes.cli import resume_collection
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.inputs import TableInputs
+from regbayes.cli.probabilities import Certainty, answer_at, read_thresholds
 from regbayes.cli.tables import Table, read_table
 from regbayes.cli.targets import TargetSpec, shown_label, task_values
 from regbayes.cli.words import WordCounts
@@ -38,6 +40,7 @@ class ModelFile(Saveable):
     target: TargetSpec
     report: Any  # regbayes.report.ReportData, or None
     facts: dict[str, Any]  # rows, seconds, what cross-validation found, whether it was interrupted
+    certainty: Certainty | None = None  # how scores become probabilities; None without cross-validation
 
     def __repr__(self) -> str:
         """Return what the model is in a few lines; all of its arrays would take thousands."""
@@ -117,6 +120,30 @@ class ModelFile(Saveable):
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
         return _named_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
+
+    def probabilities(self, table: Table) -> list[Floats]:
+        """Return the probabilities of the classes of each target, (n, classes)."""
+        if self.target.kind == "regressor":
+            raise BadModelError("this model predicts numbers; only classes have probabilities")
+        if self.certainty is None:
+            raise BadModelError(
+                "this model has no probabilities: they come from cross-validation, of which every class needs two rows "
+                "or more. Fit it again, without --no-cv"
+            )
+        return self.certainty.calibration.by_question(self._ask(self.estimator.decision_function, table))
+
+    def answer(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
+        """Return predictions at thresholds that the user gave, as `read_thresholds` takes them."""
+        assert self.certainty is not None  # whoever has probabilities has it
+        names, classes = self.target.names, classes_by_target(self.estimator, len(self.target.names))
+        thresholds = read_thresholds(given, names, classes, self.certainty.best)
+        columns = [
+            np.asarray(known)[answer_at(found, at)]
+            for known, found, at in zip(classes, shares, thresholds, strict=True)
+        ]
+        if len(columns) == 1:
+            return columns[0]
+        return np.stack([column.astype(object) for column in columns], axis=1)
 
     def features(self, table: Table) -> dict[str, Floats]:
         """Return the latent features of rows that are in use, by the name of their column."""
@@ -211,6 +238,16 @@ def _named_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[st
             named[f"{name}={shown_label(labels[-1])} score"] = block
         else:
             named |= {f"{name}={shown_label(label)} score": block[:, k] for k, label in enumerate(labels)}
+    return named
+
+
+def name_probabilities(shares: list[Floats], estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
+    """Name the probabilities of classes; of several labels with two classes, that of the second alone."""
+    named: dict[str, Floats] = {}
+    for name, found, labels in zip(names, shares, classes_by_target(estimator, len(names)), strict=True):
+        first = 1 if len(names) > 1 and len(labels) == 2 else 0
+        for k in range(first, len(labels)):
+            named[f"{name}={shown_label(labels[k])} probability"] = found[:, k]
     return named
 
 

@@ -14,7 +14,16 @@ import typer
 from regbayes.cli import Format, Kind
 from regbayes.cli.errors import UserError
 
-__all__ = ["DataRequest", "FitRequest", "ModelPath", "ModelRequest", "Request", "check_writable", "make_command"]
+__all__ = [
+    "DataRequest",
+    "FitRequest",
+    "ModelPath",
+    "ModelRequest",
+    "Request",
+    "Thresholds",
+    "check_writable",
+    "make_command",
+]
 
 READING, SPEAKING = "Reading the file", "What is shown"
 TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and search"
@@ -22,6 +31,17 @@ TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and sear
 
 ModelPath = Annotated[
     str, typer.Argument(metavar="MODEL", help="A file that 'regbayes fit' wrote.", show_default=False)
+]
+
+
+Thresholds = Annotated[
+    list[str],
+    typer.Option(
+        "--threshold",
+        metavar="[NAME=]NUMBER",
+        help="Answer yes, or the class NAME, where its probability is above; again for several. f1: the best for F1.",
+        show_default=False,
+    ),
 ]
 
 

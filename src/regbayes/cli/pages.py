@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli.errors import BadDataError
-from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.modelfile import ModelFile, classes_by_target
 from regbayes.cli.output import Output
+from regbayes.cli.probabilities import codes_by_text, reliability_of
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import as_labels, observed_rows, target_values, task_values
 from regbayes.cli.words import WordCounts, show_documents
@@ -97,6 +98,12 @@ def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
         shown |= {"kind": "text", "texts": show_documents(table, model.inputs, X)}
     else:
         shown["task"] = task_values(table, spec)
+    if model.certainty is not None:
+        classes = classes_by_target(model.estimator, len(spec.names))
+        columns = y[:, None] if y.ndim == 1 else y
+        codes = np.column_stack([codes_by_text(*pair) for pair in zip(columns.T, classes, strict=True)])
+        note = f"Of {noun}s that the model was not fitted to."
+        shown["reliability"] = reliability_of(model.probabilities(table), codes, None, note)
     if model.report is not None:
         shown |= {"image_shape": model.report.image_shape or None, "comparison": model.report.comparison}
     try:

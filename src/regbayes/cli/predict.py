@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regbayes.cli.errors import UserError
-from regbayes.cli.options import ModelRequest, check_writable
+from regbayes.cli.options import ModelRequest, Thresholds, check_writable
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ EPILOG = """**Examples**
 `regbayes predict iris.model new.csv` (CSV on stdout)
 
 `regbayes predict iris.model new.csv --keep id --scores --output predictions.csv`
+
+`regbayes predict iris.model new.csv --probabilities`
+
+`regbayes predict fraud.model new.csv --threshold fraud=0.1` (answered where its probability is above 0.1)
 
 `regbayes predict iris.model new.csv --features --output features.parquet`
 
@@ -42,6 +46,10 @@ class PredictRequest(ModelRequest):
     ] = None
     keep: Annotated[list[str], typer.Option("--keep", help="Column of DATA to copy.")] = field(default_factory=list)
     scores: Annotated[bool, typer.Option("--scores", help="Add the scores behind predicted classes.")] = False
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add the probability of each class, or of each label.")
+    ] = False
+    threshold: Thresholds = field(default_factory=list)
     features: Annotated[bool, typer.Option("--features", help="Add the latent features of rows.")] = False
 
 
@@ -69,16 +77,22 @@ def predict(request: PredictRequest) -> None:
 
 def _predicted_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
     """Return the columns of the answer: copied ones, predictions, and what else was asked for."""
+    from regbayes.cli.modelfile import name_probabilities
+
     kept = [*(key for key in table.keys if key not in request.keep), *request.keep]  # an answer says whose it is
     columns = {name: _plain(table.column(name)) for name in kept}
     clash = [name for name in model.target.names if name in columns]
     if clash:
         raise UserError(f"--keep {clash[0]}: the prediction has this name; it cannot be kept beside it")
-    predicted = model.predict(table)
+    shares = model.probabilities(table) if request.probabilities or request.threshold else []
+    predicted = model.answer(shares, request.threshold) if request.threshold else model.predict(table)
     by_target = predicted[:, None] if predicted.ndim == 1 else predicted
     columns |= {name: _plain(by_target[:, j]) for j, name in enumerate(model.target.names)}
     if request.scores:
         columns |= {name: values.tolist() for name, values in model.scores(table).items()}
+    if request.probabilities:
+        found = name_probabilities(shares, model.estimator, model.target.names)
+        columns |= {name: values.tolist() for name, values in found.items()}
     if request.features:
         columns |= {name: values.tolist() for name, values in model.features(table).items()}
     return columns

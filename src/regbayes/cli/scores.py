@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, counted, listed
 from regbayes.cli.modelfile import ModelFile, classes_by_target
 from regbayes.cli.output import Output
+from regbayes.cli.probabilities import mean_log_loss
 from regbayes.cli.tables import Table
 from regbayes.cli.targets import (
     TargetSpec,
@@ -97,8 +99,8 @@ def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weigh
     return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced, weights=weights)
 
 
-def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
-    """Return scores of a model's predictions for a table with targets.
+def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence[str] = ()) -> dict[str, Any]:
+    """Return scores of a model's predictions for a table with targets, at thresholds if some are given.
 
     Returns
     -------
@@ -114,7 +116,8 @@ def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
         output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
         table, y = table.take(kept), y[kept]
     with output.hearing_warnings():
-        predicted = model.predict(table)
+        shares = model.probabilities(table) if threshold or model.certainty is not None else []
+        predicted = model.answer(shares, threshold) if threshold else model.predict(table)
     weights = _weights(model, table, output)
     if spec.kind == "classifier":
         _tell_new_classes(y, model.estimator.classes_, "", output)
@@ -126,6 +129,10 @@ def evaluate(model: ModelFile, table: Table, output: Output) -> dict[str, Any]:
         scores, details = _of_labels(y, predicted, spec, by_target, weights)
     else:
         scores, details = _of_numbers(y, predicted, spec, task_values(table, spec), weights)
+    if shares:
+        classes, columns = classes_by_target(model.estimator, len(spec.names)), y[:, None] if y.ndim == 1 else y
+        observed = np.column_stack([observed_rows(column) for column in columns.T])
+        scores["log-loss"] = mean_log_loss(shares, columns, classes, observed, weights)
     return {"rows": len(y), "scores": scores, "details": details}
 
 

@@ -28,6 +28,7 @@ from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
 from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
+from regbayes.cli.probabilities import learn_certainty
 from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
 from regbayes.cli.scores import metric_name, score_fit
 
@@ -148,8 +149,9 @@ def fit_model(
     predictions : array or None
         Of rows by fits that had not seen them; None where some rows were in all fits.
     facts : dict
-        ``seconds``, ``interrupted``, ``kept`` (what was, after Ctrl-C), ``settings``, what ``cross_validation`` found
-        and the ``comparison`` with plain systems; the last two are None without cross-validation.
+        ``seconds``, ``interrupted``, ``kept`` (what was, after Ctrl-C), ``settings``, what ``cross_validation`` found,
+        the ``comparison`` with plain systems, ``certainty`` of classes and ``reliability`` of their probabilities; the
+        last four are None without cross-validation.
     """
     from sklearn.utils._param_validation import InvalidParameterError
 
@@ -168,11 +170,17 @@ def fit_model(
             estimator, predictions = make_estimator(request, kind, X, y, metadata), None
             if folds < 2:
                 estimator, facts = _fit_alone(estimator, request, X, y, metadata, output)
-                facts["comparison"] = None
+                facts |= dict.fromkeys(("comparison", "certainty", "reliability"))
             else:
                 search = make_search(request, kind, X, y, metadata, folds)
                 estimator, watch, facts = _fit_searching(search, estimator, request, X, y, metadata, output)
                 predictions = watch.unseen_predictions(watch.chosen, len(y))
+                facts["certainty"], facts["reliability"] = None, None
+                if kind != "regressor":
+                    tried = watch.records_of(watch.chosen)
+                    facts["certainty"], facts["reliability"] = learn_certainty(
+                        estimator, tried, y, weights, request.seed
+                    )
             facts["seconds"] = time.perf_counter() - began - compiling.seconds
     except InvalidParameterError as error:
         raise UserError(str(error)) from None

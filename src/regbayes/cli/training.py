@@ -145,6 +145,7 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     estimator, predictions, found = fit_model(
         request, spec.kind, X, y, shown.get("task"), output, weights=weights, names=spec.names
     )
+    certainty, reliability = found.pop("certainty"), found.pop("reliability")
     metric = metric_name(spec.kind, len(spec.names), balanced=request.balanced)
     comparison = found["comparison"]
     baseline: float | None
@@ -166,8 +167,8 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     }
     if request.stability:
         shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
-    shown |= _told_on_page(comparison)
-    model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts)
+    shown |= {**_told_on_page(comparison), "reliability": reliability}
+    model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts, certainty)
     return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
 
 

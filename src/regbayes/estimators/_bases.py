@@ -34,6 +34,7 @@ from tqdm import tqdm
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -576,6 +577,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
     """A large-margin classifier that is learned together with what it sees of rows."""
 
     unlabeled: Any = None  # no value of y stands for "no label"
+    predict_proba = NoProbabilities()
 
     @abstractmethod
     def _learn(self, rows: LabeledRows) -> None:

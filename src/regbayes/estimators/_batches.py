@@ -31,7 +31,7 @@ from regbayes.estimators._bases import (
     warn_if_unscaled,
 )
 from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
-from regbayes.margins.head import MAX_CLASS_WEIGHTS
+from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
 from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings
@@ -157,7 +157,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self.classes_ = named
         data = fit_data(given, y, sample_weight=sample_weight)
         described: LabeledRows = self._describe_rows(rows, labeled, found, weights, given, data)
-        self._learn_batch(lambda centred: self._prepare(described, centred), rows, weights, given, data)
+        self._learn_batch(lambda centred: self._prepare(described, centred, MIN_BLOCK_ROWS), rows, weights, given, data)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -201,7 +201,9 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])
-        settings = self._fitted_settings(self._prepare(replace(everything, codes=block.labels), block.X)[1])
+        settings = self._fitted_settings(
+            self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
+        )
         self._check_class_weights(settings)
         with one_blas_thread():
             head, gap = batches.solve_weights(read, parts, codes, settings, state)

@@ -26,6 +26,7 @@ from regbayes.estimators._bases import (
     warn_if_unused,
 )
 from regbayes.kernels.sweeps import sweeps_are_loaded
+from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
 from regbayes.models.ilsvm.noise import is_noise
@@ -176,7 +177,9 @@ UNSUPERVISED = Supervision(
 UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
 
 
-def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_share: float) -> Supervision:
+def make_supervision(
+    parameters: Mapping[str, Any], n_classes: int, labeled_share: float, n_labeled: int = 0
+) -> Supervision:
     """Turn a classifier's parameters, "auto" among them, into numbers."""
     given = dict(parameters)
     temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
@@ -190,7 +193,10 @@ def make_supervision(parameters: Mapping[str, Any], n_classes: int, labeled_shar
         C = float(given["C"])
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
-        one_vs_rest = bool(given["include_inputs"]) and given["cost"] is None and n_classes > 2
+        # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
+        n_weights = n_classes * (int(given["n_components"]) + 1)
+        many = n_labeled >= MIN_BLOCK_ROWS and n_weights > MAX_CLASS_WEIGHTS and given["loss"] == "squared_hinge"
+        one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_classes if one_vs_rest else 1

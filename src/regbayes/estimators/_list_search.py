@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
 
 from regbayes._types import Flags, Floats
+from regbayes.estimators._calibration import logarithms
 from regbayes.estimators._search import (
     Fold,
     Samples,
@@ -19,7 +21,7 @@ from regbayes.estimators._search import (
     make_plan,
     resolve_scorers,
 )
-from regbayes.estimators.path_search import BaseSearch, OnResult, copy_tags
+from regbayes.estimators.path_search import BaseSearch, OnResult, copy_tags, has_probabilities
 from regbayes.estimators.search_records import FoldRecord, is_number
 
 OF_THE_SEARCH = {"random_state", "n_jobs", "verbose"}  # these are the search's own where the model has them too
@@ -92,3 +94,26 @@ class ListSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch):
         return self._search(
             plan, samples, self._lists, records=records, on_result=on_result, along_path=self._refit_path
         )
+
+
+class ClassifierSearch(ListSearch):
+    """A search for classes, or for labels: what it says of rows beside their features."""
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        return self._best().decision_function(X)
+
+    @available_if(has_probabilities)
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Return the probability of each class or label, shape (n_samples, n_classes) or (n_samples, n_labels).
+
+        The most probable class is that of `predict`; a label that is predicted has a probability above 1/2. See
+        ``calibration_``.
+        """
+        scores = self.decision_function(X)
+        return self.calibration_.probabilities(scores)
+
+    @available_if(has_probabilities)
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Return the logarithms of `predict_proba`."""
+        return np.asarray(logarithms(self.predict_proba(X)))

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
 from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
     Layout,
@@ -210,6 +211,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     """Labels of several tasks."""
 
     cost: Any = None  # every wrong class costs the same
+    predict_proba = NoProbabilities()
 
     def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
         return read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)

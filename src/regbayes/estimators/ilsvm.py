@@ -17,6 +17,7 @@ from regbayes.estimators._bases import (
     warn_if_unscaled,
 )
 from regbayes.estimators._batches import BatchClassifier
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._latent import (
     centre_rows,
     classifier_attributes,
@@ -54,7 +55,8 @@ class ILSVMClassifier(BatchClassifier):
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
         Whether a row has one margin, against the best wrong answer, or one for each answer, against the rest. "auto" is
         one-vs-rest for three classes or more where the classifier sees the inputs and there is no ``cost``: with many
-        inputs and few labels it does better there, and Crammer and Singer's margin everywhere else.
+        inputs and few labels it does better there. So it is for 10,000 labelled rows or more with over 2,000 weights
+        (classes times features), where Crammer and Singer's margin, which is everywhere else, is too slow.
     cost : array-like of shape (n_classes, n_classes), default=None
         ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
         is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
@@ -167,6 +169,7 @@ class ILSVMClassifier(BatchClassifier):
     True
     """
 
+    predict_proba = NoProbabilities("ILSVMClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
         "C": [POSITIVE, StrOptions({"auto"})],
@@ -243,8 +246,11 @@ class ILSVMClassifier(BatchClassifier):
         data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
         self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
 
-    def _prepare(self, rows: LabeledRows, X: Rows) -> tuple[Data, Settings]:
-        """Return centred rows with what is known of them, and the settings that the parameters stand for."""
+    def _prepare(self, rows: LabeledRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
+        """Return centred rows with what is known of them, and the settings that the parameters stand for.
+
+        ``n_labeled`` is how many labels there are to come, where these are not all.
+        """
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.margins == "posterior" and self.slab is not None:
@@ -253,7 +259,8 @@ class ILSVMClassifier(BatchClassifier):
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
-        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share)
+        n_labeled = len(data.labeled) if n_labeled is None else n_labeled
+        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
         return data, make_settings(parameters, data.X, supervision)
 
     def _attributes(self, state: State) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
 from regbayes.estimators._bases import labeled_rows, row_weights
 from regbayes.estimators._folds import split_scored
-from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
+from regbayes.estimators._list_search import ClassifierSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.path_search import OnResult
 from regbayes.estimators.search_records import FoldRecord
@@ -31,7 +30,7 @@ LISTS = {  # parameter of ILSVMClassifier -> the list of its values; C goes down
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class ILSVMClassifierCV(ListSearch):
+class ILSVMClassifierCV(ClassifierSearch):
     """iLSVM whose parameters are chosen by cross-validation, with warm starts along the path of C.
 
     Every combination of the listed values is tried on every fold. For each combination of the others, C goes from its
@@ -76,6 +75,9 @@ class ILSVMClassifierCV(ListSearch):
         The values chosen.
     best_params_, best_score_, best_index_, cv_results_, out_of_fold_, records_, refit_time_, n_splits_
         As in `PathSearchCV`.
+    calibration_ : Calibration or None
+        How scores become probabilities, from those of the rows that each fold left out. None where no fold had seen all
+        classes; then there is no `predict_proba`.
 
     See Also
     --------
@@ -181,10 +183,6 @@ class ILSVMClassifierCV(ListSearch):
         return self._search_lists(
             model, keep_frame(X, rows), labels, folds, metadata, records=records, on_result=on_result
         )
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return self._best().decision_function(X)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""

@@ -25,6 +25,7 @@ from regbayes.estimators._bases import (
     known_codes,
     weights_by_class,
 )
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -156,6 +157,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     [['ball', 'goal'], ['law', 'vote']]
     """
 
+    predict_proba = NoProbabilities("MedLDAClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TOPIC_CONSTRAINTS,
         "margin": [POSITIVE],

@@ -15,10 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
 from regbayes.estimators._bases import row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, split_scored
-from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
+from regbayes.estimators._list_search import ClassifierSearch, ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._topics import read_counts
 from regbayes.estimators.medlda import MedLDAClassifier
 from regbayes.estimators.medlda_regressor import MedLDARegressor
@@ -93,7 +92,7 @@ class TopicSearch(ListSearch):
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
-class MedLDAClassifierCV(TopicSearch):
+class MedLDAClassifierCV(ClassifierSearch, TopicSearch):
     """MedLDA for classes whose number of topics and C are chosen by cross-validation.
 
     Every combination of the listed values is tried on every fold, each fit from its own start, and the best is
@@ -128,6 +127,9 @@ n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         The values chosen.
     best_params_, best_score_, best_index_, cv_results_, out_of_fold_, records_, refit_time_, n_splits_
         As in `PathSearchCV`.
+    calibration_ : Calibration or None
+        How scores become probabilities, from those of the rows that each fold left out. None where no fold had seen all
+        classes; then there is no `predict_proba`.
 
     See Also
     --------
@@ -208,10 +210,6 @@ n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         if type_of_target(y) == "multilabel-indicator":
             return y.toarray() if hasattr(y, "toarray") else np.asarray(y)
         return column_or_1d(y, warn=True)
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return self._best().decision_function(X)
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class

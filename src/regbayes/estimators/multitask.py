@@ -26,6 +26,7 @@ from regbayes.estimators._bases import (
     n_threads,
     warn_if_truncated,
 )
+from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
@@ -344,6 +345,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     True
     """
 
+    predict_proba = NoProbabilities("MultiTaskILSVMClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **MULTITASK_CONSTRAINTS,
         "loss": [StrOptions({"squared_hinge", "hinge"})],

@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._bases import row_weights
+from regbayes.estimators._calibration import logarithms
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._tasks import Targets, read_targets
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.estimators.path_search import OnResult
+from regbayes.estimators.path_search import OnResult, has_probabilities
 from regbayes.estimators.search_records import FoldRecord
 
 LISTS = {  # parameter of the estimators -> the list of its values; C goes up along a path
@@ -152,6 +154,9 @@ prior_variance, n_init, max_iter, tol
     cv_results_ : dict of arrays
         One entry per combination: the parameters, ``split0_test_score`` ..., ``mean_test_score``,
         ``std_test_score``, ``rank_test_score``.
+    calibration_ : Calibration or None
+        How scores become probabilities, from those of the rows that each fold left out: temperatures for each column
+        of y, one for all rows otherwise. None where no fold had seen all classes; then there is no `predict_proba`.
 
     See Also
     --------
@@ -226,6 +231,30 @@ prior_variance, n_init, max_iter, tol
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores, as `MultiTaskILSVMClassifier.decision_function` does."""
         return self._best().decision_function(X, task)
+
+    @available_if(has_probabilities)
+    def predict_proba(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
+        """Return probabilities; the most probable class is that of `predict`. See ``calibration_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, if ``fit`` was told.
+
+        Returns
+        -------
+        array of shape (n_samples, n_tasks) with the probability of the second class of each task after ``fit(X, Y)``,
+        or a list with an array of shape (n_samples, n_classes) per task if some have more than two classes;
+        (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
+        """
+        scores = self.decision_function(X, task)
+        return self.calibration_.probabilities(scores)
+
+    @available_if(has_probabilities)
+    def predict_log_proba(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
+        """Return the logarithms of `predict_proba`."""
+        return logarithms(self.predict_proba(X, task))
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import InterruptedWarning
+from regbayes.estimators._calibration import Unseen, logarithms
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -49,6 +50,18 @@ def best_has(method: str) -> Callable[[Any], bool]:
         return search.refit is not False and hasattr(search._searched(), method)
 
     return has
+
+
+def has_probabilities(search: BaseSearch) -> bool:
+    """Whether a search that is fitted found how scores become probabilities; one that is not may."""
+    return vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
+
+
+def best_has_probabilities(search: PathSearchCV) -> bool:
+    """Whether the estimator to search, or the one that was found, has probabilities, or scores that become some."""
+    if best_has("predict_proba")(search):
+        return True
+    return has_probabilities(search) and best_has("decision_function")(search) and is_classifier(search.estimator)
 
 
 def copy_tags(tags: Any, model: Any) -> Any:
@@ -93,7 +106,8 @@ class BaseSearch(Saveable, BaseEstimator):
         refitted, along_path : bool
             Whether the best setting is fitted to all rows, and whether along its path.
         """
-        self.__dict__.pop("best_estimator_", None)
+        for name in ("best_estimator_", "calibration_"):
+            self.__dict__.pop(name, None)
         done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)
         self.records_ = list(done.values())
         self.cv_results_ = summarize(plan, done)
@@ -126,6 +140,10 @@ class BaseSearch(Saveable, BaseEstimator):
             of_folds = np.array([done[key, fold].scores[chooser] for fold in range(len(plan.folds))])
             self.best_estimator_ = refit_checked(plan, samples, path, self.n_jobs, chooser, of_folds)
             self.refit_time_ = time.perf_counter() - began
+            if is_classifier(self.best_estimator_):
+                tried = [done[key, fold] for fold in range(len(plan.folds))]
+                unseen = Unseen.of(self.best_estimator_, tried, samples.y)
+                self.calibration_ = None if unseen is None else unseen.calibrate(samples.fit.get("sample_weight"))
         return self
 
     def _gather(
@@ -156,7 +174,10 @@ class BaseSearch(Saveable, BaseEstimator):
                 return state["best_params_"][name[:-1]]
             if "best_estimator_" in state:
                 return getattr(state["best_estimator_"], name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        why = ""
+        if name in ("predict_proba", "predict_log_proba") and "best_estimator_" in state and is_classifier(self):
+            why = ": no fold of its search had seen all classes and scored rows of them (or an older version saved it)"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
 
     def __dir__(self) -> list[str]:
         fitted = [name for name in vars(vars(self).get("best_estimator_", object)) if name.endswith("_")]
@@ -222,6 +243,9 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     out_of_fold_ : OutOfFold
         What the fits of the best setting said of the rows that they had not seen: ``rows``, ``predictions`` and
         ``decisions``.
+    calibration_ : Calibration or None
+        Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
+        from ``out_of_fold_``. ``temperatures`` has a row, or one for each label or column of y.
     records_ : list of FoldRecord
         One for each setting and fold; not saved with the search.
     refit_time_ : float
@@ -406,6 +430,9 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
             calls.add(caller="fit", callee="score")
         for method in ("predict", "decision_function", "score", "transform"):
             calls.add(caller=method, callee=method)
+        for method in ("predict_proba", "predict_log_proba"):
+            own = method if hasattr(self.estimator, method) else "decision_function"
+            calls.add(caller=method, callee=own)
         router = MetadataRouter(owner=self).add(estimator=self.estimator, method_mapping=calls)
         for name, scorer in scorers.items():
             if hasattr(scorer, "get_metadata_routing"):
@@ -427,10 +454,18 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         """Return the scores of the best estimator."""
         return self._best().decision_function(X, **metadata)
 
-    @available_if(best_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities of the best estimator."""
-        return self._best().predict_proba(X)
+    @available_if(best_has_probabilities)
+    def predict_proba(self, X: Any, **metadata: Any) -> Any:
+        """Return the probabilities of the best estimator, or those that its scores have by ``calibration_``."""
+        best = self._best()
+        if hasattr(best, "predict_proba"):
+            return best.predict_proba(X, **metadata)
+        return self.calibration_.probabilities(best.decision_function(X, **metadata))
+
+    @available_if(best_has_probabilities)
+    def predict_log_proba(self, X: Any, **metadata: Any) -> Any:
+        """Return the logarithms of `predict_proba`."""
+        return logarithms(self.predict_proba(X, **metadata))
 
     @available_if(best_has("transform"))
     def transform(self, X: Any) -> Any:

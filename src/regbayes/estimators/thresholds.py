@@ -31,7 +31,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
     A classifier that is right most often says no to a rare label nearly always. For F1, cut lower: this finds one
     threshold for each label, or one for all, that is best for the scores of rows the classifier was not fitted to.
     The best threshold of a sample jumps with a few examples of a rare label, so it is an average over resamples.
-    scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label.
+    scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label. Thresholds move what is answered,
+    not how likely it is: for probabilities ask ``estimator_``, where it has any.
 
     Parameters to turn first: ``scoring``, and ``thresholds`` where labels have few examples.
 

@@ -32,7 +32,7 @@ from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
 PATIENT_EPOCHS = 300.0
 TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
-MIN_BLOCK_ROWS = 20_000  # with targets: fewer are left to coordinate ascent, which then is faster
+MIN_BLOCK_ROWS = 10_000  # with targets: fewer are left to coordinate ascent, which then is faster
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
 SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output

@@ -180,6 +180,10 @@ class Observations:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def take(self, cells: Any) -> Observations:
+        """Return some of them."""
+        return Observations(self.rows[cells], self.outputs[cells], self.targets[cells], self.weights[cells])
+
     def loss(self, kind: Loss, C: float, epsilon: float = 0.0) -> Regularizer:
         """Return the loss of the scores of all observations, with a tube of half-width epsilon around numbers."""
         prices, squared = C * self.weights, kind.startswith("squared")

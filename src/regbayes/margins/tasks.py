@@ -1,22 +1,34 @@
-"""Linear heads of several tasks that may share weights, some of whose targets are missing."""
+"""Linear heads of several tasks that may share weights, some of whose targets are missing.
+
+Two solvers, as for one task. Few observations, and plain hinges, are solved over one array of what outputs see of the
+rows, with a multiplier for each observation. Many with squared losses are taken by Newton's method in the blocks in
+which rows lie: weights are all that is kept, and observations are held with few bytes each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import Executor
+from regbayes.engine import Executor, Serial, Status
+from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.solvers import solve_tasks
-from regbayes.margins.head import Tolerance, design
+from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
+from regbayes.framework.solvers import MAX_NEWTON_SIZE, MIN_ROWS_PER_WEIGHT, solve_tasks
+from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance, design
 from regbayes.margins.targets import Loss, Observations, Outputs
+
+MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
+MAX_SAMPLE_SHARE = 0.5  # of the observations: a larger sample costs as much as all of them
+OFTEN = 0.25  # of the rows: outputs that so many have share the rows that are drawn
 
 
 @persistable(name="regbayes.MultiTaskWeights")
@@ -30,7 +42,7 @@ class TaskWeights:
     weights: Floats  # (M, P): the mean weights of each output
     shared: Floats  # (G, P): the part of them that the outputs of a group have in common
     groups: Integers  # (M,): the group of each output
-    multipliers: Floats  # (n,): phi of the observations
+    multipliers: Floats  # (n,): phi of the observations; none where these were many
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,9 @@ class TaskHead:
         What outputs see beside the features.
     input_factor : float, default=1.0
         What the inputs are multiplied by.
+    in_blocks : bool, default=None
+        Whether rows are taken in the blocks in which they lie, which squared losses allow. By default, where
+        observations are many.
     """
 
     observations: Observations
@@ -67,6 +82,7 @@ class TaskHead:
     fit_intercept: bool = True
     inputs: Floats | None = None
     input_factor: float = 1.0
+    in_blocks: bool | None = None
 
     @cached_property
     def form(self) -> BoxDual:
@@ -83,16 +99,161 @@ class TaskHead:
         """Whether features of all rows are wanted in one array: `design` takes them as they come."""
         return False
 
+    def takes_blocks(self, n_features: int) -> bool:
+        """Whether rows with so many features are taken in the blocks in which they lie."""
+        if self.in_blocks is not None:
+            return self.in_blocks
+        n_weights, n_columns = len(self.outputs) * self.n_columns(n_features), self.n_columns(n_features)
+        enough = max(MIN_BLOCK_TARGETS, MIN_ROWS_PER_WEIGHT * n_weights)
+        is_smooth = self.loss.startswith("squared") and n_weights * n_columns <= MAX_NEWTON_SIZE
+        return is_smooth and len(self.observations) >= enough
+
+    def n_columns(self, n_features: int) -> int:
+        """Return how many columns outputs see beside so many features, these included."""
+        return n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.shape[1])
+
     def solve(
         self,
         features: Reals | Sequence[Reals],
         warm_start: TaskWeights | None,
         tolerance: Tolerance,
         executor: Executor | None = None,
-    ) -> FittedTasks:
-        """Solve for the weights at features (n, K), which may come in blocks, from the weights of an earlier solve."""
-        n_features = (features if isinstance(features, np.ndarray) else features[0]).shape[1]
-        return self.solve_design(self.design(features), n_features, warm_start, tolerance)
+    ) -> SolvedTasks:
+        """Solve for the weights at features (n, K), which may come in blocks, from the weights of an earlier solve.
+
+        The executor takes the blocks, where rows stay in them.
+        """
+        blocks = [features] if isinstance(features, np.ndarray) else list(features)
+        n_features = blocks[0].shape[1]
+        if self.takes_blocks(n_features):
+            return self._solve_blocks(blocks, warm_start, tolerance, executor or Serial())
+        return self.solve_design(self.design(blocks), n_features, warm_start, tolerance)
+
+    def _solve_blocks(
+        self, blocks: Sequence[Reals], warm_start: TaskWeights | None, tolerance: Tolerance, executor: Executor
+    ) -> BlockwiseTasks:
+        """Take Newton steps: rows stay where they are, and weights are all that is kept."""
+        parts = self.parts(tuple(len(block) for block in blocks), executor)
+        seen = [part.columns(block) for part, block in zip(parts, blocks, strict=True)]
+        rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
+        n_features = blocks[0].shape[1]
+        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
+        if warm_start is not None and warm_start.weights.shape == start.shape:
+            start = warm_start.weights
+
+        def sample(level: int) -> list[BoxBlock] | None:
+            draw = self._draw(SAMPLE_PER_WEIGHT * start.shape[1] * 2**level)
+            if draw is None:
+                return None
+            pairs = zip(parts, seen, strict=True)
+            return [
+                sampled_cells(np.concatenate([part.pick(x, draw.rows) for part, x in pairs]), draw.form, draw.places)
+            ]
+
+        prior = SharedPrior(self.outputs.groups, self.sharing)
+        found = solve_boxes(
+            rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
+        )
+        weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
+        penalty = self.penalty(weights)
+        return BlockwiseTasks(
+            weights=weights,
+            kl_weights=penalty,
+            margin=found.value - penalty,
+            gap=found.gap,
+            status=found.status,
+            n_passes=found.n_passes,
+            n_features=n_features,
+            parts={(part.rows.start, part.rows.stop): part for part in parts},
+        )
+
+    def penalty(self, weights: TaskWeights) -> float:
+        """Return the divergence of weights from their prior."""
+        own = weights.weights - weights.shared[weights.groups]
+        penalty = 0.5 * float(np.vdot(own, own))
+        if self.sharing > 0:
+            penalty += 0.5 * float(np.vdot(weights.shared, weights.shared)) / self.sharing**2
+        return penalty
+
+    def parts(self, n_rows: tuple[int, ...], executor: Executor) -> list[TaskPart]:
+        """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
+        if n_rows not in self._kept_parts:
+            ends = np.cumsum([0, *n_rows])
+            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self._cells]
+            make = partial(self._part, places=np.stack(places, axis=1))
+            blocks = list(enumerate(slice(first, end) for first, end in pairwise(ends.tolist())))
+            self._kept_parts[n_rows] = executor.map(make, blocks)
+        return self._kept_parts[n_rows]
+
+    @cached_property
+    def _kept_parts(self) -> dict[tuple[int, ...], list[TaskPart]]:
+        return {}
+
+    @cached_property
+    def _cells(self) -> list[slice]:
+        """The observations of each output."""
+        edges = np.searchsorted(self.observations.outputs, np.arange(len(self.outputs) + 1))
+        return [slice(first, end) for first, end in pairwise(edges.tolist())]
+
+    def _part(self, block: tuple[int, slice], places: Integers) -> TaskPart:
+        index, rows = block
+        cells = np.concatenate([np.arange(first, end) for first, end in places[index : index + 2].T])
+        observed, n_outputs = self.observations, len(self.outputs)
+        asked = CellTargets.of(
+            self._form_of(cells),
+            observed.rows[cells] - rows.start,
+            observed.outputs[cells],
+            rows.stop - rows.start,
+            n_outputs,
+        )
+        inputs = None if self.inputs is None else self.inputs[rows]
+        return TaskPart(rows, asked, inputs, self.input_factor, self.fit_intercept)
+
+    def _form_of(self, cells: Integers) -> BoxDual:
+        """Return the conjugate of the loss of some observations, as `form` has it."""
+        if not len(cells):
+            return BoxDual(*np.zeros((5, 0)))
+        form = self.observations.take(cells).loss(self.loss, self.C, self.epsilon).dual_form(len(cells))
+        assert isinstance(form, BoxDual)
+        return form.reflect()
+
+    def _draw(self, n_wanted: int) -> Draw | None:
+        """Return about so many observations of each output, all where it has no more; None: all of all outputs.
+
+        Outputs that most rows have share the rows that are drawn, so that few rows are looked at.
+        """
+        if n_wanted not in self._draws:
+            self._draws[n_wanted] = self._make_draw(n_wanted)
+        return self._draws[n_wanted]
+
+    @cached_property
+    def _draws(self) -> dict[int, Draw | None]:
+        return {}
+
+    def _make_draw(self, n_wanted: int) -> Draw | None:
+        observed = self.observations
+        counts = np.array([cells.stop - cells.start for cells in self._cells])
+        if np.minimum(counts, n_wanted).sum() > MAX_SAMPLE_SHARE * len(observed):
+            return None
+        rng, n_rows = np.random.default_rng(0), int(observed.rows.max()) + 1
+        order, offsets = rng.permutation(n_rows), rng.random(n_wanted)
+        drawn: list[Integers] = []
+        for cells, n in zip(self._cells, counts.tolist(), strict=True):
+            if n <= n_wanted:
+                drawn.append(np.arange(cells.start, cells.stop))
+            elif n < OFTEN * n_rows:  # one of every few neighbours
+                drawn.append(cells.start + ((np.arange(n_wanted) + offsets) * (n / n_wanted)).astype(np.int64))
+            else:
+                rows = np.sort(order[: -(-n_wanted * n_rows // n)])
+                at = np.minimum(np.searchsorted(observed.rows[cells], rows), n - 1)
+                drawn.append(cells.start + at[observed.rows[cells][at] == rows])
+        chosen = np.concatenate(drawn)
+        share = np.repeat([len(mine) / max(n, 1) for mine, n in zip(drawn, counts, strict=True)], list(map(len, drawn)))
+        form = self._form_of(chosen)
+        rows, places = np.unique(observed.rows[chosen], return_inverse=True)
+        edges = np.cumsum([0, *map(len, drawn)])
+        split = [places[first:end] for first, end in pairwise(edges.tolist())]
+        return Draw(rows, replace(form, ridge=share * form.ridge), split)
 
     def solve_design(
         self, columns: Floats, n_features: int, warm_start: TaskWeights | None, tolerance: Tolerance
@@ -102,17 +263,15 @@ class TaskHead:
             columns,
             self.form,
             self.observations.layout(self.outputs, self.sharing),
-            warm_start=None if warm_start is None else warm_start.multipliers,
+            warm_start=None if warm_start is None or not len(warm_start.multipliers) else warm_start.multipliers,
             warm_weights=None if warm_start is None else warm_start.weights,
             tol=tolerance.gap,
             max_epochs=tolerance.max_epochs,
         )
-        own = found.weights - found.shared_weights[self.outputs.groups]
-        penalty = 0.5 * float(np.vdot(own, own))
-        if self.sharing > 0:
-            penalty += 0.5 * float(np.vdot(found.shared_weights, found.shared_weights)) / self.sharing**2
+        weights = TaskWeights(found.weights, found.shared_weights, self.outputs.groups, found.dual)
+        penalty = self.penalty(weights)
         return FittedTasks(
-            weights=TaskWeights(found.weights, found.shared_weights, self.outputs.groups, found.dual),
+            weights=weights,
             kl_weights=penalty,
             margin=found.primal - penalty,
             gap=found.gap,
@@ -136,6 +295,72 @@ class TaskHead:
         if len(values) == len(self.outputs) * n_rows:
             return values.reshape(len(self.outputs), n_rows)
         return self.observations.matrix(values, len(self.outputs), n_rows)
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """What belongs to a block of rows."""
+
+    rows: slice
+    targets: CellTargets
+    inputs: Floats | None  # (n, D)
+    input_factor: float
+    fit_intercept: bool
+
+    def columns(self, features: Reals) -> TaskColumns:
+        """Return what outputs see of the rows."""
+        return TaskColumns(features, self.inputs, self.input_factor, self.fit_intercept)
+
+    def pick(self, columns: TaskColumns, drawn: Integers) -> Floats:
+        """Return what outputs see of those rows that were drawn, numbered as all rows are, (n, P)."""
+        first, end = np.searchsorted(drawn, [self.rows.start, self.rows.stop])
+        return columns.array(drawn[first:end] - self.rows.start)
+
+
+@dataclass(frozen=True)
+class TaskColumns:
+    """What outputs see of rows, without a copy of it: `TaskHead.design`, as products with it."""
+
+    features: Reals  # (n, K)
+    inputs: Floats | None  # (n, D)
+    input_factor: float
+    fit_intercept: bool
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def scores(self, weights: Floats) -> Floats:
+        """Return the products with weights (outputs, P), shape (n, outputs)."""
+        K = self.features.shape[1]
+        found = self.features @ weights[:, :K].T
+        if self.inputs is not None:
+            found += self.inputs @ (self.input_factor * weights[:, K : K + self.inputs.shape[1]]).T
+        if self.fit_intercept:
+            found += weights[:, -1]
+        return found
+
+    def combine(self, coefficients: Floats) -> Floats:
+        """Return the sums of rows with coefficients (n, outputs), shape (outputs, P)."""
+        parts = [coefficients.T @ self.features]
+        if self.inputs is not None:
+            parts.append(self.input_factor * (coefficients.T @ self.inputs))
+        if self.fit_intercept:
+            parts.append((np.ones(len(coefficients)) @ coefficients)[:, None])
+        return np.hstack(parts)
+
+    def array(self, rows: Integers | slice = slice(None)) -> Floats:
+        """Return what is seen of all rows or some as an array, (n, P)."""
+        inputs = None if self.inputs is None else self.inputs[rows]
+        return design(self.features[rows], None, inputs, self.fit_intercept, self.input_factor)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Observations that stand for all."""
+
+    rows: Integers  # (r,): of all rows, ascending
+    form: BoxDual  # of the observations, one output after another; prices are those of all that they stand for
+    places: Sequence[Integers]  # for each output, where its rows are among those
 
 
 @dataclass(frozen=True)
@@ -174,3 +399,41 @@ class FittedTasks:
     def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K)."""
         return self._by_row[rows] @ -self.weights.weights[:, : self.n_features]
+
+
+@dataclass(frozen=True)
+class BlockwiseTasks:
+    """The large-margin problem of several tasks solved over blocks: multipliers are read off the weights, by block."""
+
+    weights: TaskWeights
+    kl_weights: float
+    margin: float
+    gap: float
+    status: Status
+    n_passes: int
+    n_features: int
+    parts: Mapping[tuple[int, int], TaskPart]  # by their first rows and ends
+
+    @property
+    def warm_start(self) -> TaskWeights:
+        """What the next solve may start from."""
+        return self.weights
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The terms of the objective."""
+        return {"kl_weights": self.kl_weights, "margin": self.margin}
+
+    @property
+    def value(self) -> float:
+        """Their sum."""
+        return self.kl_weights + self.margin
+
+    def gradient(self, rows: slice, features: Reals) -> Floats:
+        """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
+        part, weights = self.parts[rows.start, rows.stop], self.weights.weights
+        block: CellBlock = part.targets.see(part.columns(features))
+        return block.pull(block.multipliers(weights), -weights[:, : self.n_features])
+
+
+SolvedTasks = FittedTasks | BlockwiseTasks

@@ -44,9 +44,10 @@ from regbayes.models.medlda.topics import (
 
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
-MOST_BLOCKS = 8  # of documents: each has a table of words by topics of its own in the backward pass
-ENTRIES_PER_WORD = 4  # of a block, at least, for each word of the vocabulary: its table must be worth its sum
-FEWEST_ENTRIES = 1 << 15  # of a block
+# Blocks of documents: each has a table of words by topics of its own in the backward pass, which must be worth its sum.
+# So many blocks at most, where each has so many entries for each word of the vocabulary, and so many in all. A thread
+# holds two tables at most, however many blocks there are.
+BLOCK_RULES = ((8, 4, 1 << 15), (64, 16, 1 << 17))
 
 FIRST_MOVE = 0.1  # root mean square of the first change of the logits
 FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head, once the topics stand
@@ -85,7 +86,8 @@ class TrainingDocuments:
         """Cut documents into blocks, few where the vocabulary is large: a function of the corpus alone."""
         starts = self.counts.starts - self.counts.starts[0]
         n_entries = int(starts[-1])
-        n_blocks = int(np.clip(n_entries // max(ENTRIES_PER_WORD * n_words, FEWEST_ENTRIES), 1, MOST_BLOCKS))
+        allowed = (min(n_entries // max(per_word * n_words, fewest), most) for most, per_word, fewest in BLOCK_RULES)
+        n_blocks = max(1, *allowed)
         cuts = np.searchsorted(starts, np.arange(1, n_blocks) * (n_entries / n_blocks))
         edges = [0, *np.minimum(cuts, len(self)).tolist(), len(self)]
         return [slice(first, last) for first, last in pairwise(edges)]

@@ -19,7 +19,7 @@ from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.joint.model import Inferred
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
-from regbayes.margins.tasks import TaskHead, TaskWeights
+from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -95,7 +95,8 @@ class Problem(RowProblem[Floats, Any, Any]):
             return TaskWeights(np.zeros((0, n_seen)), np.zeros((0, n_seen)), np.zeros(0, dtype=np.int64), np.zeros(0))
         outputs = self.head.outputs
         weights, shared = np.zeros((len(outputs), n_seen)), np.zeros((outputs.n_groups, n_seen))
-        return TaskWeights(weights, shared, outputs.groups, np.zeros(len(self.head.observations)))
+        n_multipliers = 0 if self.head.takes_blocks(settings.n_components) else len(self.head.observations)
+        return TaskWeights(weights, shared, outputs.groups, np.zeros(n_multipliers))
 
     def state(self, latent: Latent, tasks: TaskWeights | None = None) -> State:
         """Return a point of the fit as what prediction needs."""
@@ -419,12 +420,17 @@ def _evaluate_if_no_higher(
     if room < 0:
         return None
     inferred = problem.executor.map(lambda rows: model.infer(rows, params), problem.blocks)
-    seen, warm_start = head.design([part.features for part in inferred]), before.warm_start
-    if head.bound(seen, warm_start.multipliers) > room:
-        return None
+    features, warm_start = [part.features for part in inferred], before.warm_start
+    n_features = params.latent.logits.shape[1]
+    solve: Callable[..., SolvedTasks] = partial(head.solve, features, executor=problem.executor)
+    if not head.takes_blocks(n_features):
+        seen = head.design(features)
+        if head.bound(seen, warm_start.multipliers) > room:
+            return None
+        solve = partial(head.solve_design, seen, n_features)
     for factor in TIGHTER_GAPS:
         tighter = replace(tolerance, gap=factor * tolerance.gap)
-        fitted = head.solve_design(seen, params.latent.logits.shape[1], warm_start, tighter)
+        fitted = solve(warm_start=warm_start, tolerance=tighter)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), inferred
         if fitted.value - fitted.gap > room:

@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
+from regbayes.engine.executor import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
@@ -453,12 +454,15 @@ def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats
     -------
     (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
     """
-    inputs = X if state.include_inputs else None
-    factor = input_factor(X.shape[1], state.input_scale)
-    seen = design(features(X, state), None, inputs, state.fit_intercept, factor)
-    if outputs is None:
-        return seen @ state.tasks.weights.T
+    found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
     # Negative indices count from the end, so group g's shared weights are put at -1 - g.
     table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
-    columns = [np.einsum("np,np->n", seen, table[column]) for column in np.atleast_2d(outputs.T)]
-    return columns[0] if outputs.ndim == 1 else np.stack(columns, axis=1)
+    for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
+        inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
+        seen = design(features(X[rows], state), None, inputs, state.fit_intercept, factor)
+        if outputs is None:
+            found[rows] = seen @ state.tasks.weights.T
+        else:
+            for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
+                here[...] = np.einsum("np,np->n", seen, table[wanted])
+    return found

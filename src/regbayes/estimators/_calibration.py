@@ -1,0 +1,438 @@
+"""From scores to probabilities: a curve with one or two numbers, fitted to scores of rows that the fits had not seen.
+
+Scores of large-margin classifiers say which class, not how surely. Of two classes with one score s the probability is
+``sigmoid(s / T)``; of more, ``p(c)`` is proportional to ``exp(s_c / T)``, or to ``sigmoid(s_c / T + b)`` where that
+fits better: scores of one class against all others. T is the temperature. Both keep the order of the scores, so the
+most probable class is the one that is answered. T and b have the least log-loss on the scores that the fits of a search
+gave to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton steps inside a bracket.
+
+Where all those rows are answered rightly, T would go to zero and the next error would cost everything. So one row more
+is counted, with the scores of them all and any of its classes.
+
+Several labels are several questions. Each of two classes has a sigmoid of its own, with a temperature and an offset,
+because a rare label is seldom as likely as its score says. `SHARED_ROWS` rows more are counted, as the sigmoid that all
+labels share answers them: what few rows say is not taken for much. Where a label's sigmoid is on the other side of 1/2
+than `predict`, the probability is 1/2. Questions of more classes have a temperature each, found likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit, log_softmax, softmax
+from sklearn.utils import _safe_indexing
+
+from regbayes._registry import persistable
+from regbayes._types import Flags, Floats, Integers
+
+UNCERTAIN_ROWS = 1.0  # counted once more, in equal parts for every class
+SHARED_ROWS = 100.0  # of each question, counted once more as the curve that all share answers them
+COLDEST, HOTTEST = 1e6, 1e-3  # inverse temperatures, in units of the scores' spread
+MAX_STEPS = 100
+STARTS = (0.0, -4.0)  # offsets
+BOUNDS = ((-30.0, 30.0), (-30.0, 30.0))  # log(1 / T) and offset: beyond them nothing changes
+N_BINS = 10
+
+
+# --- one question
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Scores of one question's rows, and what is to be said of them."""
+
+    scores: Floats  # (n, k): a column per class
+    targets: Floats  # (n, k): how often each class was seen, or as much as it counts
+
+    @classmethod
+    def of(cls, scores: Floats, codes: Integers, weights: Floats | None = None) -> Answers:
+        """Read scores, (n,) of two classes or (n, k), and classes as numbers; others than those are left out.
+
+        ``weights`` say how often each row counts.
+        """
+        scores, seen = columns_of(scores), codes >= 0
+        if weights is not None:
+            seen &= weights > 0
+        targets = np.zeros((int(seen.sum()), scores.shape[1]))
+        targets[np.arange(len(targets)), codes[seen]] = 1.0 if weights is None else weights[seen]
+        return cls(scores[seen], targets)
+
+    def and_also(self, shares: Floats | float, n_rows: float) -> Answers:
+        """Count so many rows more, with the scores of all and these shares of the classes, (n, k) or one for each."""
+        counts = self.targets.sum(axis=1)
+        more = n_rows * counts / counts.sum()
+        return Answers(self.scores, self.targets + more[:, None] * shares)
+
+    def and_any(self) -> Answers:
+        """Count one row more that may have any class."""
+        return self.and_also(1 / self.scores.shape[1], UNCERTAIN_ROWS)
+
+
+def columns_of(scores: Floats) -> Floats:
+    """Return scores with a column per class; one score is that of the second class, and the first has zero."""
+    scores = np.asarray(scores, dtype=np.float64)
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    return np.column_stack([np.zeros(len(scores)), scores]) if scores.shape[1] == 1 else scores
+
+
+def loss_of_scale(scale: float, questions: Sequence[Answers]) -> tuple[float, float, float]:
+    """Return the log-loss of ``softmax(scale * scores)``, summed over what counts, and its first two derivatives."""
+    loss = slope = curvature = 0.0
+    for asked in questions:
+        logs = log_softmax(scale * asked.scores, axis=1)
+        shares, counts = np.exp(logs), asked.targets.sum(axis=1)
+        mean = np.sum(shares * asked.scores, axis=1)
+        centred = asked.scores - mean[:, None]
+        loss -= float(np.sum(asked.targets * logs))
+        slope -= float(np.sum(asked.targets * centred))
+        curvature += float(counts @ np.sum(shares * centred**2, axis=1))
+    return loss, slope, curvature
+
+
+def fit_temperature(questions: Sequence[Answers], default: float = 1.0) -> float:
+    """Return the temperature with the least log-loss, one for all questions.
+
+    Scores that are worse than none have a very high one, so that the order stays and hardly anything is claimed.
+    ``default`` is that of scores that are all the same, and of no score at all.
+    """
+    n = sum(float(asked.targets.sum()) for asked in questions)
+    spread = sum(float(asked.targets.sum(axis=1) @ np.ptp(asked.scores, axis=1)) for asked in questions)
+    if not spread > 0:
+        return default
+    unit = n / spread
+    return 1.0 / _find_root(questions, HOTTEST * unit, COLDEST * unit, unit)
+
+
+def _find_root(questions: Sequence[Answers], low: float, high: float, start: float) -> float:
+    """Return where the loss, which is convex, has slope zero, or the end where it is still falling or rising."""
+    if loss_of_scale(low, questions)[1] >= 0:
+        return low
+    if loss_of_scale(high, questions)[1] <= 0:
+        return high
+    at = start
+    for _ in range(MAX_STEPS):
+        _, slope, curvature = loss_of_scale(at, questions)
+        low, high = (at, high) if slope < 0 else (low, at)
+        step = at - slope / curvature if curvature > 0 else low
+        if not low < step < high:
+            step = float(np.sqrt(low * high))  # the bracket spans powers of ten
+        if abs(step - at) <= 1e-12 * at:
+            return step
+        at = step
+    return at
+
+
+def loss_of_sigmoid(at: Floats, asked: Answers) -> tuple[float, Floats, Floats]:
+    """Return the log-loss of ``sigmoid(at[0] * score + at[1])`` of two classes, its gradient and its Hessian."""
+    inputs = np.column_stack([asked.scores[:, 1] - asked.scores[:, 0], np.ones(len(asked.scores))])
+    logits, counts = inputs @ at, asked.targets.sum(axis=1)
+    shares = expit(logits)
+    loss = float(counts @ np.logaddexp(0.0, logits) - asked.targets[:, 1] @ logits)
+    slope = inputs.T @ (counts * shares - asked.targets[:, 1])
+    return loss, slope, inputs.T @ ((counts * shares * (1 - shares))[:, None] * inputs)
+
+
+def fit_sigmoid(asked: Answers, temperature: float) -> tuple[float, float]:
+    """Return the temperature and the offset with the least log-loss of two classes, by Newton steps that are halved.
+
+    Begins with a temperature and no offset, and stays there where scores are worse than none.
+    """
+    at = np.array([1.0 / temperature, 0.0])
+    loss, slope, curvature = loss_of_sigmoid(at, asked)
+    for _ in range(MAX_STEPS):
+        step, *_ = np.linalg.lstsq(curvature, -slope, rcond=None)
+        gain = -float(slope @ step)
+        if gain <= 1e-14 * (1.0 + loss):
+            break
+        while loss_of_sigmoid(at + step, asked)[0] > loss - 1e-4 * gain and np.abs(step).max() > 0:
+            step, gain = step / 2, gain / 2
+        at = at + step
+        loss, slope, curvature = loss_of_sigmoid(at, asked)
+    return (1.0 / float(at[0]), float(at[1])) if at[0] > HOTTEST / temperature else (temperature, 0.0)
+
+
+def loss_of_one_against_all(at: Floats, asked: Answers) -> tuple[float, Floats]:
+    """Return the log-loss of shares proportional to ``sigmoid(exp(at[0]) * scores + at[1])``, and its gradient."""
+    inputs = np.exp(at[0]) * asked.scores
+    logits = inputs + at[1]
+    logs = log_softmax(log_expit(logits), axis=1)
+    pull = (asked.targets.sum(axis=1)[:, None] * np.exp(logs) - asked.targets) * expit(-logits)
+    return -float(np.sum(asked.targets * logs)), np.array([np.sum(pull * inputs), np.sum(pull)])
+
+
+def fit_classes(asked: Answers, temperature: float) -> tuple[float, float]:
+    """Return the temperature and the offset of several classes with the least log-loss; minus infinity is the softmax.
+
+    ``temperature`` is the best of the softmax. It is left where another curve gains more than rounding.
+    """
+    from scipy.optimize import minimize  # predictions do without it
+
+    least, _, _ = loss_of_scale(1.0 / temperature, [asked])
+    best = temperature, -np.inf
+    for offset in STARTS:
+        start = np.array([-np.log(temperature), offset])
+        found = minimize(loss_of_one_against_all, start, (asked,), method="L-BFGS-B", jac=True, bounds=BOUNDS)
+        if found.fun < least - 1e-9 * (1.0 + least):
+            least, best = float(found.fun), (float(np.exp(-found.x[0])), float(found.x[1]))
+    return best
+
+
+def probabilities_of(columns: Floats, temperature: float, offset: float = 0.0) -> Floats:
+    """Return the probability of each class, (n, k); the largest is that of the largest score, the first of equals.
+
+    Parameters
+    ----------
+    columns : (n, k)
+        A score for each class.
+    temperature : float
+    offset : float
+        Of the second of two classes: what it would turn round is 1/2. Of more classes, that of the sigmoid of each
+        against all others; minus infinity is the softmax.
+    """
+    logits = columns / temperature
+    if columns.shape[1] == 2:
+        logits[:, 1] += offset
+    elif np.isfinite(offset):
+        logits = log_expit(logits + offset)
+    found = np.asarray(softmax(logits, axis=1))
+    best = np.argmax(columns, axis=1)
+    turned = np.flatnonzero(np.argmax(found, axis=1) != best)  # of more classes: by rounding alone
+    if columns.shape[1] == 2:
+        found[turned] = 0.5
+    found[turned, best[turned]] = np.nextafter(found[turned].max(axis=1), 2.0)
+    return found
+
+
+def logarithms(probabilities: Floats | list[Floats]) -> Floats | list[Floats]:
+    """Return the logarithms of probabilities; that of zero is minus infinity."""
+    if isinstance(probabilities, list):
+        return [np.asarray(logarithms(shares)) for shares in probabilities]
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(probabilities))
+
+
+# --- all that is asked of a row
+
+
+@persistable
+@dataclass(frozen=True)
+class Calibration:
+    """How the scores of a classifier become probabilities."""
+
+    temperatures: Floats  # (questions,)
+    offsets: Floats  # (questions,): of the sigmoids; zero of a single question of two classes, -inf of a softmax
+    widths: Integers  # (questions,): scores of each; 1 where there are two classes
+    several: bool  # whether a row has several questions: labels, or tasks that are columns of y
+    n_rows: int  # left out by the fits, from whose scores the temperatures were found
+
+    def probabilities(self, scores: Floats | list[Floats]) -> Floats | list[Floats]:
+        """Return the probabilities of what ``decision_function`` says.
+
+        Returns
+        -------
+        array of shape (n, classes) for one question, (n, questions) with those of each one's second class where all
+        have two, and a list of (n, classes) otherwise
+        """
+        found = self.by_question(scores)
+        if not self.several:
+            return found[0]
+        return found if np.any(self.widths > 1) else np.column_stack([shares[:, 1] for shares in found])
+
+    def by_question(self, scores: Floats | list[Floats]) -> list[Floats]:
+        """Return the probabilities of the classes of each question, (n, classes)."""
+        blocks = scores if isinstance(scores, list) else split_columns(scores, self.widths)
+        return [
+            probabilities_of(columns_of(block), temperature, offset)
+            for block, temperature, offset in zip(blocks, self.temperatures, self.offsets, strict=True)
+        ]
+
+
+def split_columns(scores: Floats, widths: Integers) -> list[Floats]:
+    """Return the scores of each question, which are side by side."""
+    scores = np.asarray(scores)
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    return np.split(scores, np.cumsum(widths)[:-1], axis=1)
+
+
+def calibrate(scores: Floats, codes: Integers, widths: Integers, several: bool, weights: Floats | None) -> Calibration:
+    """Fit the temperatures.
+
+    Parameters
+    ----------
+    scores : (n,) or (n, sum of widths)
+        Of rows that the fits had not seen.
+    codes : (n, questions)
+        The class of each, -1 where it is not known.
+    widths : (questions,)
+        Scores of each question.
+    several : bool
+        Whether rows have several questions.
+    weights : (n,) or None
+        How often each row counts.
+    """
+    blocks = split_columns(scores, widths)
+    asked = [Answers.of(block, column, weights) for block, column in zip(blocks, codes.T, strict=True)]
+    shared = fit_temperature([one.and_any() for one in asked])
+    temperatures, offsets = np.full(len(asked), shared), np.where(np.asarray(widths) > 1, -np.inf, 0.0)
+    if several:
+        _fit_each(asked, shared, temperatures, offsets)
+    elif widths[0] > 1:
+        temperatures[0], offsets[0] = fit_classes(asked[0].and_any(), shared)
+    return Calibration(temperatures, offsets, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
+
+
+def _fit_each(asked: Sequence[Answers], shared: float, temperatures: Floats, offsets: Floats) -> None:
+    """Fit a curve to each question, and write what it is."""
+    of_two = [one for one in asked if one.scores.shape[1] == 2]
+    curve = (shared, 0.0)
+    if of_two:
+        scores, targets = (np.concatenate([getattr(one, name) for one in of_two]) for name in ("scores", "targets"))
+        curve = fit_sigmoid(Answers(scores, targets).and_any(), shared)
+    for i, one in enumerate(asked):
+        if one.scores.shape[1] == 2:
+            more = one.and_also(probabilities_of(one.scores, *curve), SHARED_ROWS)
+            temperatures[i], offsets[i] = fit_sigmoid(more, curve[0]) if len(one.scores) else curve
+        else:
+            more = one.and_also(probabilities_of(one.scores, shared, -np.inf), SHARED_ROWS)
+            temperatures[i] = fit_temperature([more], default=shared)
+
+
+def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Integers:
+    """Return the places of labels among the classes, -1 where there is none."""
+    place = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
+    return np.array([place.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+
+
+def read_questions(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integers] | None:
+    """Return the classes of all answers as numbers, (n, questions), and how many scores each question has.
+
+    Parameters
+    ----------
+    y : (n,) or (n, questions)
+        As the classifier was given it.
+    classes : array, or list of arrays
+        The classifier's: of every question, or of each.
+    n_scores : int
+        How many scores a row has. None is returned where that is not what the classes ask for.
+    """
+    y = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
+    columns = y[:, None] if y.ndim == 1 else y
+    of_each = classes if isinstance(classes, list) else [np.asarray(classes)] * columns.shape[1]
+    if y.ndim == 2 and not isinstance(classes, list) and n_scores == columns.shape[1] and len(of_each[0]) != 2:
+        of_each = [np.array([0, 1])] * n_scores  # indicators: the classes are the labels' numbers
+    widths = np.array([1 if len(found) == 2 else len(found) for found in of_each])
+    if len(of_each) != columns.shape[1] or widths.sum() != n_scores:
+        return None
+    return np.column_stack([codes_of(column, found) for column, found in zip(columns.T, of_each, strict=True)]), widths
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What the fits of one setting said of the rows that they had left out."""
+
+    rows: Integers  # (n,)
+    scores: Floats  # (n,) or (n, sum of widths)
+    codes: Integers  # (n, questions): the true classes
+    widths: Integers  # (questions,)
+    several: bool
+
+    @classmethod
+    def of(cls, classifier: Any, records: Sequence[Any], y: Any) -> Unseen | None:
+        """Read what the folds of a search found.
+
+        Folds whose fit had not seen every class say nothing of the others' scores and are left out. None where no fold
+        is left, or where the classifier has no scores, or probabilities of its own.
+
+        Parameters
+        ----------
+        classifier : classifier
+            Fitted to all rows.
+        records : sequence of FoldRecord
+            Of the fits with the same settings.
+        y : (N,) or (N, questions)
+            Of all rows, as the classifier was given it.
+        """
+        if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
+            return None
+        found = []
+        for one in records:
+            n_scores = 1 if np.ndim(one.decisions) == 1 else np.shape(one.decisions)[1]
+            asked = read_questions(_safe_indexing(y, one.rows), classifier.classes_, n_scores)
+            if asked is not None:
+                found.append((one.rows, one.decisions, *asked))
+        if not found:
+            return None
+        rows, scores, codes = (np.concatenate([fold[i] for fold in found]) for i in range(3))
+        return cls(rows, scores, codes, found[0][3], np.ndim(records[0].predictions) == 2)
+
+    def calibrate(self, weights: Any = None) -> Calibration:
+        """Find how such scores become probabilities; weights are those of all rows."""
+        counts = None if weights is None else np.asarray(weights, dtype=np.float64)[self.rows]
+        return calibrate(self.scores, self.codes, self.widths, self.several, counts)
+
+
+# --- how far probabilities hold
+
+
+def log_loss(probabilities: Floats, codes: Integers, weights: Floats | None = None) -> float:
+    """Return the mean of ``-log p`` of the true classes; a class that is not known to the model, -1, costs the most."""
+    rows = np.arange(len(codes))
+    truth = np.where(codes >= 0, probabilities[rows, codes], 0.0)
+    return float(np.average(-np.log(np.maximum(truth, np.finfo(np.float64).eps)), weights=weights))
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Predictions by their probability."""
+
+    probability: Floats  # (bins,): the mean of those in it; the middle where there are none
+    share: Floats  # (bins,): how many of them are right; NaN where there are none
+    counts: Integers  # (bins,)
+    weights: Floats  # (bins,): how much they count
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean distance of share and probability over all predictions."""
+        seen = self.weights > 0
+        return float(np.average(np.abs(self.share - self.probability)[seen], weights=self.weights[seen]))
+
+
+def bin_predictions(probability: Floats, right: Flags, weights: Floats | None = None, n_bins: int = N_BINS) -> Bins:
+    """Put predictions into bins of equal width by the probability that each was given."""
+    weights = np.ones(len(probability)) if weights is None else weights
+    place = np.clip((probability * n_bins).astype(np.int64), 0, n_bins - 1)
+    counted = np.bincount(place, weights, minlength=n_bins)
+    some = np.where(counted > 0, counted, 1.0)
+    mean = np.bincount(place, weights * probability, minlength=n_bins) / some
+    share = np.bincount(place, weights * right, minlength=n_bins) / some
+    middle = (np.arange(n_bins) + 0.5) / n_bins
+    return Bins(
+        np.where(counted > 0, mean, middle),
+        np.where(counted > 0, share, np.nan),
+        np.bincount(place, minlength=n_bins),
+        counted,
+    )
+
+
+# --- who has probabilities
+
+
+class NoProbabilities:
+    """Stands where a classifier has no ``predict_proba``; who asks for it hears which way there is one.
+
+    scikit-learn asks with ``hasattr``, and is told no.
+    """
+
+    def __init__(self, searching: str = "PathSearchCV") -> None:
+        self.searching = searching
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        raise AttributeError(
+            f"{owner.__name__} has scores, decision_function, and no probabilities: they need scores of rows that a "
+            f"fit has not seen. {self.searching} makes them with the folds of its search, and sklearn.calibration's "
+            "CalibratedClassifierCV around this estimator with folds of its own"
+        )

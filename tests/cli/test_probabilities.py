@@ -1,0 +1,175 @@
+"""Probabilities on the command line: columns, thresholds, log-loss, and how far they hold on the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import make_multilabel_classification
+from sklearn.metrics import log_loss
+
+from cli_tools import flowers, reviews, run_here
+from regbayes.cli.errors import UserError
+from regbayes.cli.modelfile import load_model
+from regbayes.cli.probabilities import answer_at, read_thresholds
+
+QUICK = ("--folds", 2, "--max-iter", 5, "--no-compare", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("probabilities")
+    (folder / "flowers.csv").write_text(flowers())
+    (folder / "reviews.csv").write_text(reviews(60))
+    X, Y = make_multilabel_classification(160, n_features=5, n_classes=3, n_labels=1, random_state=0)
+    lines = ["a,b,c,d,e,sad,glad,mad"] + [",".join(map(str, [*x, *labels])) for x, labels in zip(X, Y, strict=True)]
+    (folder / "moods.csv").write_text("\n".join(lines[:81]))
+    (folder / "new_moods.csv").write_text("\n".join([lines[0], *lines[81:]]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flower_model(place):
+    path = place / "flowers.model"
+    run = run_here("fit", place / "flowers.csv", "--target", "kind", "-o", path, "--n-components", 4, "--C", 1, *QUICK)
+    assert run.code == 0, run.err
+    return path
+
+
+@pytest.fixture(scope="module")
+def mood_model(place):
+    path = place / "moods.model"
+    targets = [part for name in ("sad", "glad", "mad") for part in ("--target", name)]
+    options = ("--n-components", 4, "--C", 0.1, "--temperature", 0.1)
+    run = run_here("fit", place / "moods.csv", *targets, "-o", path, *options, *QUICK)
+    assert run.code == 0, run.err
+    return path
+
+
+def columns(text: str) -> dict[str, list[str]]:
+    rows = list(csv.reader(io.StringIO(text)))
+    return {name: [row[j] for row in rows[1:]] for j, name in enumerate(rows[0])}
+
+
+def test_probabilities_are_columns_named_by_class(flower_model, place):
+    found = columns(run_here("predict", flower_model, place / "flowers.csv", "--probabilities").out)
+    classes = sorted(set(found["kind"]))
+    names = [f"kind={label} probability" for label in classes]
+    assert list(found) == ["kind", *names]
+    shares = np.array([found[name] for name in names], dtype=float).T
+    assert_allclose(shares.sum(axis=1), 1)
+    assert [classes[k] for k in shares.argmax(axis=1)] == found["kind"]
+
+
+def test_evaluate_has_the_log_loss_of_the_probabilities(flower_model, place):
+    given = place / "flowers.csv"
+    found = columns(run_here("predict", flower_model, given, "--probabilities").out)
+    truth = columns(given.read_text())["kind"]
+    shares = np.array([values for name, values in found.items() if name.endswith("probability")], dtype=float).T
+    scores = json.loads(run_here("evaluate", flower_model, given, "--json").out)["scores"]
+    assert_allclose(scores["log-loss"], log_loss(truth, shares))
+
+
+def test_a_threshold_names_a_rare_class(flower_model, place):
+    data = place / "flowers.csv"
+    plain = columns(run_here("predict", flower_model, data, "--probabilities").out)
+    rare = plain["kind"][-1]
+    share = np.array(plain[f"kind={rare} probability"], dtype=float)
+    cut = float(np.median(share))
+    found = columns(run_here("predict", flower_model, data, "--threshold", f"{rare}={cut}").out)["kind"]
+    assert_array_equal(np.array(found) == rare, share > cut)
+    for text, message in (
+        ("0.3", "say of which"),
+        ("nothing=0.3", "no such class"),
+        (f"{rare}=1.3", "between 0 and 1"),
+        ("best", "between 0 and 1"),
+    ):
+        run = run_here("predict", flower_model, data, "--threshold", text)
+        assert run.code == 2
+        assert message in run.err
+
+
+def test_labels_have_thresholds(mood_model, place):
+    data = place / "new_moods.csv"
+    plain = columns(run_here("predict", mood_model, data, "--probabilities").out)
+    names = ("sad", "glad", "mad")
+    assert list(plain) == [*names, *(f"{name}=1 probability" for name in names)]
+    shares = {name: np.array(plain[f"{name}=1 probability"], dtype=float) for name in names}
+    for name in names:
+        assert_array_equal(np.array(plain[name]) == "1", shares[name] > 0.5)
+    cut = columns(run_here("predict", mood_model, data, "--threshold", 0.2, "--threshold", "mad=0.7").out)
+    for name, at in zip(names, (0.2, 0.2, 0.7), strict=True):
+        assert_array_equal(np.array(cut[name]) == "1", shares[name] > at)
+    best = columns(run_here("predict", mood_model, data, "--threshold", "f1").out)
+    for name, at in zip(names, load_model(str(mood_model)).certainty.best, strict=True):
+        assert_array_equal(np.array(best[name]) == "1", shares[name] > at[1])
+    at_best = json.loads(run_here("evaluate", mood_model, data, "--threshold", "f1", "--json").out)["scores"]
+    as_it_is = json.loads(run_here("evaluate", mood_model, data, "--json").out)["scores"]
+    assert at_best["log-loss"] == as_it_is["log-loss"]
+    assert at_best["F1, macro"] != as_it_is["F1, macro"]
+
+
+def test_documents_and_models_without_folds(place):
+    path = place / "reviews.model"
+    common = (
+        "fit",
+        place / "reviews.csv",
+        "--text",
+        "review",
+        "--target",
+        "subject",
+        "--kind",
+        "classifier",
+        "-o",
+        path,
+    )
+    run = run_here(*common, "--n-components", 5, "--C", 1, *QUICK)
+    assert run.code == 0, run.err
+    found = columns(run_here("predict", path, place / "reviews.csv", "--probabilities").out)
+    assert sum(name.endswith("probability") for name in found) == len(load_model(str(path)).estimator.classes_)
+    run = run_here(*common, "--no-cv", "--n-components", 5, "--max-iter", 3, "--quiet")
+    assert run.code == 0, run.err
+    run = run_here("predict", path, place / "reviews.csv", "--probabilities")
+    assert run.code == 4
+    assert "no probabilities" in run.err
+    assert "log-loss" not in run_here("evaluate", path, place / "reviews.csv").out
+
+
+def test_the_page_says_how_far_they_hold(mood_model, place):
+    model = load_model(str(mood_model))
+    bins = model.report.reliability
+    assert bins.counts.sum() == 80 * 3
+    assert np.all((bins.probability >= 0.5) & (bins.probability <= 1))
+    assert "had not seen" in bins.note
+    page = place / "page.html"
+    assert run_here("report", mood_model, place / "new_moods.csv", "-o", page).code == 0
+    assert "not fitted to. Probability and share differ by" in page.read_text()
+
+
+def test_thresholds_are_read():
+    classes, best = [("no", "yes"), ("a", "b", "c")], [np.array([0.4, 0.6]), np.array([0.3, 0.2, 0.1])]
+    first, second = read_thresholds(["f1", "u=0.25"], ["u", "v"], classes, best)
+    assert_array_equal(first, [np.nan, 0.25])
+    assert_array_equal(second, best[1])
+    with pytest.raises(UserError, match="no target of two classes has this name"):
+        read_thresholds(["v=0.25"], ["u", "v"], classes, best)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.floats(0.05, 0.95))
+def test_a_class_with_a_threshold_is_answered_above_it_and_only_there(weights, threshold):
+    shares = np.array([weights]) / np.sum(weights)
+    (answer,) = answer_at(shares, np.array([np.nan, threshold, np.nan]))
+    assert (answer == 1) == (shares[0, 1] > threshold)
+    if answer != 1:
+        assert shares[0, answer] == max(shares[0, 0], shares[0, 2])
+    (free,) = answer_at(shares, np.full(3, np.nan))
+    assert free == shares.argmax()
+    (even,) = answer_at(shares, np.full(3, threshold))  # the same for all is none at all
+    assert shares[0, even] == shares.max()
