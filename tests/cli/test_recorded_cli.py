@@ -106,8 +106,11 @@ OPTIONS = {
         *READING,
         *SAYING,
     ],
-    "predict": ["--output", "-o", "--keep", "--scores", "--features", "model", "data", "--text", *READING, *SAYING],
-    "evaluate": ["model", "data", "--text", *READING, *SAYING],
+    "predict": [
+        *("--output", "-o", "--keep", "--scores", "--probabilities", "--threshold", "--features"),
+        *("model", "data", "--text", *READING, *SAYING),
+    ],
+    "evaluate": ["--threshold", "model", "data", "--text", *READING, *SAYING],
     "report": ["model", "data", "--output", "-o", "--text", *READING, *SAYING],
     "reproduce": ["what", "--quick", "--output", "-o", "--seeds", "--jobs", "-j", "--fresh", *SAYING],
 }

@@ -1,1 +1,6 @@
 """Estimators over rows on the workers of a Dask cluster."""
+
+from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.dask.topics import MedLDAClassifier, MedLDARegressor
+
+__all__ = ["IBPFactorAnalysis", "ILSVMClassifier", "MedLDAClassifier", "MedLDARegressor"]

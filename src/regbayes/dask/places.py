@@ -1,21 +1,43 @@
 """Blocks of rows on the workers of a Dask cluster.
 
-Every trip is one task for each worker that has blocks, a pure function of them, and what comes back is a sum. Blocks
-are results of tasks (`submit`), never scattered: where a worker is lost the scheduler makes its blocks again from their
-recipes, and the trip that was under way ends as if nothing had happened. What inference finds is kept inside the
-blocks, in the memory of their worker, and is a cache.
+A trip to the rows is one task for each thread of the cluster that has blocks, a pure function of them, and what comes
+back is a sum. Blocks are results of tasks, never scattered: where a worker is lost the scheduler makes its blocks again
+from their recipes, and the trip that was under way ends as if nothing had happened. What inference finds is kept inside
+the blocks, in the memory of their worker, and is a cache.
+
+Which blocks are summed together is settled once, when they are made, and does not follow the blocks around. So sums
+have the same bits wherever the blocks are, before and after a loss.
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Sequence
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
 from operator import add
 from typing import Any
+from uuid import uuid4
 
-from distributed import Client, Future, wait
+import numpy as np
+from dask.sizeof import sizeof
+from distributed import Client, Future, get_client
 
+from regbayes.dask.storage import give_pages_back
 from regbayes.joint.remote import HeldRows, Version
+
+PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+KEPT_BYTES, LARGE_BYTES = 1 << 26, 1 << 24  # work arrays of a block are smaller, whole blocks larger
+
+
+@dataclass
+class Group:
+    """Blocks that are summed together, and the worker that shall do it."""
+
+    worker: str
+    blocks: list[Future]
 
 
 class Workers:
@@ -24,45 +46,157 @@ class Workers:
     Parameters
     ----------
     client : Client
-    blocks : sequence of Future
-        Of `HeldRows`, in order.
+    groups : sequence of Group
+        In the order of their blocks.
     """
 
-    def __init__(self, client: Client, blocks: Sequence[Future]) -> None:
-        self.client, self.blocks = client, list(blocks)
+    def __init__(self, client: Client, groups: Sequence[Group]) -> None:
+        self.client, self.groups = client, list(groups)
+        self.name = uuid4().hex
         self.n_trips = 0
-        self.groups: list[tuple[str, list[Future]]] = []
 
     def share(self, version: Version) -> Future:
-        """Send parameters to one worker, from which the others get them; note where the blocks are by now."""
-        self.groups = self._group()
-        return self.client.submit(_keep, version, key=f"regbayes-version-{id(self)}-{version.number}", pure=False)
+        """Send parameters to one worker, from which the others get them. Blocks of lost workers get a new home."""
+        self._move_from_lost()
+        return self.client.submit(_keep, version, key=f"regbayes-version-{self.name}-{version.number}", pure=False)
 
     def sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum of ``function(block, *arguments)``, in the order of blocks, those of one worker first."""
+        """Return the sum of ``function(block, *arguments)``, in the order of blocks, those of one group first."""
+        return reduce(add, self._visit(_sum_blocks, function, *arguments))
+
+    def each(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Return ``function(block, *arguments)`` of every block, in their order."""
+        return [found for group in self._visit(_list_blocks, function, *arguments) for found in group]
+
+    def change(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...] | None]) -> Workers:
+        """Return ``function(block, *arguments)`` as new blocks in their places; arguments of None leave a block out."""
+        given, groups = iter(arguments), []
+        for group in self.groups:
+            pairs = [(block, next(given)) for block in group.blocks]
+            made = [
+                self.client.submit(function, block, *own, **_at(group.worker))
+                for block, own in pairs
+                if own is not None
+            ]
+            if made:
+                groups.append(Group(group.worker, made))
+        return Workers(self.client, groups)
+
+    def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self.n_trips += 1
         tasks = [
-            self.client.submit(
-                _sum_blocks, function, blocks, *arguments, workers=[worker], allow_other_workers=True, pure=False
-            )
-            for worker, blocks in self.groups or self._group()
+            self.client.submit(visit, function, group.blocks, *arguments, **_at(group.worker)) for group in self.groups
         ]
-        return reduce(add, self.client.gather(tasks))
+        return self.client.gather(tasks)
 
-    def _group(self) -> list[tuple[str, list[Future]]]:
-        """Return the blocks by the worker that has them, each group in the order of its first block."""
-        wait(self.blocks)
-        where = self.client.who_has(self.blocks)
-        groups: dict[str, list[Future]] = {}
-        for block in self.blocks:
-            found = where.get(block.key)
-            groups.setdefault(min(found) if found else "", []).append(block)
-        return list(groups.items())
+    def _move_from_lost(self) -> None:
+        threads = self.client.nthreads()
+        if not threads:
+            self.client.wait_for_workers(1, timeout=PATIENCE_S)
+            threads = self.client.nthreads()
+        load = dict.fromkeys(threads, 0)
+        for group in self.groups:
+            if group.worker in load:
+                load[group.worker] += 1
+        for group in self.groups:
+            if group.worker not in load:
+                group.worker = min(load, key=lambda worker: load[worker] / threads[worker])
+                load[group.worker] += 1
+
+
+def find_client(client: Client | None) -> Client:
+    """Return the client that is given, or the default one, having seen that there is somebody to work."""
+    if client is None:
+        try:
+            client = get_client()
+        except ValueError:
+            raise ValueError(
+                "there is no Dask client: start one, client = distributed.Client(), or give one with client="
+            ) from None
+    if getattr(client, "asynchronous", False):
+        raise ValueError("client is asynchronous; fit needs one that waits: distributed.Client(address)")
+    if not client.nthreads():
+        raise ValueError(
+            "the cluster of this client has no workers: start some (cluster.scale(2)) and wait for them "
+            "(client.wait_for_workers(1))"
+        )
+    return client
+
+
+def plan_groups(client: Client, sizes: Sequence[float], where: Sequence[str | None]) -> list[tuple[str, list[int]]]:
+    """Cut blocks of some sizes into groups of neighbours, one for each thread, and choose a worker for each.
+
+    Groups depend on the sizes and the number of threads alone. ``where`` says which worker has a block already, if one
+    has: a group goes where most of it lies, as far as there are threads.
+    """
+    threads = dict(sorted(client.nthreads().items()))
+    n_groups = min(sum(threads.values()), len(sizes))
+    ends = np.cumsum(np.maximum(np.asarray(sizes, dtype=float), 1e-9))
+    middles = ends - 0.5 * np.diff(ends, prepend=0.0)
+    group_of = np.minimum((middles / ends[-1] * n_groups).astype(int), n_groups - 1)
+    members = [np.flatnonzero(group_of == group).tolist() for group in range(n_groups)]
+    free, found = dict(threads), []
+    for blocks in filter(None, members):
+        there = {worker: sum(sizes[block] for block in blocks if where[block] == worker) for worker in free}
+        # Among those that have as much of it, the one with the most threads left: load is spread.
+        home = max(free, key=lambda worker: (free[worker] > 0, there[worker], free[worker]))
+        free[home] -= 1
+        found.append((home, blocks))
+    return found
+
+
+def _at(worker: str) -> dict[str, Any]:
+    """Where to do a task: there, but anywhere if that worker is lost."""
+    return {"workers": [worker], "allow_other_workers": True, "pure": False}
 
 
 def _keep(version: Version) -> Version:
     return version
 
 
-def _sum_blocks(function: Callable[..., Any], blocks: Sequence[HeldRows[Any]], *arguments: Any) -> Any:
-    return reduce(add, [function(block, *arguments) for block in blocks])
+def _sum_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> Any:
+    return reduce(add, _list_blocks(function, blocks, *arguments))
+
+
+def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> list[Any]:
+    return [_visit_block(function, block, *arguments) for block in blocks]
+
+
+def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> Any:
+    keep_freed_memory()
+    try:
+        return function(block, *arguments)
+    finally:
+        give_pages_back()
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees, as much as a trip needs.
+
+    Dask tells the allocator of its workers to give everything back at once. Work arrays that come and go with every
+    block then have to be mapped in anew each time, which doubles a trip's CPU time.
+    """
+    if sys.platform.startswith("linux"):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+        if mallopt is not None:
+            mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+            mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+@sizeof.register(HeldRows)
+def _size_of_rows(rows: HeldRows[Any]) -> int:
+    """Return the bytes that rows take in memory; those that lie in a file take none."""
+    return sum(_bytes_of(piece) for piece in rows.pieces) + _bytes_of(rows.head)
+
+
+def _bytes_of(thing: Any) -> int:
+    if isinstance(thing, np.ndarray):
+        base: Any = thing
+        while isinstance(base, np.ndarray):
+            if isinstance(base, np.memmap):
+                return 0
+            base = base.base
+        return int(thing.nbytes)
+    parts = thing if isinstance(thing, tuple) else getattr(thing, "__dict__", {}).values()
+    return sum(_bytes_of(part) for part in parts if isinstance(part, np.ndarray | tuple) or hasattr(part, "__dict__"))

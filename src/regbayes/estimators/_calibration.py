@@ -36,6 +36,7 @@ MAX_STEPS = 100
 STARTS = (0.0, -4.0)  # offsets
 BOUNDS = ((-30.0, 30.0), (-30.0, 30.0))  # log(1 / T) and offset: beyond them nothing changes
 N_BINS = 10
+BARELY = 1e-9  # beyond one half, where an offset would turn an answer round
 
 
 # --- one question
@@ -199,11 +200,14 @@ def probabilities_of(columns: Floats, temperature: float, offset: float = 0.0) -
     elif np.isfinite(offset):
         logits = log_expit(logits + offset)
     found = np.asarray(softmax(logits, axis=1))
-    best = np.argmax(columns, axis=1)
-    turned = np.flatnonzero(np.argmax(found, axis=1) != best)  # of more classes: by rounding alone
     if columns.shape[1] == 2:
-        found[turned] = 0.5
-    found[turned, best[turned]] = np.nextafter(found[turned].max(axis=1), 2.0)
+        gap = columns[:, 1] - columns[:, 0]
+        least = BARELY * gap / (np.abs(gap) + temperature)  # in the order of the scores
+        turned = np.where(gap > 0, found[:, 1] - 0.5 < least, found[:, 1] - 0.5 > least)
+        found[turned] = 0.5 + least[turned, None] * [-1.0, 1.0]
+    best = np.argmax(columns, axis=1)
+    rounded = np.flatnonzero(np.argmax(found, axis=1) != best)  # scores that differ by less than a probability can say
+    found[rounded, best[rounded]] = np.nextafter(found[rounded].max(axis=1), 2.0)
     return found
 
 

@@ -111,7 +111,7 @@ class ClassifierSearch(ListSearch):
         ``calibration_``.
         """
         scores = self.decision_function(X)
-        return self.calibration_.probabilities(scores)
+        return np.asarray(self.calibration_.probabilities(scores))  # one question, or labels of two classes
 
     @available_if(has_probabilities)
     def predict_log_proba(self, X: ArrayLike) -> Floats:

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
+from regbayes._types import Floats
 from regbayes.estimators._bases import labeled_rows, row_weights
 from regbayes.estimators._folds import split_scored
 from regbayes.estimators._list_search import ClassifierSearch, counted_rows, keep_frame, list_constraints

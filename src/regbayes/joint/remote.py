@@ -251,17 +251,28 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
         problem = self.sample.head
         assert problem is not None
         view = problem.view(sums.weight, sums.features, tolerance.smoothing)
-        pieces = newton_blocks(self.sample, version, view)
-        seen = np.concatenate([piece.features.array() for piece in pieces])
+        n_here = sum(self.sample.lengths)
+        parts = problem.parts(self.sample.lengths)
+        looked_at: list[Any] = []  # pieces of the sample, from the first on, as far as they were needed
+
+        def see(n_rows: int) -> Floats:
+            while sum(map(len, (piece.features for piece in looked_at))) < n_rows:
+                place = len(looked_at)
+                inferred = self.model.infer(self.sample.pieces[place], version.params)
+                looked_at.append(problem.newton_block(parts[place], inferred.features, view))
+            return np.concatenate([piece.features.array() for piece in looked_at])[:n_rows]
 
         def sample(level: int) -> list[Any] | None:
             n_rows = problem.n_sampled(level, len(view.centre))
-            if n_rows > len(seen) or self.share >= 1.0:
+            if self.share >= 1.0 and level == 0:
+                n_rows = n_here  # all there are, and they lie here
+            if n_rows > n_here or (self.share >= 1.0 and level > 0):
                 return None
-            share = self.share * n_rows / len(seen)
-            return [problem.sampled_block(seen[:n_rows], np.arange(n_rows), view, share)]
+            share = self.share * n_rows / n_here
+            return [problem.sampled_block(see(n_rows), np.arange(n_rows), view, share)]
 
+        see(1)
         rows = _RemoteRows(
-            self.places, shared, view, isinstance(problem.form, SimplexDual), n_easier=len(pieces[0].ease())
+            self.places, shared, view, isinstance(problem.form, SimplexDual), n_easier=len(looked_at[0].ease())
         )
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

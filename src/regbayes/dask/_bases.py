@@ -1,0 +1,356 @@
+"""What the estimators over a cluster share: blocks in, lazy answers out, the way back to the plain estimator."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, ClassVar
+
+import dask
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from regbayes._types import Floats, Integers, Reals
+from regbayes.dask.rows import Block, Given, delay_blocks, is_collection
+from regbayes.engine import FitResult, Status
+from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
+from regbayes.joint import descent
+from regbayes.joint.remote import HeldRows, Version
+from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
+
+START_ROWS = 10_000  # that the start is fitted on
+SAMPLE_BYTES = 1 << 28  # of the rows that come to the client, at most
+TEXT = "USO"  # kinds of labels that do not go with numbers
+
+
+class OnCluster(BaseEstimator):
+    """An estimator whose rows are on the workers of a Dask cluster. Answers about collections are lazy.
+
+    Beside it in the bases of a class stands the plain estimator, whose constructor, parameters and fitted attributes it
+    has.
+    """
+
+    _plain: ClassVar[type[Any]]
+    _refused: ClassVar[dict[str, tuple[Any, str]]] = {}  # parameter: value that is not for a cluster, and why
+
+    def to_local(self) -> Any:
+        """Return the fitted model as the plain estimator, for arrays in memory and for files.
+
+        It has no ``embedding_`` of the training rows, which never were in one place.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        local = self._plain(**parameters)
+        vars(local).update({name: value for name, value in vars(self).items() if name not in parameters})
+        return local
+
+    def save(self, path: Any) -> None:
+        """Save the plain estimator, `to_local`, which `regbayes.load` gives back."""
+        self.to_local().save(path)
+
+    def _check_refused(self) -> None:
+        for name, (value, why) in self._refused.items():
+            if getattr(self, name) == value:
+                raise ValueError(f"{name}={value!r} is not for rows on a cluster: {why}")
+
+    def _note_columns(self, given: Given) -> None:
+        self.n_features_in_ = given.n_columns
+        if given.columns is not None and all(isinstance(name, str) for name in given.columns):
+            self.feature_names_in_ = given.columns
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _answer(self, method: str, X: Any) -> Any:
+        """Return what a method of the plain estimator says about rows: block by block, when it is computed."""
+        if not is_collection(X):
+            return getattr(self._plain, method)(self, X)
+        check_is_fitted(self)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input"
+            )
+        local = self.to_local()
+        local.n_jobs = 1  # the cluster has its own threads
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # names of columns, which a row of zeros has not
+            like = np.asarray(getattr(local, method)(np.zeros((1, self.n_features_in_))))
+        empty, model = like[:0], dask.delayed(local, pure=False)
+        if isinstance(X, da.Array):
+            X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+            return da.map_blocks(
+                _answer_block,
+                X,
+                model=model,
+                method=method,
+                empty=empty,
+                dtype=like.dtype,
+                chunks=(X.chunks[0], *((size,) for size in like.shape[1:])),
+                drop_axis=[] if like.ndim == 2 else [1],
+                meta=empty,
+            )
+        answers = [
+            da.from_delayed(
+                dask.delayed(_answer_block)(part, model=model, method=method, empty=empty),
+                shape=(np.nan, *like.shape[1:]),
+                meta=empty,
+            )
+            for part in delay_blocks(X)
+        ]
+        return da.concatenate(answers, allow_unknown_chunksizes=True)
+
+
+def _answer_block(block: Any, model: Any, method: str, empty: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(getattr(model, method)(block)) if block.shape[0] else empty
+
+
+def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., None]:
+    """Return a constructor with other defaults, which scikit-learn sees in its signature."""
+    signature = inspect.signature(init)
+    changed = [
+        given.replace(default=defaults[name]) if name in defaults else given
+        for name, given in signature.parameters.items()
+    ]
+    signature = signature.replace(parameters=changed)
+
+    @wraps(init)
+    def construct(*args: Any, **given: Any) -> None:
+        bound = signature.bind(*args, **given)
+        bound.apply_defaults()
+        init(*bound.args, **bound.kwargs)
+
+    construct.__signature__ = signature  # type: ignore[attr-defined]
+    return construct
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a descent over all rows starts."""
+
+    params: Any
+    local: Any = None  # the plain estimator that was fitted on a sample; None where an earlier fit goes on
+    state: Any = None  # its model
+    interrupted: bool = False  # whether the user wants no more than that
+
+    @property
+    def result(self) -> FitResult[Any]:
+        """The fit of the sample as that of an interrupted fit of all rows."""
+        return FitResult(self.state, self.local.trace_, Status.INTERRUPTED, 0, 0)
+
+
+def fit_start(local: Any, sample: Block) -> bool:
+    """Fit the plain estimator on a sample; return whether the user interrupted it.
+
+    Its warnings are not heard, but for those about X: the fit on all rows has its own.
+    """
+    local.set_params(warm_start=False, verbose=0)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        local.fit(sample.X, sample.y, sample_weight=sample.weights)
+    for warning in heard:
+        if issubclass(warning.category, UnscaledWarning):
+            warnings.warn(warning.message, stacklevel=4)
+    return any(issubclass(warning.category, InterruptedWarning) for warning in heard)
+
+
+def fit_rows(
+    problem: Any,
+    start: Start,
+    finish: Callable[..., Any],
+    *,
+    max_iter: int,
+    stop: Callable[[Sequence[float]], Status | None],
+    reporter: FitReporter,
+    stage: str = "",
+) -> FitResult[Any]:
+    """Descend over all rows and finish. An interrupt ends it with what there is, which may be the start.
+
+    Parameters
+    ----------
+    problem : RemoteProblem
+    start : Start
+    finish : callable
+        From a `Search`, and a tolerance of the head, to the fitted model. A tolerance of None: the head as it is.
+    max_iter, stop, stage
+        As in `regbayes.engine.run`.
+    reporter : FitReporter
+    """
+    try:
+        if start.interrupted:
+            return start.result
+        result = descent.fit_joint(
+            problem, start.params, max_iter=max_iter, stop=stop, callbacks=[reporter], view=finish, stage=stage
+        )
+    except KeyboardInterrupt:  # in the first look at all rows
+        if start.local is None:
+            raise
+        return start.result
+    try:
+        return replace(result, state=finish(result.state))
+    except KeyboardInterrupt:
+        return replace(result, state=finish(result.state, None), status=Status.INTERRUPTED)
+
+
+def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
+    """Return how many rows shall come to the client: for the start, and for the curvature of the weights."""
+    per_weight = CLASS_SAMPLE_PER_WEIGHT * n_outputs if mixes else SAMPLE_PER_WEIGHT
+    return int(min(max(START_ROWS, 2 * per_weight * n_columns), SAMPLE_BYTES / max(row_bytes, 1.0)))
+
+
+# --- what is known of rows before anything is learned
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weight, mean and spread of rows; those of two blocks are joined without cancellation (Chan et al. 1983)."""
+
+    weight: float
+    mean: Floats  # (D,)
+    squares: Floats  # (D,): weighted sum of squared differences from the mean
+
+    def __add__(self, other: Moments) -> Moments:
+        total = self.weight + other.weight
+        if total == 0.0:
+            return self
+        apart = other.mean - self.mean
+        return Moments(
+            total,
+            self.mean + other.weight / total * apart,
+            self.squares + other.squares + self.weight * other.weight / total * np.square(apart),
+        )
+
+    @classmethod
+    def of(cls, values: Floats, weights: Floats | None) -> Moments:
+        """Return those of a block (n, D)."""
+        n = len(values)
+        if n == 0:
+            return cls(0.0, np.zeros(values.shape[1]), np.zeros(values.shape[1]))
+        total = float(n if weights is None else weights.sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = values.mean(axis=0) if weights is None else weights @ values / total
+            squares = np.zeros(values.shape[1])
+            for first in range(0, n, 4096):  # a copy of some rows and not of all
+                part = np.square(values[first : first + 4096] - mean)
+                squares += part.sum(axis=0) if weights is None else weights[first : first + 4096] @ part
+        return cls(total, mean, squares)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of rows: how many rows each has, and what they count."""
+
+    classes: NDArray[Any]
+    counts: Integers  # (classes,)
+    weights: Floats  # (classes,)
+    n_rest: int = 0  # rows without a label
+    rest_weight: float = 0.0
+
+    def __add__(self, other: Labels) -> Labels:
+        if not len(self.classes) or not len(other.classes):
+            known = self if len(self.classes) else other
+            classes, counts, weights = known.classes, known.counts, known.weights
+        else:
+            kinds = self.classes.dtype.kind in TEXT, other.classes.dtype.kind in TEXT
+            if kinds[0] != kinds[1]:
+                raise ValueError(
+                    f"labels in y are text in some blocks and numbers in others ({self.classes[0]!r}, "
+                    f"{other.classes[0]!r}): give all blocks one dtype"
+                )
+            classes = np.union1d(self.classes, other.classes)
+            counts, weights = np.zeros(len(classes), np.int64), np.zeros(len(classes))
+            for part in (self, other):
+                places = np.searchsorted(classes, part.classes)
+                counts[places] += part.counts
+                weights[places] += part.weights
+        return Labels(classes, counts, weights, self.n_rest + other.n_rest, self.rest_weight + other.rest_weight)
+
+    @classmethod
+    def of(cls, block: Block, unlabeled: Any = None) -> Labels:
+        """Return those of a block."""
+        y, weights = block.y, np.ones(len(block)) if block.weights is None else block.weights
+        assert y is not None
+        if y.ndim != 1:
+            raise ValueError(f"y must be one column of labels, got shape {y.shape} in a block")
+        labeled = np.ones(len(y), dtype=bool) if unlabeled is None else np.asarray(y != unlabeled, dtype=bool)
+        if not labeled.any():
+            return cls(y[:0], np.zeros(0, np.int64), np.zeros(0), len(y), float(weights.sum()))
+        check_classification_targets(y[labeled])
+        classes, codes = np.unique(y[labeled], return_inverse=True)
+        return cls(
+            classes,
+            np.bincount(codes),
+            np.bincount(codes, weights[labeled]),
+            int(np.sum(~labeled)),
+            float(weights[~labeled].sum()),
+        )
+
+    def check(self, estimator: Any, unlabeled: Any = None) -> None:
+        """Refuse labels that leave nothing to tell apart."""
+        if self.n_rest and not len(self.classes):
+            raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
+        check_several(estimator, self.classes)
+
+    def weights_by_class(self, class_weight: Any) -> Floats:
+        """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
+        if class_weight is None:
+            return np.ones(len(self.classes))
+        if isinstance(class_weight, str):
+            return self.weights.sum() / (len(self.classes) * self.weights)
+        unknown = [label for label in class_weight if label not in self.classes.tolist()]
+        if unknown:
+            raise ValueError(f"class_weight has {unknown[0]!r}, which is no class of y: {self.classes.tolist()}")
+        found = np.array([float(class_weight.get(label, 1.0)) for label in self.classes.tolist()])
+        if not np.all((found >= 0) & np.isfinite(found)):
+            raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
+        return found
+
+
+def code_labels(block: Block, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:
+    """Return the class of each row as a number, ``rest`` for rows without a label."""
+    assert block.y is not None
+    codes = np.full(len(block), rest, dtype=np.int64)
+    labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)
+    codes[labeled] = np.searchsorted(classes, block.y[labeled])
+    return codes
+
+
+def alike(block: Block) -> Integers:
+    """Return the kind of rows that are all of one."""
+    return np.zeros(len(block), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class FeatureRange:
+    """The lowest and highest value of every feature."""
+
+    lowest: Floats  # (K,)
+    highest: Floats  # (K,)
+
+    def __add__(self, other: FeatureRange) -> FeatureRange:
+        return FeatureRange(np.minimum(self.lowest, other.lowest), np.maximum(self.highest, other.highest))
+
+    def array(self) -> Floats:
+        """Return two rows that reach as far as all do, (2, K)."""
+        return np.stack([self.lowest, self.highest])
+
+    @classmethod
+    def of(cls, parts: Sequence[Reals]) -> FeatureRange:
+        """Return that of pieces of rows."""
+        return cls(np.min([part.min(axis=0) for part in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0))
+
+
+def find_range(block: HeldRows[Any], version: Version) -> FeatureRange:
+    """Return how far the features of a block reach."""
+    return FeatureRange.of([part.features for part in block.infer(version)])
+
+
+def find_probability_range(block: HeldRows[Any], version: Version) -> FeatureRange:
+    """Return how far the probabilities reach that rows of a block have the features."""
+    return FeatureRange.of([version.params.infer_probabilities(rows) for rows in block.pieces])

@@ -1,0 +1,404 @@
+"""`ILSVMClassifier` and `IBPFactorAnalysis` over rows on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any, ClassVar, Self
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
+
+from regbayes._types import Floats
+from regbayes.dask._bases import (
+    START_ROWS,
+    Labels,
+    Moments,
+    OnCluster,
+    Start,
+    alike,
+    code_labels,
+    find_probability_range,
+    find_range,
+    fit_rows,
+    fit_start,
+    sample_size,
+)
+from regbayes.dask.places import Workers, find_client
+from regbayes.dask.rows import Block, draw_sample, place_blocks, read_collections, read_floats
+from regbayes.engine import AbsoluteChange
+from regbayes.estimators import ibp, ilsvm
+from regbayes.estimators._bases import (
+    CUT_SHORT,
+    cost_matrix,
+    fit_data,
+    generator,
+    warn_if_noise,
+    warn_if_truncated,
+    warn_if_unused,
+)
+from regbayes.estimators._latent import (
+    UNSUPERVISED,
+    UNSUPERVISED_SLAB,
+    make_settings,
+    make_supervision,
+    normalised_objective,
+)
+from regbayes.joint import descent
+from regbayes.joint.remote import HeldRows, RemoteProblem
+from regbayes.margins.head import Tolerance, order_sample
+from regbayes.models.ilsvm.fit import pad_state
+from regbayes.models.ilsvm.model import (
+    FINAL,
+    PATIENCE,
+    UNLABELED,
+    BinaryFeatures,
+    Data,
+    ILSVMProblem,
+    Params,
+    Rows,
+    Settings,
+    State,
+    Stats,
+    build_head,
+)
+from regbayes.models.ilsvm.noise import is_noise
+from regbayes.models.ilsvm.slab import SlabFeatures
+from regbayes.models.ilsvm.warmup import drop_empty
+
+NO_COST = np.zeros((1, 1))
+
+
+# --- on the workers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that makes a block of the model's rows from a block as it was read."""
+
+    mean: Floats  # (D,)
+    settings: Settings
+    cost: Floats  # (classes, classes)
+    supervised: bool
+    classes: NDArray[Any] | None = None
+    by_class: Floats | None = None  # (classes,): factors on C
+    unlabeled: Any = None
+
+    def data(self, block: Block) -> Data:
+        """Return rows and what is known of them."""
+        counts = np.ones(len(block)) if block.weights is None else block.weights
+        labels = np.full(len(block), UNLABELED, dtype=np.int64)
+        if self.classes is not None:
+            assert self.by_class is not None
+            labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
+            counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
+        return Data(Rows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+
+
+def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
+    """Return rows as the model takes them, in pieces, with what is asked of them."""
+    data = recipe.data(block)
+    pieces, head = data.X.blocks(), None
+    if recipe.supervised and len(data.labeled):
+        head = replace(build_head(data, recipe.settings), in_blocks=True)
+    elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
+        labels, prices = data.labels.copy(), np.zeros(len(block))
+        labels[0] = 0
+        nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
+        head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
+    return HeldRows(pieces, tuple(map(len, pieces)), head)
+
+
+def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
+    """Say how many rows a block has, and sum up what they are."""
+    moments = Moments.of(block.X, block.weights)
+    return len(block), moments, Labels.of(block, unlabeled) if labeled else None
+
+
+# --- on the client
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What all rows say about the settings; `make_settings` asks no more of rows."""
+
+    mean_square: float
+    n_inputs: int
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The descent over all rows."""
+
+    problem: RemoteProblem[Rows, Params, Stats]
+    settings: Settings
+
+    def finish(self, search: descent.Search[Params, Stats], tolerance: Tolerance | None = FINAL) -> State:
+        """Solve for the head once more; no tolerance: as it is. Of all rows' features the extremes stand for them."""
+        at, settings = search.at, self.settings
+        params = replace(at.params, temperature=settings.temperature)
+        found, shared = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
+        features = self.problem.places.sum(find_range, shared).array()
+        on = self.problem.places.sum(find_probability_range, shared).array() if settings.slab else None
+        head = None if found.head is None else found.head.head
+        return pad_state(State(params, features, head, None, settings.input_scale, on), settings)
+
+
+class OnClusterFeatures(OnCluster):
+    """Binary features of rows on a cluster, with labels or without."""
+
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
+        self._check_refused()
+        client = find_client(client)
+        given = read_collections(X, y, sample_weight)
+        self._note_columns(given)
+        rows = place_blocks(client, given, read_floats)
+        lengths, moments, labels = self._survey(rows, y is not None)
+        recipe = self._recipe(moments, labels)
+        settings = recipe.settings
+        sample = self._draw(rows, lengths, labels, recipe)
+        start = self._start_from(sample, recipe)
+        held = rows.change(hold, [(recipe,) if length else None for length in lengths])
+        del rows  # what was read lives on in what is held
+        learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
+
+        def attributes(state: State) -> dict[str, Any]:
+            found = self._attributes(state) | {"offset_": self.mean_ + state.params.offset}
+            nothing = np.empty((0, settings.n_components))
+            for of_all_rows in ("embedding_", "probabilities_"):
+                found.pop(of_all_rows, None)
+            on = None if state.probabilities is None else nothing
+            return found | {"_state": replace(state, embedding=nothing, probabilities=on)}
+
+        self.mean_ = recipe.mean
+        with self._fitting(attributes, {"descent": settings.max_iter}, fit_data(X, y), self.verbose) as reporter:
+            reporter.result = fit_rows(
+                learning.problem,
+                start,
+                learning.finish,
+                max_iter=settings.max_iter,
+                stop=AbsoluteChange(settings.tol * _unit(recipe, moments, labels), PATIENCE),
+                reporter=reporter,
+                stage="descent",
+            )
+            if reporter.result.state is start.state:
+                self.mean_ = start.local.mean_
+            self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
+        if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
+            if is_noise(recipe.data(sample), settings, generator(self.random_state)):
+                warn_if_noise()
+                return self
+            if not settings.input_scale:
+                warn_if_unused(self.n_components_)
+            warn_if_truncated(self.n_components_, self.n_components)
+        return self
+
+    def feature_probabilities(self, X: Any) -> Any:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components)."""
+        return self._answer("feature_probabilities", X)
+
+    def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
+        unlabeled = getattr(self, "unlabeled", None)
+        lengths, moments, labels = zip(*rows.each(survey, labeled, unlabeled), strict=True)
+        if sum(lengths) < 2:
+            raise ValueError(f"X has {sum(lengths)} row(s) that count, and a minimum of 2 is required")
+        joined = reduce(add, moments)
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = float(joined.squares.sum() / joined.weight)
+        if not np.isfinite(square):
+            raise ValueError("X is too large to square it: give it in other units")
+        found = None
+        if labeled:
+            found = reduce(add, labels)
+            found.check(self, unlabeled)
+        return list(lengths), joined, found
+
+    def _recipe(self, moments: Moments, labels: Labels | None) -> Recipe:
+        summary = Summary(float(moments.squares.sum() / moments.weight), len(moments.mean))
+        parameters = self.get_params(deep=False)
+        if labels is None:
+            supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
+            return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
+        share = 1.0 - labels.rest_weight / moments.weight
+        supervision = make_supervision(parameters, len(labels.classes), share)
+        self.classes_ = labels.classes
+        return Recipe(
+            moments.mean,
+            make_settings(parameters, summary, supervision),
+            cost_matrix(self.cost, len(labels.classes)),
+            supervised=supervision.C > 0,
+            classes=labels.classes,
+            by_class=labels.weights_by_class(self.class_weight),
+            unlabeled=self.unlabeled,
+        )
+
+    def _draw(self, rows: Workers, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Block:
+        """Bring a sample here, in an order of which every beginning is a sample."""
+        settings, D = recipe.settings, len(recipe.mean)
+        n_columns = settings.n_components + 1 + (D if settings.input_scale else 0)
+        if labels is None:
+            sizes, kinds_of, n_outputs = np.array([sum(lengths)]), alike, 1
+        else:
+            n_outputs = len(labels.classes)
+            sizes = np.append(labels.counts, labels.n_rest)
+            kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
+        wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
+        block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
+        return block.take(order_sample(kinds, len(block)))
+
+    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
+        settings, previous = recipe.settings, getattr(self, "_state", None) if self.warm_start else None
+        start, mean = Start(None), getattr(self, "mean_", recipe.mean)
+        if previous is None or previous.params.loadings.shape != (settings.n_components, len(recipe.mean)):
+            local = self._plain(**self.get_params(deep=False))
+            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
+            previous, mean = local._state, local.mean_
+            start = Start(None, local, previous, interrupted)
+        params = drop_empty(previous.params)
+        noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
+        prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
+        changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}
+        offset = params.offset + mean - recipe.mean  # the same, above the mean of all rows
+        return replace(start, params=replace(params, **changed, offset=offset, n_sweeps=settings.n_sweeps))
+
+
+def _make_problem(
+    held: Workers, sample: Block, recipe: Recipe, labels: Labels | None, moments: Moments
+) -> RemoteProblem[Rows, Params, Stats]:
+    """Return the descent problem over all rows; the sample has those of its rows that have a label."""
+    n_all = int(moments.weight)
+    if labels is not None:
+        labeled = recipe.data(sample).labels != UNLABELED
+        sample, n_all = sample.take(np.flatnonzero(labeled)), int(labels.counts.sum())
+    kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
+    local = ILSVMProblem.of(recipe.data(sample), recipe.settings, kind).joint
+    below = recipe.settings.tol * _unit(recipe, moments, labels)
+    options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
+    return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)
+
+
+def _unit(recipe: Recipe, moments: Moments, labels: Labels | None) -> float:
+    """Return what one unit of every labelled row's loss is worth in J, as `ILSVMProblem.unit`."""
+    settings = recipe.settings
+    nat = settings.generative_weight / settings.temperature * moments.weight
+    return nat if labels is None else max(nat, settings.C * float(labels.weights @ recipe.by_class))
+
+
+class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
+    """`regbayes.ILSVMClassifier` over rows on the workers of a Dask cluster.
+
+    Parameters and fitted attributes are those of the plain estimator, but there is no ``embedding_``: `transform` gives
+    it, lazily. The fit starts at that of a sample, on the client; then every step sees all rows, where they are.
+    ``loss="hinge"``, ``margins="posterior"`` and ``transductive=True`` keep something of every row in one place and
+    are not for a cluster.
+
+    Examples
+    --------
+    >>> from dask.array import from_array
+    >>> from distributed import Client
+    >>> from regbayes.dask import ILSVMClassifier
+    >>> client = Client()  # doctest: +SKIP
+    >>> model = ILSVMClassifier(n_components=20).fit(X, y)  # doctest: +SKIP
+    >>> model.predict(X).compute()  # doctest: +SKIP
+    """
+
+    _plain: ClassVar[type[Any]] = ilsvm.ILSVMClassifier
+    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
+        "loss": ("hinge", 'it needs multipliers of all rows in one place. Use loss="squared_hinge"'),
+        "margins": ("posterior", 'it keeps the features of all rows. Use margins="consistent"'),
+        "transductive": (
+            True,
+            "guessed labels are kept for all rows. Use unlabeled= alone, or fit the plain estimator on a part",
+        ),
+    }
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
+        """Learn features and classifier together.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n_samples, n_features)
+        y : dask array or Series of shape (n_samples,)
+            Labels. If blocks are not those of X they are cut again.
+        sample_weight : dask array or Series of shape (n_samples,), default=None
+            How often each row counts.
+        client : distributed.Client, default=None
+            The default client, if none is given.
+
+        Returns
+        -------
+        self
+        """
+        if self.cost is not None and self.multi_class == "ovr":
+            raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        return self._fit_rows(X, y, sample_weight, client)
+
+    def predict(self, X: Any) -> Any:
+        """Return the class of each row, shape (n_samples,)."""
+        return self._answer("predict", X)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        return self._answer("decision_function", X)
+
+    def transform(self, X: Any) -> Any:
+        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
+        return self._answer("transform", X)
+
+
+class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
+    """`regbayes.IBPFactorAnalysis` over rows on the workers of a Dask cluster.
+
+    Parameters and fitted attributes are those of the plain estimator, but there is no ``embedding_``: `transform` gives
+    it, lazily.
+    """
+
+    _plain: ClassVar[type[Any]] = ibp.IBPFactorAnalysis
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, client: Any = None) -> Self:
+        """Learn the features of rows.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : dask array or Series of shape (n_samples,), default=None
+            How often each row counts.
+        client : distributed.Client, default=None
+            The default client, if none is given.
+
+        Returns
+        -------
+        self
+        """
+        return self._fit_rows(X, None, sample_weight, client)
+
+    def transform(self, X: Any) -> Any:
+        """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
+        return self._answer("transform", X)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""
+        if not isinstance(X, da.Array):
+            return super().inverse_transform(X)
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        return X @ self._state.params.loadings + self.offset_
+
+    def score_samples(self, X: Any) -> Any:
+        """Return a lower bound on each row's log-density, shape (n_samples,)."""
+        return self._answer("score_samples", X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean of `score_samples`."""
+        return float(np.mean(np.asarray(self.score_samples(X))))

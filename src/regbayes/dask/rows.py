@@ -1,0 +1,295 @@
+"""Rows as they are given, arrays or data frames of Dask, and as workers read them: in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+from dask.delayed import Delayed
+from distributed import Client, as_completed, futures_of
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse, vstack
+from sklearn.utils.validation import check_array, column_or_1d
+
+from regbayes._types import Floats, Integers
+from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups
+from regbayes.dask.storage import settle
+
+Reader = Callable[..., "Block"]
+
+FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data frame has X.to_dask_array(lengths=True)"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows as a worker has read them."""
+
+    X: Any  # (n, D): floats, or counts in compressed rows
+    y: NDArray[Any] | None  # (n,) or (n, outputs)
+    weights: Floats | None  # (n,), positive
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def take(self, rows: Any) -> Block:
+        """Return some of the rows."""
+        y, weights = (None if part is None else part[rows] for part in (self.y, self.weights))
+        return Block(self.X[rows], y, weights)
+
+    @classmethod
+    def join(cls, blocks: Sequence[Block]) -> Block:
+        """Return the rows of several blocks as one."""
+        first = blocks[0]
+        X = vstack([block.X for block in blocks], format="csr") if issparse(first.X) else _joined(blocks, "X")
+        return cls(X, *(None if getattr(first, part) is None else _joined(blocks, part) for part in ("y", "weights")))
+
+
+def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
+    return np.concatenate([getattr(block, part) for block in blocks])
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave, block by block; nothing has been computed."""
+
+    parts: list[tuple[Delayed, Delayed | None, Delayed | None]]  # rows, targets, weights
+    sizes: list[float]  # rows of each block, nan where that is not known
+    keys: list[Any]  # of the blocks of X, by which the cluster knows those that it has
+    persisted: Any  # X: some of its blocks may be on workers already
+    columns: Any  # names of the columns, None where they have none
+    n_columns: int
+
+
+def read_collections(X: Any, y: Any = None, sample_weight: Any = None) -> Given:
+    """Line up the blocks of rows, targets and weights."""
+    if not is_collection(X):
+        raise TypeError(
+            f"X must be a dask array or DataFrame, got {type(X).__name__}. For arrays in memory there is the class of "
+            "the same name in regbayes; dask.array.from_array(X, chunks=(100_000, -1)) makes blocks of one"
+        )
+    if X.ndim != 2:
+        raise ValueError(f"X must have two dimensions, rows and columns; got {X.ndim}")
+    if isinstance(X, da.Array):
+        if np.isnan(X.shape[1]):
+            raise ValueError(f"the number of columns of X is not known: {FIX_SIZES}")
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        sizes, columns = [float(size) for size in X.chunks[0]], None
+    else:
+        sizes, columns = [np.nan] * X.npartitions, np.asarray(X.columns, dtype=object)
+    rows, keys = delay_blocks(X), list(dask.core.flatten(X.__dask_keys__()))
+    others = [_line_up(y, sizes, "y"), _line_up(sample_weight, sizes, "sample_weight")]
+    return Given(list(zip(rows, *others, strict=True)), sizes, keys, X, columns, int(X.shape[1]))
+
+
+def is_collection(X: Any) -> bool:
+    """Whether X is an array or a data frame of Dask."""
+    return isinstance(X, da.Array | dd.DataFrame)
+
+
+def delay_blocks(collection: Any) -> list[Delayed]:
+    """Return the blocks of a collection.
+
+    Those of a data frame as they are: optimised, rows and targets from the same files may be cut differently, because
+    Dask joins the partitions of a table of few columns.
+    """
+    whole = isinstance(collection, da.Array)
+    return list(np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel())
+
+
+def _line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
+    """Return the blocks of what goes with rows, cut as they are."""
+    if values is None:
+        return [None] * len(sizes)
+    known = not np.any(np.isnan(sizes))
+    if not isinstance(values, da.Array | dd.Series | dd.DataFrame):
+        array = np.asarray(values)
+        if not known:
+            raise ValueError(f"{name} is an array in memory, and the rows of X have not been counted: {FIX_SIZES}")
+        _check_length(len(array), sizes, name)
+        values = da.from_array(array, chunks=(tuple(map(int, sizes)), *array.shape[1:]))
+    if isinstance(values, da.Array):
+        if values.ndim == 2 and values.numblocks[1] > 1:
+            values = values.rechunk({1: -1})
+        own = values.chunks[0]
+        if known and not np.any(np.isnan(own)):
+            _check_length(sum(own), sizes, name)
+            if own != tuple(map(int, sizes)):
+                values = values.rechunk({0: tuple(map(int, sizes))})
+    blocks = delay_blocks(values)
+    if len(blocks) != len(sizes):
+        raise ValueError(
+            f"X has {len(sizes)} blocks and {name} has {len(blocks)}, and not all of their rows have been counted: "
+            f"cut them alike, or count them so that they can be ({FIX_SIZES})"
+        )
+    return blocks
+
+
+def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
+    if n_rows != sum(sizes):
+        raise ValueError(f"X has {sum(sizes):.0f} rows, but {name} has {n_rows:.0f}")
+
+
+def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
+    """Have the workers read the blocks, each in its place, and wait for them.
+
+    A thread is given its next block when it has read one: many at once would all be in memory before any is read.
+    """
+    sizes = np.asarray(given.sizes)
+    fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
+    has = client.who_has(futures_of(given.persisted))
+    where = [next(iter(has.get(key, ())), None) for key in given.keys]
+    make = dask.delayed(read, pure=False)
+    groups: list[Group] = []
+    waiting: list[list[int]] = []
+    owners: dict[str, int] = {}
+    under_way = as_completed()
+
+    def begin(group: int) -> None:
+        place = waiting[group].pop()
+        recipe = make(*given.parts[place], place, given.n_columns)
+        block = client.compute(recipe, workers=[groups[group].worker], allow_other_workers=True)
+        groups[group].blocks.append(block)
+        owners[block.key] = group
+        under_way.add(block)
+
+    for group, (worker, members) in enumerate(plan_groups(client, fills.tolist(), where)):
+        groups.append(Group(worker, []))
+        waiting.append(members[::-1])
+        begin(group)
+    for block in under_way:
+        if block.status == "error":
+            block.result()  # raises
+        if waiting[owners[block.key]]:
+            begin(owners[block.key])
+    return Workers(client, groups)
+
+
+# --- on the workers
+
+
+def read_floats(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+    """Read a block of rows of numbers."""
+    return _read(partial(check_array, dtype=np.float64, order="C"), x, y, weights, place, n_columns)
+
+
+def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+    keep_freed_memory()
+    named = f"in block {place} (counted from 0)"
+    if issparse(x) and x.ndim != 2:
+        raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
+    try:
+        X = check(x, ensure_min_samples=0, input_name="X")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{named}: {error}") from None
+    if X.shape[1] != n_columns:
+        raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
+    labels = None if y is None else _read_targets(y, len_of(X), named)
+    if weights is None:
+        return Block(settle(X), labels, None)
+    counts = check_array(
+        np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
+    )
+    if counts.shape != (len_of(X),):
+        raise ValueError(f"{named}, X has {len_of(X)} rows and sample_weight the shape {counts.shape}: cut them alike")
+    if np.any(counts < 0):
+        raise ValueError(f"{named}, sample_weight has negative values")
+    found = Block(X, labels, counts)
+    found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
+    return replace(found, X=settle(found.X))
+
+
+def _read_targets(y: Any, n_rows: int, named: str) -> NDArray[Any]:
+    if issparse(y):
+        y = y.toarray()
+    values = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    if values.dtype.kind not in "biufUSO":
+        values = values.astype(object)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = column_or_1d(values)
+    if len(values) != n_rows:
+        raise ValueError(f"{named}, X has {n_rows} rows and y has {len(values)}: cut them alike")
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        raise ValueError(f"{named}, y contains NaN or infinity")
+    return values
+
+
+def read_counts(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+    """Read a block of counts of words."""
+
+    def check(x: Any, **options: Any) -> Any:
+        counts = csr_array(check_array(x, accept_sparse="csr", dtype="numeric", **options))
+        if counts.nnz and counts.data.min() < 0:
+            raise ValueError("negative values in X, which must hold counts of words")
+        counts.sum_duplicates()
+        counts.eliminate_zeros()
+        numbers = counts.data.astype(np.float32, copy=False)  # as the model takes them
+        return csr_array((numbers, counts.indices, counts.indptr), shape=counts.shape)
+
+    return _read(check, x, y, weights, place, n_columns)
+
+
+def len_of(X: Any) -> int:
+    """Return the number of rows, of a sparse matrix too."""
+    return int(X.shape[0])
+
+
+# --- a sample
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows that were drawn from a block, the kind of each, and where its number came in the draw."""
+
+    rows: Block
+    kinds: Integers  # (n,)
+    keys: Floats  # (n,): uniform
+
+
+def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
+    """Draw rows, each by its number among all rows: the same ones however these are cut.
+
+    ``limits`` has the share of each kind.
+    """
+    keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
+    drawn = np.flatnonzero(keys < limits[kinds])
+    return Drawn(block.take(drawn), kinds[drawn], keys[drawn])
+
+
+def draw_sample(
+    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], sizes: Integers, n_wanted: int
+) -> tuple[Block, Integers]:
+    """Bring a sample of about so many rows here: of each kind its share, and one row at least. Return their kinds too.
+
+    ``sizes`` are the numbers of rows of each kind.
+    """
+    n_rows = max(int(sizes.sum()), 1)
+    wanted = np.minimum(np.ceil(sizes * min(1.0, n_wanted / n_rows)), sizes)
+    # More come than are wanted, as many as chance makes safe; the last of them are left out here.
+    limits = (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(sizes, 1)
+    firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    drawn = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
+    parts = [part for part in drawn.each(_itself) if len(part.kinds)]
+    block, kinds = Block.join([part.rows for part in parts]), np.concatenate([part.kinds for part in parts])
+    keys = np.concatenate([part.keys for part in parts])
+    order = np.lexsort((keys, kinds))
+    starts = np.searchsorted(kinds[order], np.arange(len(sizes)))
+    kept = order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]]
+    return block.take(np.sort(kept)), kinds[np.sort(kept)]
+
+
+def _itself(drawn: Drawn) -> Drawn:
+    return drawn
+
+
+def _uniform(numbers: Integers) -> Floats:
+    """Return a number in [0, 1) for each row number, by the finaliser of SplitMix64."""
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))).astype(np.float64) / 2.0**64

@@ -1,0 +1,431 @@
+"""`MedLDAClassifier` and `MedLDARegressor` over documents on a cluster, by mean field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
+
+from regbayes._types import Floats, Integers
+from regbayes.dask._bases import (
+    START_ROWS,
+    Labels,
+    Moments,
+    OnCluster,
+    Start,
+    alike,
+    code_labels,
+    fit_rows,
+    fit_start,
+    sample_size,
+    with_defaults,
+)
+from regbayes.dask.places import Workers, find_client
+from regbayes.dask.rows import Block, draw_sample, place_blocks, read_collections, read_counts
+from regbayes.engine import DiminishingReturns, Status
+from regbayes.estimators import medlda, medlda_regressor
+from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
+from regbayes.estimators._topics import LARGEST_COUNT, as_documents
+from regbayes.joint import descent
+from regbayes.joint.remote import HeldRows, RemoteProblem
+from regbayes.margins.head import MarginHead, Tolerance, order_sample
+from regbayes.margins.targets import Targets
+from regbayes.models.medlda import meanfield
+from regbayes.models.medlda.meanfield import BoundSums, TopicLogits, TrainingDocuments
+from regbayes.models.medlda.topics import FittedTopics
+
+# --- on the workers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that makes a block of documents with targets from a block as it was read."""
+
+    ask: Callable[[Block], Targets]  # what is asked of documents with such responses
+    settings: meanfield.Settings
+
+    def documents(self, block: Block) -> tuple[TrainingDocuments, Targets]:
+        """Return the documents that have words, and their targets."""
+        kept, targets = meanfield.select_documents(as_documents(block.X), self.ask(block), block.weights)
+        assert targets is not None
+        return kept, targets
+
+
+def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
+    """Return documents as the model takes them, in pieces, with what is asked of them."""
+    documents, targets = recipe.documents(block)
+    settings = recipe.settings
+    head = MarginHead(
+        targets,
+        settings.squared,
+        weight_variance=settings.weight_variance,
+        row_weights=documents.weights,
+        in_blocks=True,
+    )
+    pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
+    return HeldRows(pieces, tuple(map(len, pieces)), head)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How many documents there are, with words and without, and what those with words count."""
+
+    n_documents: int  # all of them
+    n_filled: int
+    weight: float  # of those with words
+    n_words: float
+    n_entries: int
+    largest: float
+
+    def __add__(self, other: Words) -> Words:
+        return Words(
+            self.n_documents + other.n_documents,
+            self.n_filled + other.n_filled,
+            self.weight + other.weight,
+            self.n_words + other.n_words,
+            self.n_entries + other.n_entries,
+            max(self.largest, other.largest),
+        )
+
+
+def survey(block: Block, read_targets: Callable[[Block], Any]) -> tuple[Words, Any]:
+    """Say how many documents and words a block has, and what is to be known of its targets."""
+    counts, weights = block.X, np.ones(len(block)) if block.weights is None else block.weights
+    sizes = np.diff(counts.indptr)
+    words = Words(
+        len(block),
+        int(np.count_nonzero(sizes)),
+        float(weights[sizes > 0].sum()),
+        float((counts.data * np.repeat(weights, sizes)).sum(dtype=np.float64)),
+        int(counts.nnz),
+        float(counts.data.max(initial=0)),
+    )
+    return words, read_targets(block)
+
+
+@dataclass(frozen=True)
+class Indicators:
+    """Indicators of several labels: how many rows have each first, which is their kind."""
+
+    n_labels: int
+    counts: Integers  # (n_labels,)
+
+    def __add__(self, other: Indicators) -> Indicators:
+        if self.n_labels != other.n_labels:
+            raise ValueError(f"y has {self.n_labels} labels in some blocks and {other.n_labels} in others")
+        return Indicators(self.n_labels, self.counts + other.counts)
+
+
+def read_classes(block: Block) -> Labels | Indicators:
+    """Return the classes of a block, or what there is to say of indicators."""
+    y = block.y
+    assert y is not None
+    if y.ndim == 1:
+        return Labels.of(block)
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError("indicators of labels in y must be 0 or 1")
+    return Indicators(y.shape[1], np.bincount(y.argmax(axis=1), minlength=y.shape[1]))
+
+
+def read_numbers(block: Block) -> Moments:
+    """Return mean and spread of the numbers of a block."""
+    return Moments.of(_columns(block), block.weights)
+
+
+def _columns(block: Block) -> Floats:
+    assert block.y is not None
+    try:
+        values = block.y.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"y must hold numbers, got {block.y[:1].tolist()} in a block") from None
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _first_label(block: Block) -> Integers:
+    assert block.y is not None
+    return block.y.argmax(axis=1)
+
+
+# --- on the client
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The descent over all documents."""
+
+    problem: RemoteProblem[TrainingDocuments, TopicLogits, BoundSums]
+
+    def finish(
+        self, search: descent.Search[TopicLogits, BoundSums], tolerance: Tolerance | None = meanfield.FINAL
+    ) -> FittedTopics:
+        """Return the fitted model: the topics, and the head solved for once more; without a tolerance, as it is."""
+        at, model = search.at, self.problem.model
+        head = at.head
+        if tolerance is not None:
+            head = self.problem.evaluate(at.params, at.warm_start, tolerance)[0].head
+        return meanfield.fitted_topics(at, model, head.head)
+
+
+class OnClusterTopics(OnCluster):
+    """Topics of documents on a cluster."""
+
+    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
+        "inference": ("gibbs", 'the sampler goes through documents one after another. Use inference="variational"'),
+        "margins": ("posterior", 'it keeps the topics of all documents. Use margins="consistent"'),
+        "C": (0, "without a price there is nothing to learn from y. Fit the plain estimator on a part"),
+    }
+    _read_targets: ClassVar[Callable[[Block], Any]]
+
+    def _note_targets(self, found: Any, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
+        """Learn what targets are; return how many rows of each kind there are, and what tells the kind of a row."""
+        raise NotImplementedError
+
+    def _asking(self, found: Any) -> Callable[[Block], Targets]:
+        """Return what makes margins of a block's targets, once these are known."""
+        raise NotImplementedError
+
+    def _fit_documents(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
+        self._check_refused()
+        if self.loss is not None and not self.loss.startswith("squared"):
+            raise ValueError(
+                f"loss={self.loss!r} is not for rows on a cluster: it needs multipliers of all rows in one place. Use "
+                "loss=None, which is the squared one"
+            )
+        self._check_together()
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        client = find_client(client)
+        given = read_collections(X, y, sample_weight)
+        self._note_columns(given)
+        rows = place_blocks(client, given, read_counts)
+        words, targets = zip(*rows.each(survey, type(self)._read_targets), strict=True)
+        every = _check_words(words)
+        found = reduce(add, targets)
+        sizes, kinds_of = self._note_targets(found, every.n_documents)
+        self._mean_length = every.n_words / every.weight
+        settings = replace(self._label_free_settings(), squared=True)
+        recipe = Recipe(self._asking(found), settings)
+        sample = self._draw(rows, [part.n_documents for part in words], sizes, kinds_of, every)
+        start = self._start_from(sample, recipe)
+        held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
+        del rows  # what was read lives on in what is held
+        learning = Learning(_make_problem(held, sample, recipe, every))
+        most = self._iteration_limit
+        with one_blas_thread(), FitReporter(self, most, fit_data(X, y), self._attributes, self.verbose) as reporter:
+            result = fit_rows(
+                learning.problem,
+                start,
+                learning.finish,
+                max_iter=most,
+                stop=partial(_has_settled, DiminishingReturns(settings.tol), _gained(start, every)),
+                reporter=reporter,
+            )
+            self._set_fitted(self._attributes(result.state), result)
+        warn_of_status(self, result)
+        return self
+
+    def _plain_like(self, **changed: Any) -> Any:
+        """Return the plain estimator with what is known of targets and lengths by now."""
+        local = self._plain(**self.get_params(deep=False) | changed)
+        names = ("classes_", "_several", "_mean_length", "_mean", "_scale")
+        vars(local).update({name: vars(self)[name] for name in names if name in vars(self)})
+        return local
+
+    def _draw(
+        self,
+        rows: Workers,
+        lengths: list[int],
+        sizes: Integers,
+        kinds_of: Callable[[Block], Integers],
+        every: Words,
+    ) -> Block:
+        """Bring a sample here, in an order of which every beginning is a sample."""
+        n_outputs = max(len(sizes), 1)
+        row_bytes = 12.0 * every.n_entries / max(every.n_documents, 1)
+        wanted = sample_size(int(self.n_components) + 1, n_outputs, n_outputs > 2, row_bytes)
+        block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
+        return block.take(order_sample(kinds, len(block)))
+
+    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
+        fitted, start = self._earlier_topics(self.n_features_in_), Start(None)
+        if fitted is None:
+            local = self._plain(**self.get_params(deep=False))
+            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
+            fitted = local._fitted
+            start = Start(None, local, fitted, interrupted)
+        documents, targets = recipe.documents(sample)
+        n_topics, seed = recipe.settings.n_components, recipe.settings.seed
+        logits = meanfield.first_logits(documents, self.n_features_in_, targets, n_topics, seed, fitted)
+        return replace(start, params=meanfield.make_topics(logits))
+
+
+def _gained(start: Start, every: Words) -> float:
+    """Return how far the objective fell on the sample, in units of all documents."""
+    if start.local is None:
+        return 0.0
+    course = start.local.trace_.objective
+    return float(course[0] - course[-1]) * max(every.n_documents / START_ROWS, 1.0)
+
+
+def _has_settled(rule: DiminishingReturns, gained: float, objectives: Sequence[float]) -> Status | None:
+    """Ask a rule that goes by all that was gained, where much of it was gained before the first of the objectives."""
+    return rule([objectives[0] + gained, *objectives]) if len(objectives) > rule.window else None
+
+
+def _check_words(words: Sequence[Words]) -> Words:
+    every = reduce(add, words)
+    if every.n_documents < 2:
+        raise ValueError(f"X has {every.n_documents} row(s) that count, and a minimum of 2 is required")
+    if every.n_filled == 0:
+        raise ValueError("X has no words: all documents are empty")
+    if every.largest > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {every.largest:g}")
+    return every
+
+
+def _make_problem(
+    held: Workers, sample: Block, recipe: Recipe, every: Words
+) -> RemoteProblem[TrainingDocuments, TopicLogits, BoundSums]:
+    here, settings = hold(sample, recipe), recipe.settings
+    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
+    model = meanfield.LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
+    share = min(sum(here.lengths) / every.n_filled, 1.0)
+    return RemoteProblem(model, held, here, share, meanfield.OPTIONS)
+
+
+class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
+    """`regbayes.MedLDAClassifier` over documents on the workers of a Dask cluster, by mean field.
+
+    Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
+    and the only one, with squared losses and consistent margins. Blocks of X may be sparse.
+    """
+
+    _plain: ClassVar[type[Any]] = medlda.MedLDAClassifier
+    _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_classes)
+    __init__ = with_defaults(medlda.MedLDAClassifier.__init__, inference="variational")
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
+        """Learn topics and classifier together.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n_samples, n_features)
+            Counts of words; blocks may be sparse.
+        y : dask array or Series of shape (n_samples,), or array of shape (n_samples, n_labels)
+            Classes, or an indicator (0 or 1) for each of several labels.
+        sample_weight : dask array or Series of shape (n_samples,), default=None
+            How often each document counts.
+        client : distributed.Client, default=None
+            The default client, if none is given.
+
+        Returns
+        -------
+        self
+        """
+        return self._fit_documents(X, y, sample_weight, client)
+
+    def _note_targets(
+        self, found: Labels | Indicators, n_documents: int
+    ) -> tuple[Integers, Callable[[Block], Integers]]:
+        self._several = isinstance(found, Indicators)
+        if isinstance(found, Indicators):
+            if self.cost is not None or self.class_weight is not None:
+                raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
+            self.classes_ = np.arange(found.n_labels)
+            return found.counts, _first_label
+        found.check(self)
+        self.classes_ = found.classes
+        cost_matrix(self.cost, len(found.classes))
+        return found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0)
+
+    def _asking(self, found: Labels | Indicators) -> Callable[[Block], Targets]:
+        if isinstance(found, Indicators):
+            return partial(_ask_indicators, local=self._plain_like())
+        factors = found.weights_by_class(self.class_weight).tolist()
+        by_class = dict(zip(found.classes.tolist(), factors, strict=True))
+        return partial(_ask_classes, local=self._plain_like(class_weight=by_class))
+
+    def predict(self, X: Any) -> Any:
+        """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
+        return self._answer("predict", X)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        return self._answer("decision_function", X)
+
+    def transform(self, X: Any) -> Any:
+        """Return the share of each topic among the words of documents, shape (n_samples, n_components)."""
+        return self._answer("transform", X)
+
+
+def _ask_classes(block: Block, local: Any) -> Targets:
+    codes = code_labels(block, local.classes_, None, 0)
+    return (local._signs if len(local.classes_) == 2 else local._classes)(codes, None)
+
+
+def _ask_indicators(block: Block, local: Any) -> Targets:
+    assert block.y is not None
+    return local._signs(block.y.astype(np.int64), None)
+
+
+class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
+    """`regbayes.MedLDARegressor` over documents on the workers of a Dask cluster, by mean field.
+
+    Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
+    and the only one, with squared losses and consistent margins. Blocks of X may be sparse.
+    """
+
+    _plain: ClassVar[type[Any]] = medlda_regressor.MedLDARegressor
+    _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_numbers)
+    __init__ = with_defaults(medlda_regressor.MedLDARegressor.__init__, inference="variational")
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
+        """Learn topics and weights together.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n_samples, n_features)
+            Counts of words; blocks may be sparse.
+        y : dask array or Series of shape (n_samples,), or array of shape (n_samples, n_targets)
+        sample_weight : dask array or Series of shape (n_samples,), default=None
+            How often each document counts.
+        client : distributed.Client, default=None
+            The default client, if none is given.
+
+        Returns
+        -------
+        self
+        """
+        self._single = getattr(y, "ndim", 1) == 1 or y.shape[1] == 1
+        return self._fit_documents(X, y, sample_weight, client)
+
+    def _note_targets(self, found: Moments, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
+        self._mean, scale = found.mean, np.sqrt(found.squares / found.weight)
+        self._scale = np.where(scale > 0, scale, 1.0)
+        return np.array([n_documents]), alike
+
+    def _asking(self, found: Moments) -> Callable[[Block], Targets]:
+        return partial(_ask_numbers, local=self._plain_like())
+
+    def predict(self, X: Any) -> Any:
+        """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
+        return self._answer("predict", X)
+
+    def transform(self, X: Any) -> Any:
+        """Return the share of each topic among the words of documents, shape (n_samples, n_components)."""
+        return self._answer("transform", X)
+
+
+def _ask_numbers(block: Block, local: Any) -> Targets:
+    return local._numbers(_columns(block))

@@ -1,0 +1,528 @@
+"""Estimators over a cluster of two processes: the same fit as in one, however rows are cut, and after a loss."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import warnings
+from functools import reduce
+from operator import add
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import SchedulerPlugin
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import regbayes
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, topics
+from regbayes.dask._bases import Labels, Moments, alike, code_labels
+from regbayes.dask.places import Workers, plan_groups
+from regbayes.dask.rows import Block, draw_sample, read_collections
+from regbayes.estimators._bases import InterruptedWarning
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows
+from regbayes.models.ilsvm.warmup import drop_empty
+
+dd = pytest.importorskip("dask.dataframe")
+
+N, D, N_CLASSES = 1500, 6, 3
+CUTS = [(N,), (400, 1100), (1, 700, 99, 0, 650, 50)]  # one block, two, and five that have rows
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:distributed"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with (
+        warnings.catch_warnings(),
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as client:
+        client.wait_for_workers(2)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _small_samples(monkeypatch):
+    for module in ("_bases", "latent", "topics"):
+        monkeypatch.setattr(f"regbayes.dask.{module}.START_ROWS", 300)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    on = (rng.random((N, 4)) < 0.4).astype(float)
+    X = on @ rng.normal(size=(4, D)) + 0.5 * rng.normal(size=(N, D)) + 3.0
+    labels = np.argmax(on @ rng.normal(size=(4, N_CLASSES)) * 2 + 0.5 * rng.gumbel(size=(N, N_CLASSES)), axis=1)
+    return X, np.array(["red", "green", "blue"])[labels]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    rng = np.random.default_rng(1)
+    words, shares = rng.dirichlet(np.full(40, 0.1), 4), rng.dirichlet(np.full(4, 0.3), 600)
+    counts = np.array([rng.multinomial(20, share @ words) for share in shares])
+    counts[[0, 5]] = 0  # empty documents
+    return counts, shares.argmax(axis=1) % 3, shares @ rng.normal(size=4) * 3.0
+
+
+def cut(array, sizes):
+    return da.from_array(array, chunks=(sizes, -1)[: array.ndim])
+
+
+def small(**options):
+    given = {"n_components": 4, "multi_class": "ovr", "max_iter": 4, "tol": 0.0, "random_state": 0}
+    return ILSVMClassifier(**{**given, **options})
+
+
+class OneProcess:
+    """What `Workers` does, in this process and in the order of blocks."""
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def share(self, version):
+        return version
+
+    def sum(self, function, *arguments):
+        return reduce(add, self.each(function, *arguments))
+
+    def each(self, function, *arguments):
+        return [function(block, *arguments) for block in self.blocks]
+
+    def change(self, function, arguments):
+        pairs = zip(self.blocks, arguments, strict=True)
+        return OneProcess([function(block, *own) for block, own in pairs if own is not None])
+
+
+def fit_here(monkeypatch, model, *collections):
+    """Fit without a cluster."""
+
+    def place(client, given, read):
+        parts = [[None if part is None else part.compute(scheduler="sync") for part in row] for row in given.parts]
+        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)])
+
+    with monkeypatch.context() as patch:
+        for module in (latent, topics):
+            patch.setattr(module, "find_client", lambda client: client)
+            patch.setattr(module, "place_blocks", place)
+        return model.fit(*collections)
+
+
+# --- the same as one process
+
+
+@pytest.mark.parametrize("sizes", CUTS)
+def test_weights_are_those_of_one_process(client, data, monkeypatch, sizes):
+    X, y = data
+    there = small().fit(cut(X, sizes), cut(y, sizes))
+    here = fit_here(monkeypatch, small(), cut(X, (N,)), cut(y, (N,)))
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-10)
+    np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)
+    assert there.n_components_ == here.n_components_
+    assert there.n_iter_ == 4
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+
+
+def test_the_objective_is_that_of_all_rows(client, data):
+    X, y = data
+    model = small(max_iter=3).fit(cut(X, (400, 1100)), cut(y, (N,)))
+    _, codes = np.unique(y, return_inverse=True)
+    rows = Data(Rows.centre(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
+    settings = model._recipe(Moments.of(X, None), Labels.of(Block(X, y, None))).settings
+    problem = ILSVMProblem.of(rows, settings).joint
+    found, _ = problem.evaluate(drop_empty(model._state.params), None, latent.FINAL)
+    above = model.trace_.objective[-1] - found.objective  # by the gap that the last step was judged with
+    assert -found.gap <= above <= 0.011 * found.head.value
+    np.testing.assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [MedLDAClassifier, MedLDARegressor])
+def test_topics_are_those_of_one_process(client, corpus, monkeypatch, kind):
+    counts, classes, numbers = corpus
+    y = classes if kind is MedLDAClassifier else numbers
+    model = kind(4, max_iter=4, tol=0.0, random_state=0)
+    X = cut(counts, (100, 350, 150)).map_blocks(csr_array)
+    there = clone(model).fit(X, cut(y, (300, 300)))
+    here = fit_here(monkeypatch, clone(model), cut(counts, (600,)), cut(y, (600,)))
+    # Tables of words by topics are sums in single precision.
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+    assert there.trace_.objective[-1] == pytest.approx(here.trace_.objective[-1], rel=1e-5)
+    answers = there.predict(X)
+    assert answers.shape == (600,)
+    np.testing.assert_array_equal(answers.compute(), there.to_local().predict(counts))
+    assert there.to_local().score(counts, y) > 0.7
+
+
+def test_features_without_labels(client, data, monkeypatch):
+    X, _ = data
+    model = IBPFactorAnalysis(4, max_iter=3, tol=0.0, random_state=0)
+    there = clone(model).fit(cut(X, CUTS[-1]))
+    here = fit_here(monkeypatch, clone(model), cut(X, (N,)))
+    np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)
+    lazy = cut(X, (1000, 500))
+    assert there.score(lazy) == pytest.approx(there.to_local().score(X), rel=1e-12)
+    features = there.transform(lazy)
+    rows = there.inverse_transform(features)
+    np.testing.assert_allclose(rows.compute(), there.to_local().inverse_transform(features.compute()), atol=1e-12)
+
+
+def test_features_with_amounts(client, data):
+    X, y = data
+    model = small(slab="half-normal", max_iter=2).fit(cut(X, (400, 1100)), cut(y, (N,)))
+    lazy = model.feature_probabilities(cut(X, (1000, 500))).compute()
+    np.testing.assert_allclose(lazy, model.to_local().feature_probabilities(X), atol=1e-12)
+    assert model.n_components_ == np.sum((lazy.max(axis=0) > 0.5) & (np.ptp(lazy, axis=0) > 0.1))
+
+
+# --- rows beyond memory
+
+
+def set_share(share):
+    """Let rows take such a share of a worker's memory."""
+    from regbayes.dask import storage
+
+    storage.SHARE = share
+
+
+def count_mapped():
+    from regbayes.dask import storage
+
+    return len(storage._mapped)
+
+
+def test_rows_beyond_memory_lie_in_files(client, data, corpus):
+    X, y = (cut(part, (400, 400, 700)) for part in data)
+    counts = cut(corpus[0], (300, 300)).map_blocks(csr_array)
+    topics_model = MedLDAClassifier(4, max_iter=2, tol=0.0, random_state=0)
+    inside = small().fit(X, y), clone(topics_model).fit(counts, corpus[1])
+    client.run(set_share, 0.0)
+    seen = []
+    try:
+        for model, given, expected in [(small(), (X, y), inside[0]), (topics_model, (counts, corpus[1]), inside[1])]:
+            with pytest.MonkeyPatch.context() as patch:
+                interfere(patch, 3, lambda client: seen.append(sum(client.run(count_mapped).values())))
+                model.fit(*given)
+            np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+    finally:
+        client.run(set_share, 0.4)
+    assert seen[0] >= 3  # a file for each block
+    assert seen[1] >= 4  # words and numbers
+
+
+# --- a worker is lost; the user interrupts
+
+
+class Interfering(Workers):
+    """Does something before a certain trip."""
+
+    trip, action = 10**9, staticmethod(lambda client: None)
+
+    def _visit(self, *arguments):
+        function = arguments[1]
+        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.remote":
+            type(self).trip = -1  # once
+            type(self).action(self.client)
+        return super()._visit(*arguments)
+
+
+def interfere(monkeypatch, trip, action):
+    """Do something before a trip to the rows as the model has them."""
+    monkeypatch.setattr(Interfering, "trip", trip)
+    monkeypatch.setattr(Interfering, "action", staticmethod(action))
+    monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
+    monkeypatch.setattr("regbayes.dask.places.Workers", Interfering)
+
+
+def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
+    X, y = (cut(part, (400, 400, 700)) for part in data)
+    expected = small().fit(X, y)
+    killed = []
+
+    def kill(client):
+        victim = sorted(client.run(os.getpid).values())[0]
+        os.kill(victim, signal.SIGKILL)
+        killed.append(victim)
+
+    interfere(monkeypatch, 12, kill)
+    found = small().fit(X, y)
+    assert len(killed) == 1
+    np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-10)
+    np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
+
+
+@pytest.mark.parametrize("trip", [1, 25])
+def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch, trip):
+    X, y = (cut(part, (400, 1100)) for part in data)
+
+    def interrupt(client):
+        raise KeyboardInterrupt
+
+    interfere(monkeypatch, trip, interrupt)
+    with pytest.warns(InterruptedWarning, match="interrupted after" if trip > 1 else "during its warm-up"):
+        model = small(max_iter=50).fit(X, y)
+    assert (0 if trip == 1 else 1) <= model.n_iter_ < 50
+    assert np.mean(model.predict(X).compute() == data[1]) > 0.6
+
+
+class CountTasks(SchedulerPlugin):
+    n_tasks = 0
+
+    def update_graph(self, scheduler, *, tasks, **rest):
+        self.n_tasks += len(tasks)
+
+
+def test_an_iteration_takes_few_tasks(client, cluster, data):
+    X, y = (cut(part, (100,) * 15) for part in data)
+    counter = CountTasks()
+    n_tasks = []
+    for max_iter in (2, 6):
+        cluster.scheduler.add_plugin(counter, name="count")
+        before = counter.n_tasks
+        small(max_iter=max_iter).fit(X, y)
+        n_tasks.append(counter.n_tasks - before)
+        cluster.scheduler.remove_plugin(name="count")
+    per_iteration = (n_tasks[1] - n_tasks[0]) / 4
+    assert 0 < per_iteration <= 200  # two for each trip, and none for each block
+
+
+# --- what is given
+
+
+def test_data_frames(client, data):
+    pd = pytest.importorskip("pandas")
+    X, y = data
+    frame = pd.DataFrame(X, columns=list("abcdef")).assign(y=y)
+    table = dd.from_pandas(frame, npartitions=3)
+    model = small(max_iter=2).fit(table[list("abcdef")], table["y"])
+    assert model.feature_names_in_.tolist() == list("abcdef")
+    answers = model.predict(table[list("abcdef")]).compute()
+    np.testing.assert_array_equal(answers, model.to_local().predict(frame[list("abcdef")]))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[list("bacdef")]).compute()
+
+
+def test_awkward_blocks(client, data):
+    X, y = data
+    expected = small(max_iter=2).fit(cut(X, (N,)), cut(y, (N,)))
+    lazy = da.from_array(X, chunks=((700, 0, 800), (2, 4)))  # columns in chunks, an empty block
+    mixed = da.concatenate([lazy[:700].astype(np.float32).astype(float), lazy[700:]])
+    unknown = lazy[lazy[:, 0] > -np.inf]
+    assert np.isnan(unknown.shape[0])
+    labels = cut(y, (700, 0, 800))
+    for rows in (lazy, unknown, da.asarray(mixed)):
+        model = small(max_iter=2).fit(rows, labels)
+        np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
+    np.testing.assert_allclose(small(max_iter=2).fit(lazy, y).coef_, expected.coef_, atol=1e-10)  # y in memory
+
+
+def test_a_class_missing_in_a_block_and_rows_without_a_label(client, data):
+    X, y = data
+    order = np.argsort(y, kind="stable")
+    labels = y[order].copy()
+    labels[::5] = "none"
+    model = small(max_iter=2, unlabeled="none").fit(cut(X[order], (500, 500, 500)), cut(labels, (500, 500, 500)))
+    assert model.classes_.tolist() == ["blue", "green", "red"]
+    labels[:400] = "none"  # a block without any label
+    for margins in ("ovr", "crammer_singer"):
+        one, two = (
+            small(max_iter=2, multi_class=margins, unlabeled="none").fit(cut(X[order], sizes), cut(labels, sizes))
+            for sizes in [(N,), (400, 1100)]
+        )
+        np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-8)
+
+
+def test_fewer_rows_than_workers_and_crammer_singer(client, data):
+    X, y = data
+    few = small(max_iter=1, multi_class="crammer_singer").fit(cut(X[:3], (1, 1, 1)), cut(np.array([0, 1, 1]), (3,)))
+    assert few.predict(cut(X, (N,))).shape == (N,)
+    model = small(max_iter=3, multi_class="crammer_singer", include_inputs=True).fit(cut(X, (N,)), cut(y, (N,)))
+    assert np.mean(model.predict(X) == y) > 0.6
+    assert model.coef_inputs_.shape == (3, D)
+
+
+def test_weights_count_rows(client, data):
+    X, y = data
+    weights = np.ones(N)
+    weights[::3] = 0.0
+    kept = weights > 0
+    weighed = small(class_weight="balanced").fit(cut(X, (400, 1100)), cut(y, (N,)), cut(weights, (N,)))
+    alone = small(class_weight="balanced").fit(cut(X[kept], (500, 500)), cut(y[kept], (1000,)))
+    np.testing.assert_allclose(weighed.coef_, alone.coef_, atol=1e-8)
+
+
+def test_the_plain_estimator_comes_back(client, data, tmp_path):
+    X, y = data
+    lazy = cut(X, (700, 0, 800))
+    model = small().fit(lazy, cut(y, (N,)))
+    local = model.to_local()
+    assert type(local) is regbayes.ILSVMClassifier
+    assert not hasattr(local, "embedding_")
+    np.testing.assert_array_equal(model.predict(lazy).compute(), local.predict(X))
+    np.testing.assert_allclose(model.decision_function(lazy).compute(), local.decision_function(X), atol=1e-12)
+    np.testing.assert_allclose(model.transform(lazy).compute(), local.transform(X), atol=1e-12)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(regbayes.load(tmp_path / "model").predict(X), local.predict(X))
+    assert pickle.loads(pickle.dumps(model)).predict(X[:3]).tolist() == local.predict(X[:3]).tolist()
+    again = model.set_params(warm_start=True, max_iter=1).fit(lazy, cut(y, (N,)))
+    assert again.trace_.objective[0] <= model.trace_.objective[0]
+
+
+def wrong(X, y, change):
+    """Return collections that something is wrong with, and the message it shall have."""
+    dX, dy = cut(X, (400, 1100)), cut(y, (400, 1100))
+    bad = X.copy()
+    bad[5, 0] = np.nan
+    unknown = dX[dX[:, 0] > -np.inf]
+    return {
+        "nan": (cut(bad, (400, 1100)), dy, "block 0 .*NaN"),
+        "array": (X, dy, "dask array or DataFrame"),
+        "short y": (dX, dy[:1200], "X has 1500 rows, but y has 1200"),
+        "one class": (dX, cut(np.full(N, "red"), (N,)), "at least 2 classes"),
+        "no y": (dX, None, "requires y"),
+        "unknown": (unknown, cut(y, (500, 500, 500)), "compute_chunk_sizes"),
+        "unknown, other rows": (unknown, cut(y, (500, 1000)), "cut them alike"),
+        "numbers": (dX, cut(np.random.default_rng(0).random(N), (N,)), "continuous"),
+        "two kinds": (dX, dy.map_blocks(number_later, dtype=y.dtype), "text in some blocks and numbers in others"),
+    }[change]
+
+
+def number_later(labels, block_info=None):
+    return labels if block_info[0]["chunk-location"][0] == 0 else np.arange(len(labels)) % 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "nan",
+        "array",
+        "short y",
+        "one class",
+        "no y",
+        "unknown",
+        "unknown, other rows",
+        "numbers",
+        "two kinds",
+    ],
+)
+def test_bad_input_is_named(client, data, change):
+    X, y, message = wrong(*data, change)
+    with pytest.raises((ValueError, TypeError), match=message):
+        small().fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (small(loss="hinge"), 'Use loss="squared_hinge"'),
+        (small(margins="posterior"), 'Use margins="consistent"'),
+        (small(transductive=True), "unlabeled= alone"),
+        (MedLDAClassifier(inference="gibbs"), 'Use inference="variational"'),
+        (MedLDAClassifier(loss="hinge"), "loss=None"),
+        (MedLDARegressor(margins="posterior"), 'Use margins="consistent"'),
+    ],
+)
+def test_what_needs_all_rows_in_one_place_is_refused(client, data, model, message):
+    X, y = (cut(part, (N,)) for part in data)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
+
+
+def test_a_cluster_is_needed(data):
+    X, y = (cut(part, (N,)) for part in data)
+    with pytest.raises(ValueError, match="no Dask client"):
+        small().fit(X, y)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as empty,
+        Client(empty) as idle,
+        pytest.raises(ValueError, match="has no workers"),
+    ):
+        small().fit(X, y, client=idle)
+
+
+def test_other_columns_are_refused_before_anything_is_computed(client, data):
+    X, y = (cut(part, (N,)) for part in data)
+    model = small(max_iter=1).fit(X, y)
+    with pytest.raises(ValueError, match="X has 3 features"):
+        model.predict(X[:, :3])
+
+
+# --- parts
+
+
+def test_a_sample_does_not_depend_on_how_rows_are_cut():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1000, 2)), rng.choice(4, 1000, p=[0.7, 0.2, 0.095, 0.005])
+    sizes = np.bincount(y, minlength=4)
+    found = []
+    for cuts in [(1000,), (1, 499, 500)]:
+        ends = np.cumsum(cuts)
+        blocks = [Block(X[end - n : end], y[end - n : end], None) for n, end in zip(cuts, ends, strict=True)]
+
+        def kinds(block):
+            return code_labels(block, np.arange(4), None, 0)
+
+        sample, drawn = draw_sample(OneProcess(blocks), cuts, kinds, sizes, 100)
+        np.testing.assert_array_equal(np.bincount(drawn, minlength=4), np.ceil(0.1 * sizes))
+        found.append(sample.X)
+    np.testing.assert_array_equal(*found)
+    whole, _ = draw_sample(OneProcess([Block(X, None, None)]), [1000], alike, np.array([1000]), 5000)
+    np.testing.assert_array_equal(whole.X, X)
+
+
+def test_moments_of_blocks_are_those_of_all_rows():
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(50, 3)) + 1e6, rng.uniform(0.5, 2.0, 50)
+    joined = reduce(add, [Moments.of(X[a:b], weights[a:b]) for a, b in [(0, 0), (0, 7), (7, 50)]])
+    mean = np.average(X, axis=0, weights=weights)
+    np.testing.assert_allclose(joined.mean, mean, rtol=1e-14)
+    np.testing.assert_allclose(joined.squares, weights @ (X - mean) ** 2, rtol=1e-9)
+
+
+class Threads:
+    def __init__(self, threads):
+        self.threads = threads
+
+    def nthreads(self):
+        return self.threads
+
+
+def test_groups_are_neighbours_of_equal_size_where_they_lie():
+    groups = plan_groups(Threads({"a": 1, "b": 1}), [10, 10, 10, 30], ["b", "b", "b", "a"])
+    assert groups == [("b", [0, 1, 2]), ("a", [3])]
+    groups = plan_groups(Threads({"a": 2, "b": 2}), [1.0] * 8, [None] * 8)
+    assert [blocks for _, blocks in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert sorted(worker for worker, _ in groups) == ["a", "a", "b", "b"]
+    assert plan_groups(Threads({"a": 1, "b": 1}), [5.0], [None]) == [("a", [0])]
+
+
+def test_collections_are_cut_alike(data):
+    X, y = data
+    given = read_collections(cut(X, (400, 1100)), cut(y, (1000, 500)))
+    labels = [part.compute(scheduler="sync") for _, part, _ in given.parts]
+    np.testing.assert_array_equal(np.concatenate(labels), y)
+    assert [len(part) for part in labels] == [400, 1100]
+
+
+def test_all_warnings_of_the_sample_are_silent(client, data):
+    X, y = (cut(part, (N,)) for part in data)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        small(max_iter=1, tol=1e-9).fit(X, y)
+    own = [warning for warning in heard if issubclass(warning.category, ConvergenceWarning)]
+    assert [str(warning.message)[:38] for warning in own if "max_iter" in str(warning.message)] == [
+        "ILSVMClassifier stopped at max_iter=1 "
+    ]
