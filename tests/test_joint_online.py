@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from regbayes.joint import online
+from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, zero_one_cost
@@ -78,6 +79,31 @@ def test_the_objective_falls_over_batches(data):
         costs.append(cost(state.params))
     assert costs[-1] < 0.9 * costs[0]
     assert costs[-1] <= 1.02 * min(costs)
+
+
+def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(data):
+    rows, labels, start = data
+    numbers = Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES)))
+    head = MarginHead(numbers, squared=True, fit_intercept=False, in_blocks=True)
+    problem = JointProblem(MODEL, [rows], head, DescentOptions())
+    at, inferred = problem.evaluate(start, None, Tolerance(1e-14, 50.0))
+    expected = MODEL.precondition(start, at.stats)(problem.gradient(at, inferred)) / N
+    state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, head, N, N, OnlineOptions())
+    np.testing.assert_allclose(state.mean, 0.1 * expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max())
+    moved = MODEL.position(state.params) - MODEL.position(start)
+    clear = np.abs(expected) > 1e-6 * np.abs(expected).max()
+    np.testing.assert_array_equal(np.sign(moved[clear]), -np.sign(expected[clear]))
+
+
+def test_batches_go_on_from_the_weights_of_an_earlier_solve(data):
+    rows, labels, start = data
+    exact = class_head(labels).solve([infer_features(rows, start)], None, Tolerance(1e-10, 100.0))
+    state = OnlineState.begin(MODEL, start, K, exact.head, n_rows=50.0 * N)
+    for batch in np.split(np.arange(N), 6):
+        state = online.step(MODEL, state, rows.take(batch), class_head(labels[batch]), len(batch), N, STILL)
+    assert np.linalg.norm(state.weights - exact.weights) < 0.1 * np.linalg.norm(exact.weights)
+    settled = state.settle(exact.head, 1.0)
+    np.testing.assert_allclose(settled.picture.minimise(state.n_rows), exact.weights, rtol=1e-6, atol=1e-8)
 
 
 def test_nothing_of_a_row_is_kept(data):

@@ -37,6 +37,7 @@ MARGINS = pytest.mark.parametrize("margins", ["consistent", "posterior"])
 
 
 @QUIET
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
@@ -238,14 +239,6 @@ def test_bad_parameters_are_named(parameters, message):
 def test_counts_beyond_single_precision_are_refused():
     with pytest.raises(ValueError, match="must be at most 1e"):
         classifier().fit(X * 1e40, LABELS)
-
-
-def test_only_the_sampler_takes_portions():
-    assert not hasattr(classifier(), "partial_fit")
-    assert not hasattr(regressor(), "partial_fit")
-    assert hasattr(classifier(inference="gibbs"), "partial_fit")
-    with pytest.raises(AttributeError):
-        classifier().partial_fit(X, LABELS)
 
 
 @QUIET

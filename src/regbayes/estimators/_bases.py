@@ -180,6 +180,23 @@ def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Intege
     return classes, codes.astype(np.int64)
 
 
+def known_codes(y: NDArray[Any], classes: NDArray[Any]) -> Integers:
+    """Return the code of each label among classes that were named before."""
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise ValueError(
+            f"y has {unknown.tolist()!r}, but the classes are {classes.tolist()!r}; name all of them with classes= in "
+            "the first call of partial_fit"
+        )
+    return np.searchsorted(classes, y).astype(np.int64)
+
+
+def check_known_classes(given: ArrayLike | None, classes: NDArray[Any]) -> None:
+    """Refuse classes that are named again and are others."""
+    if given is not None and not np.array_equal(np.unique(given), classes):
+        raise ValueError(f"classes={given!r} is not what it was in the first call: {classes.tolist()!r}")
+
+
 def check_several(estimator: Any, classes: NDArray[Any]) -> None:
     """Refuse a single class."""
     if len(classes) < 2:
@@ -243,6 +260,10 @@ class InterruptedWarning(ConvergenceWarning):
 
 class PoorFitWarning(ConvergenceWarning):
     """A fit does worse on its own training rows than it should, and another start did not help."""
+
+
+class FirstBatchWarning(ConvergenceWarning):
+    """The first batch is too small for what is learned from it alone."""
 
 
 class FitReporter:
@@ -385,7 +406,13 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-OPTIONAL_ATTRIBUTES = ("coef_inputs_", "probabilities_", "response_variance_")  # that not every fit has
+OPTIONAL_ATTRIBUTES = (  # that not every fit has
+    "_batches",
+    "coef_inputs_",
+    "n_samples_seen_",
+    "probabilities_",
+    "response_variance_",
+)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
@@ -582,7 +609,21 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         check_classification_targets(labels)
         labeled = labeled_rows(labels, self.unlabeled)
         self.classes_, found = coded_classes(self, labels[labeled])
-        codes = np.full(len(labels), UNLABELED, dtype=np.int64)
+        data = fit_data(given, y, sample_weight=sample_weight)
+        self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
+        return self
+
+    def _describe_rows(
+        self,
+        rows: Floats,
+        labeled: Flags,
+        found: Integers,
+        weights: Floats | None,
+        given: Floats,
+        data: dict[str, Any],
+    ) -> LabeledRows:
+        """Put together what is known of rows, of which some have a label."""
+        codes = np.full(len(rows), UNLABELED, dtype=np.int64)
         codes[labeled] = found
         by_class = weights_by_class(
             self.class_weight, self.classes_, found, None if weights is None else weights[labeled]
@@ -590,9 +631,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         label_weights = np.ones(len(rows)) if weights is None else weights.copy()
         label_weights[labeled] *= by_class[found]
         cost = cost_matrix(self.cost, len(self.classes_))
-        data = fit_data(given, y, sample_weight=sample_weight)
-        self._learn(LabeledRows(rows, codes, cost, weights, label_weights, given, data))
-        return self
+        return LabeledRows(rows, codes, cost, weights, label_weights, given, data)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -17,6 +19,7 @@ from regbayes.engine import FitResult, Status, make_executor
 from regbayes.estimators._bases import (
     NOT_NEGATIVE,
     POSITIVE,
+    FirstBatchWarning,
     FitReporter,
     IterativeEstimator,
     generator,
@@ -26,7 +29,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import gibbs, meanfield, posterior, topics
+from regbayes.models.medlda import batches, gibbs, meanfield, posterior, topics
 from regbayes.models.medlda.topics import FittedTopics
 
 Counts = Any  # csr_array or csr_matrix: SciPy is untyped
@@ -52,6 +55,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
 }
 
+FEW_DOCUMENTS = 500  # of the first batch: with fewer, what it settles is chance
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
@@ -228,6 +232,82 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             warn_of_status(self, result)
         return self
 
+    def _learn_batch(
+        self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any]
+    ) -> Self:
+        """Learn from a batch of documents by mean field: fit the first, and go on from a fit with every further one.
+
+        Attributes change when all is done: a batch that is refused leaves the model as it was.
+        """
+        self._check_batchable("partial_fit")
+        documents = as_documents(counts)
+        if not hasattr(self, "_fitted"):
+            if counts.shape[0] < FEW_DOCUMENTS:
+                warnings.warn(
+                    f"the first batch has {counts.shape[0]} documents, and topics are learned from it: begin with "
+                    f"{FEW_DOCUMENTS} or more, in no particular order",
+                    FirstBatchWarning,
+                    stacklevel=4,
+                )
+            self._fit_topics(counts, targets, sample_weight, data)
+            settings = self._label_free_settings()
+            with one_blas_thread():
+                learned = batches.begin(settings, self._fitted, 0.0, documents, targets, sample_weight)
+        else:
+            known = self._earlier_batches()
+            if known.settings.n_components != self.n_components:
+                earlier = known.settings.n_components
+                raise ValueError(
+                    f"n_components is {self.n_components}, but earlier documents were fitted with {earlier}"
+                )
+            assert targets is not None
+            with one_blas_thread():
+                learned, fitted = batches.learn(documents, targets, sample_weight, known)
+            if fitted is not None:
+                for name, value in self._attributes(fitted).items():
+                    setattr(self, name, value)
+        n_rows = learned.state.n_rows
+        self._batches, self.n_samples_seen_ = learned, int(n_rows) if n_rows.is_integer() else n_rows
+        return self
+
+    def _earlier_batches(self) -> batches.Batches:
+        """Return where earlier documents left off; those of a fit count by their words."""
+        if hasattr(self, "_batches"):
+            return self._batches
+        n_documents = float(self._fitted.topic_total.sum()) / self._mean_length
+        return batches.begin(self._label_free_settings(), self._fitted, n_documents)
+
+    def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
+        """Solve for the weights at the topics as they are."""
+        documents, executor = as_documents(counts), make_executor(n_threads(self.n_jobs))
+        if self._scheme != "gibbs":
+            self._check_batchable("fit_weights")
+        elif targets is None:
+            raise ValueError("fit_weights needs a positive C, got 0: without margins there are no weights")
+        assert targets is not None
+        with one_blas_thread():
+            if self._scheme == "gibbs":
+                variance = self._shared_settings()["weight_variance"]
+                weights, _ = gibbs.refit_weights(documents, self._fitted, targets, variance, None, executor)
+            else:
+                settings = self._label_free_settings()
+                head = batches.solve_weights(documents, targets, sample_weight, settings, self._fitted, executor)
+                weights = meanfield.fold_intercept(head)
+                if hasattr(self, "_batches"):
+                    self._batches = batches.settle(self._batches, head)
+        for name, value in self._attributes(replace(self._fitted, weights=weights)).items():
+            setattr(self, name, value)
+        return self
+
+    def _check_batchable(self, method: str) -> None:
+        """Refuse mean field that needs the posterior of every document, and losses that need their multipliers."""
+        self._check_together()
+        if self._scheme != "consistent":
+            kind = "a positive C" if self.margins == "consistent" else 'margins="consistent"'
+            raise ValueError(f'{method} needs {kind}, or inference="gibbs": the posterior of a document is not kept')
+        if method == "partial_fit" and not self._has_squared_loss:
+            raise ValueError(f'{method} needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
+
     def _run_sampler(
         self, counts: Counts, targets: Any, streaming: bool, reporter: FitReporter
     ) -> tuple[FitResult[Any], dict[str, Any]]:
@@ -297,10 +377,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             "seed": int(generator(self.random_state).integers(2**31)),
         }
 
+    @property
+    def _has_squared_loss(self) -> bool:
+        """Whether consistent margins have squared losses, as they do where nothing is said."""
+        return self.loss is None or bool(self.loss.startswith("squared"))
+
     def _label_free_settings(self) -> meanfield.Settings:
         return meanfield.Settings(
             **self._shared_settings(),
-            squared=self.loss is None or self.loss.startswith("squared"),
+            squared=self._has_squared_loss,
             n_sweeps=int(self.n_sweeps),
             max_iter=self._iteration_limit,
             tol=float(self.tol),
@@ -365,10 +450,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
 
 def has_partial_fit(model: TopicModel) -> bool:
-    """Whether documents can come in portions: the sampler has a posterior to take along, mean field has not."""
-    if model.inference == "gibbs":
+    """Whether documents can come in portions: mean field with margins on their posterior would have to keep it."""
+    if model._scheme in ("gibbs", "consistent"):
         return True
-    raise AttributeError(f'partial_fit needs inference="gibbs", got inference={model.inference!r}')
+    needed = 'margins="consistent"' if model.margins == "posterior" else "a positive C"
+    raise AttributeError(f'partial_fit needs {needed}, or inference="gibbs": the posterior of a document is not kept')
 
 
 def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:

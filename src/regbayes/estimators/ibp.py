@@ -4,30 +4,41 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import LATENT_CONSTRAINTS, POSITIVE, UnsupervisedFeatures, warn_if_unscaled
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    POSITIVE,
+    UnsupervisedFeatures,
+    drop_weightless,
+    fit_data,
+    row_weights,
+    warn_if_unscaled,
+)
+from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators._latent import (
     UNSUPERVISED,
     UNSUPERVISED_SLAB,
-    BinaryFeatures,
     centre_rows,
     infer_by_blocks,
     infer_label_free,
     make_settings,
 )
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, bound_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
+class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
@@ -91,6 +102,8 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
         Course of the objective and its named terms, from the end of the warm-up on.
     n_iter_ : int
         Iterations in it.
+    n_samples_seen_ : int or float
+        After ``partial_fit``: what the rows of all batches count together.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -150,11 +163,41 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BinaryFeatures):
 
     def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
         warn_if_unscaled(X)
-        rows = centre_rows(X, weights)
+        self._fit_features(*self._prepare(centre_rows(X, weights)), given, data)
+
+    def _prepare(self, rows: Rows) -> tuple[Data, Settings]:
+        """Return centred rows as data without labels, and the settings that the parameters stand for."""
         labels = np.full(len(rows), UNLABELED, dtype=np.int64)
         unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        self._fit_features(unlabeled, make_settings(self.get_params(deep=False), rows, supervision), given, data)
+        return unlabeled, make_settings(self.get_params(deep=False), rows, supervision)
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from a batch of rows, of which nothing is kept.
+
+        The first batch has a fit as any other: features, how many there are, centre and scales are learned from it, so
+        it should have a thousand rows or more, in no particular order. Every further batch, of some dozens of rows or
+        more, moves the features a little. After ``fit`` learning goes on from there. Parameters are read in the first
+        call; ``embedding_`` and ``n_components_`` are those of the last batch.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts. A row that is given again, in a further pass, counts again.
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "_state")
+        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+        self._learn_batch(self._prepare, rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        return self
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components).

@@ -14,22 +14,21 @@ from regbayes.estimators._bases import (
     NOT_NEGATIVE,
     POSITIVE,
     LabeledRows,
-    LatentClassifier,
     warn_if_unscaled,
 )
+from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._latent import (
-    BinaryFeatures,
     centre_rows,
     classifier_attributes,
     make_settings,
     make_supervision,
 )
-from regbayes.models.ilsvm.model import Data, State
+from regbayes.models.ilsvm.model import Data, Rows, Settings, State
 
 
 @persistable(skip=("_skl_callbacks",))
-class ILSVMClassifier(LatentClassifier, BinaryFeatures):
+class ILSVMClassifier(BatchClassifier):
     """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
 
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
@@ -146,6 +145,8 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         all its rounds, end to end.
     n_iter_ : int
         Iterations in it.
+    n_samples_seen_ : int or float
+        After ``partial_fit``: what the rows of all batches count together.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -241,18 +242,26 @@ class ILSVMClassifier(LatentClassifier, BinaryFeatures):
         self.verbose = verbose
 
     def _learn(self, rows: LabeledRows) -> None:
+        warn_if_unscaled(rows.X)
+        data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
+        self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
+
+    def _prepare(self, rows: LabeledRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
+        """Return centred rows with what is known of them, and the settings that the parameters stand for.
+
+        ``n_labeled`` is how many labels there are to come, where these are not all.
+        """
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.margins == "posterior" and self.slab is not None:
             raise ValueError('slab is for margins="consistent": the other algorithm knows no amounts')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        warn_if_unscaled(rows.X)
-        data = Data(centre_rows(rows.X, rows.row_weights), rows.codes, rows.label_weights, rows.cost)
+        data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
-        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, len(data.labeled))
-        settings = make_settings(parameters, data.X, supervision)
-        self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
+        n_labeled = len(data.labeled) if n_labeled is None else n_labeled
+        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
+        return data, make_settings(parameters, data.X, supervision)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         return super()._attributes(state) | classifier_attributes(state)

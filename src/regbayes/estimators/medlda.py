@@ -11,11 +11,20 @@ from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._bases import POSITIVE, check_several, chosen_classes, cost_matrix, fit_data, weights_by_class
+from regbayes.estimators._bases import (
+    POSITIVE,
+    check_known_classes,
+    check_several,
+    chosen_classes,
+    cost_matrix,
+    fit_data,
+    known_codes,
+    weights_by_class,
+)
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
@@ -125,6 +134,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         regularized objective otherwise, which never rises.
     n_iter_ : int
         Sweeps of the last fit.
+    n_samples_seen_ : int or float
+        After ``partial_fit`` by mean field: what the documents of all batches count together.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -239,12 +250,19 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn from further documents: the posterior after the earlier ones is the prior of these.
+        """Learn from further documents.
 
-        Only ``inference="gibbs"`` has this method. Earlier documents stay in the counts of words in topics, as the last
-        sweep left them, and in a normal distribution of the weights (Shi and Zhu, ICML 2014, "Online Bayesian passive-
-        aggressive learning"). They need not be given again: a document given twice counts twice. Each call makes
-        ``max_iter`` sweeps over its documents.
+        With ``inference="gibbs"`` the posterior after the earlier ones is the prior of these. Earlier documents stay in
+        the counts of words in topics, as the last sweep left them, and in a normal distribution of the weights (Shi and
+        Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). Each call makes ``max_iter`` sweeps over its
+        documents.
+
+        With ``inference="variational"`` the first batch has a fit as any other, so it should have a thousand documents
+        or more, in no particular order; every further one, of some hundreds, moves the topics a little and the weights
+        with them. `fit_weights` has the last word on the weights. Not with ``margins="posterior"`` or
+        ``loss="hinge"``.
+
+        Earlier documents need not be given again: a document given twice counts twice. Documents are not kept.
 
         Parameters
         ----------
@@ -254,14 +272,48 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         classes : array-like of shape (n_classes,), default=None
             All classes there will be; needed in the first call of all, unless y has indicators of labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            Whole numbers: how often each document is taken.
+            How often each document counts; the sampler takes whole numbers.
 
         Returns
         -------
         self
         """
-        read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
-        return self._fit_topics(*read, fit_data(X, y, sample_weight=sample_weight), streaming=True)
+        data = fit_data(X, y, sample_weight=sample_weight)
+        if self.inference == "gibbs":
+            read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
+            return self._fit_topics(*read, data, streaming=True)
+        first = not hasattr(self, "_fitted")
+        self._check_batchable("partial_fit")
+        if first and classes is None and type_of_target(y) != "multilabel-indicator":
+            raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"partial_fit does not know how often classes will occur: give class_weight={self.class_weight!r} as a "
+                "dict, from sklearn.utils.compute_class_weight"
+            )
+        return self._learn_batch(*self._read(X, y, sample_weight, classes, first=first), data)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
+
+        They are solved at the shares of topics that prediction infers for the documents, without a look at the classes.
+        Topics do not change.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts; the sampler takes whole numbers.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "coef_")
+        return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, classes: Any, *, first: bool
@@ -298,25 +350,15 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         found, codes = np.unique(labels, return_inverse=True)
         self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
         check_several(self, self.classes_)
-        return codes if classes is None else self._known_codes(labels)
+        return codes if classes is None else known_codes(labels, self.classes_)
 
     def _code_known(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
         if self._several:
             if labels.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
             return labels
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes={classes!r} is not what it was in the first call: {self.classes_.tolist()!r}")
-        return self._known_codes(labels)
-
-    def _known_codes(self, y: NDArray[Any]) -> Integers:
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                f"y has {unknown.tolist()!r}, but the classes are {self.classes_.tolist()!r}; name all of them with "
-                "classes= in the first call of partial_fit"
-            )
-        return np.searchsorted(self.classes_, y)
+        check_known_classes(classes, self.classes_)
+        return known_codes(labels, self.classes_)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
         """Return one margin per label or class, but only one for two classes; none without a price."""

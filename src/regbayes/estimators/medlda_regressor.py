@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_y, check_consistent_length
+from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
@@ -177,10 +177,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from further documents: the posterior after the earlier ones is the prior of these.
+        """Learn from further documents, as in `MedLDAClassifier`.
 
-        As in `MedLDAClassifier`, and only for ``inference="gibbs"``. The first call's targets say what they are centred
-        and scaled by.
+        The first call's targets say what they are centred and scaled by.
 
         Parameters
         ----------
@@ -188,19 +187,45 @@ class MedLDARegressor(RegressorMixin, TopicModel):
             Counts of words.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
         sample_weight : array-like of shape (n_samples,), default=None
-            Whole numbers: how often each document is taken.
+            How often each document counts; the sampler takes whole numbers.
 
         Returns
         -------
         self
         """
-        read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
-        return self._fit_topics(*read, fit_data(X, y, sample_weight=sample_weight), streaming=True)
+        data = fit_data(X, y, sample_weight=sample_weight)
+        if self.inference == "gibbs":
+            read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
+            return self._fit_topics(*read, data, streaming=True)
+        self._check_batchable("partial_fit")
+        return self._learn_batch(*self._read(X, y, sample_weight, first=not hasattr(self, "_fitted")), data)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
+
+        They are solved at the shares of topics that prediction infers for the documents, without a look at the targets.
+        Topics do not change.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts; the sampler takes whole numbers.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "coef_")
+        return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
         """Return counts, numbers and weights; the first documents say what the units are and how long they are."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        values = self._read_values(y, counts)
+        values = self._read_values(y, counts, first)
         if sample_weight is not None:
             rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, values = counts[rows], values[rows]
@@ -213,12 +238,13 @@ class MedLDARegressor(RegressorMixin, TopicModel):
             raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
         return counts, self._numbers(values), sample_weight
 
-    def _read_values(self, y: Any, counts: Counts) -> Floats:
+    def _read_values(self, y: Any, counts: Counts, first: bool) -> Floats:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
         check_consistent_length(counts, y)
-        self._single = y.ndim == 1
+        if first:
+            self._single = y.ndim == 1
         return y[:, None] if y.ndim == 1 else y
 
     def _numbers(self, values: Floats) -> Numbers | None:

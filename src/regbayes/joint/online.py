@@ -6,6 +6,9 @@ look like near the weights of the moment, and these pictures are averaged with w
 natural parameters are in stochastic variational inference (Hoffman et al., JMLR 2013). So there is no step length to
 choose for the weights, and noise in them averages out.
 
+Learning begins at parameters and weights of an earlier fit, or at parameters alone. Pictures and statistics are as of
+one row, and all rows together are as many as were seen so far, so that the prior counts less and less.
+
 The last word on the weights takes one look at all rows again, at features that no longer move: a large-margin problem
 as any other.
 """
@@ -17,8 +20,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.joint.model import JointModel, Params, Stats
+from regbayes.joint.model import Inferred, JointModel, Params, Stats
 from regbayes.margins.head import HeadView, LinearHead, MarginHead
 
 Rows = TypeVar("Rows")
@@ -28,19 +32,21 @@ Rows = TypeVar("Rows")
 class OnlineOptions:
     """How to step. Everything is a number."""
 
-    step: float = 0.05  # of the parameters, relative to their size
+    step: float = 1.0  # of the parameters, relative to the first step of a descent
+    full_batch: float = 64.0  # rows of a batch that makes a whole step; fewer make less of one
     step_delay: float = 50.0  # batches after which it is 1/sqrt(2) of that
     forget_delay: float = 2.0  # batches whose pictures of the losses are soon forgotten
-    forget_power: float = 0.7  # the weight of batch t, from 0, is (1 + t / delay)^-power
+    forget_power: float = 0.7  # a batch after t as large ones has the weight (1 + t / delay)^-power
     momentum: float = 0.9
     scale_memory: float = 0.99
     blocks_every: int = 10  # batches between updates in closed form
     smoothing: float = 0.1  # of the squared multi-class hinge
 
 
+@persistable(name="regbayes.online.Picture")
 @dataclass(frozen=True)
 class Picture:
-    """The losses of all rows near the weights of the moment: a quadratic function of the weights."""
+    """The losses near the weights of the moment, as of one row: a quadratic function of the weights."""
 
     curvature: Floats  # (outputs, d, d), or (outputs, d, outputs, d) where outputs mix
     linear: Floats  # (outputs, d): minus the gradient at no weights
@@ -51,17 +57,23 @@ class Picture:
             (1.0 - rate) * self.curvature + rate * other.curvature, (1.0 - rate) * self.linear + rate * other.linear
         )
 
-    def minimise(self) -> Floats:
-        """Return the best weights that are standard normal a priori."""
+    def minimise(self, total: float) -> Floats:
+        """Return the best weights for so many rows, if they are standard normal a priori."""
         shape, d = self.linear.shape, self.linear.shape[1]
         if self.curvature.ndim == 4:
             n = self.linear.size
-            whole = np.linalg.solve(self.curvature.reshape(n, n) + np.eye(n), self.linear.reshape(n, 1))
-            return whole.reshape(shape).astype(np.float64, copy=False)
-        found = np.linalg.solve(self.curvature + np.eye(d), self.linear[:, :, None])
-        return found[:, :, 0].astype(np.float64, copy=False)
+            system = self.curvature.reshape(n, n) + np.eye(n) / total
+            found = np.linalg.solve(system, self.linear.reshape(n, 1)).reshape(shape)
+        else:
+            found = np.linalg.solve(self.curvature + np.eye(d) / total, self.linear[:, :, None])[:, :, 0]
+        return found.astype(np.float64, copy=False)
+
+    def settle(self, weights: Floats, total: float) -> Picture:
+        """Return the picture with the same curvature of which given weights are the best ones for so many rows."""
+        return Picture(self.curvature, _bend(self.curvature, weights) + weights / total)
 
 
+@persistable(name="regbayes.online.State")
 @dataclass(frozen=True)
 class OnlineState(Generic[Params]):
     """Where learning from batches stands."""
@@ -77,10 +89,71 @@ class OnlineState(Generic[Params]):
     n_rows: float  # seen so far
 
     @classmethod
-    def begin(cls, model: JointModel[Any, Params, Any, Any], params: Params, n_features: int) -> OnlineState[Params]:
-        """Return the state before the first batch."""
+    def begin(
+        cls,
+        model: JointModel[Any, Params, Any, Any],
+        params: Params,
+        n_features: int,
+        head: LinearHead | None = None,
+        weight_variance: float = 1.0,
+        n_rows: float = 0.0,
+    ) -> OnlineState[Params]:
+        """Return the state before the first batch, at a head that so many rows found if there is one."""
         nothing = np.zeros_like(model.position(params))
-        return cls(params, None, np.zeros(n_features), None, None, nothing, nothing, 0, 0.0)
+        weights, centre = None, np.zeros(n_features)
+        if head is not None:
+            weights, centre = head.weights / np.sqrt(weight_variance), head.centre
+        return cls(params, weights, centre, None, None, nothing, nothing, 0, n_rows)
+
+    def settle(self, head: LinearHead, weight_variance: float) -> OnlineState[Params]:
+        """Return the state with a head that was solved for elsewhere."""
+        weights = head.weights / np.sqrt(weight_variance)
+        picture = None if self.picture is None else self.picture.settle(weights, self.n_rows)
+        return replace(self, weights=weights, centre=head.centre, picture=picture)
+
+
+@dataclass(frozen=True)
+class Observed(Generic[Params]):
+    """A batch, seen at the parameters of the moment."""
+
+    state: OnlineState[Params]  # statistics and weights know of it, parameters do not
+    inferred: Inferred[Any]
+    by_features: Floats | None  # gradient of the head's value by the features
+
+
+def observe(
+    model: JointModel[Rows, Params, Stats, Any],
+    state: OnlineState[Params],
+    rows: Rows,
+    head: MarginHead | None,
+    n_rows: float,
+    total: float,
+    options: OnlineOptions,
+) -> Observed[Params]:
+    """Let the statistics and the weights know of a batch; the parameters are as in `step`."""
+    rate = (1.0 + state.n_rows / (n_rows * options.forget_delay)) ** -options.forget_power
+    inferred = model.infer(rows, state.params)
+    mean_stats = inferred.stats.scale(1.0 / n_rows)
+    stats = mean_stats if state.stats is None else state.stats.scale(1.0 - rate) + mean_stats.scale(rate)
+    weights, centre, picture, by_features = state.weights, state.centre, state.picture, None
+    if head is not None and len(head.targets):
+        features = inferred.features
+        part = head.parts((len(features),))[0]
+        weight, sums = head.sum_features([features])
+        centre = (1.0 - rate) * centre + rate * head.view(weight, sums, options.smoothing).centre
+        view = HeadView(centre, options.smoothing)
+        block = head.newton_block(part, features, view)
+        if weights is None:
+            weights = np.zeros((head.targets.n_outputs, head.n_columns(features.shape[1])))
+        seen = _look(block, weights, n_rows)
+        # Where only weights are known of earlier rows, they were the best: the losses of these rows are flat there.
+        earlier = seen.settle(weights, total) if picture is None else picture
+        picture = seen if state.n_rows == 0 else earlier.blend(seen, rate)
+        weights = picture.minimise(total)
+        by_features = head.gradient_of(part, features, view, weights, None)
+    seen_rows = state.n_rows + n_rows
+    found = replace(state, weights=weights, centre=centre, stats=stats, picture=picture, n_rows=seen_rows)
+    return Observed(found, inferred, by_features)
 
 
 def step(
@@ -105,65 +178,44 @@ def step(
         What the rows of the batch count together, and what all rows do, for which they stand.
     options : OnlineOptions
     """
-    t, params = state.n_batches, state.params
-    rate = (1.0 + t / options.forget_delay) ** -options.forget_power
-    inferred = model.infer(rows, params)
-    factor = total / n_rows
-    mean_stats = inferred.stats.scale(1.0 / n_rows)
-    stats = mean_stats if state.stats is None else state.stats.scale(1.0 - rate) + mean_stats.scale(rate)
-    weights, centre, picture, by_features = state.weights, state.centre, state.picture, None
-    if head is not None and len(head.targets):
-        features = inferred.features
-        part = head.parts((len(features),))[0]
-        weight, sums = head.sum_features([features])
-        centre = (1.0 - rate) * centre + rate * head.view(weight, sums, options.smoothing).centre
-        view = HeadView(centre, options.smoothing)
-        block = head.newton_block(part, features, view)
-        if weights is None:
-            weights = np.zeros((head.targets.n_outputs, head.n_columns(features.shape[1])))
-        seen = _look(block, weights, factor)
-        picture = seen if picture is None else picture.blend(seen, rate)
-        weights = picture.minimise()
-        by_features = head.gradient_of(part, features, view, weights, None)
-    pulled = model.pull_back(rows, params, inferred, by_features).scale(factor)
+    observed = observe(model, state, rows, head, n_rows, total, options)
+    state, inferred, t = observed.state, observed.inferred, observed.state.n_batches
+    params, factor = state.params, total / n_rows
+    pulled = model.pull_back(rows, params, inferred, observed.by_features).scale(factor)
     slope = model.gradient(params, inferred.stats.scale(factor), pulled)
-    precondition = model.precondition(params, stats)
+    slope = slope / slope.dtype.type(total)
+    precondition = model.precondition(params, state.stats)
     slope = slope if precondition is None else precondition(slope)
     mean = options.momentum * state.mean + (1.0 - options.momentum) * slope
     square = options.scale_memory * state.square + (1.0 - options.scale_memory) * np.square(slope)
-    sure = 1.0 - options.momentum ** (t + 1), 1.0 - options.scale_memory ** (t + 1)
+    sure = 1.0 - options.scale_memory ** (t + 1)  # not so the mean: first steps are short, for a start that is good
     position = model.position(params)
-    length = options.step * float(np.sqrt(np.mean(np.square(position)))) / np.sqrt(1.0 + t / options.step_delay)
+    first = model.first_length(params)
+    size = float(np.linalg.norm(position)) if first is None else first
+    length = options.step * size / np.sqrt(position.size * (1.0 + t / options.step_delay))
+    length *= min(1.0, np.sqrt(n_rows / options.full_batch))
     with np.errstate(divide="ignore", invalid="ignore"):
-        move = np.nan_to_num((mean / sure[0]) / np.sqrt(square / sure[1]))
+        move = np.nan_to_num(mean / np.sqrt(square / sure))
     params = model.move(params, position - position.dtype.type(length) * move)
     if (t + 1) % options.blocks_every == 0:
-        params = model.update_blocks(params, stats.scale(total)) or params
-    return replace(
-        state,
-        params=params,
-        weights=weights,
-        centre=centre,
-        stats=stats,
-        picture=picture,
-        mean=mean,
-        square=square,
-        n_batches=t + 1,
-        n_rows=state.n_rows + n_rows,
-    )
+        params = model.update_blocks(params, state.stats.scale(total)) or params
+    return replace(state, params=params, mean=mean, square=square, n_batches=t + 1)
 
 
-def linear_head(state: OnlineState[Any], head: MarginHead) -> LinearHead:
+def linear_head(state: OnlineState[Any], fit_intercept: bool, weight_variance: float = 1.0) -> LinearHead:
     """Return the head as it stands."""
     assert state.weights is not None
-    return LinearHead(float(np.sqrt(head.weight_variance)) * state.weights, state.centre, head.fit_intercept)
+    return LinearHead(float(np.sqrt(weight_variance)) * state.weights, state.centre, fit_intercept)
 
 
-def _look(block: Any, weights: Floats, factor: float) -> Picture:
-    """Return the losses of a batch near given weights, as those of all rows."""
-    curvature = factor * block.curvature(weights)
+def _look(block: Any, weights: Floats, n_rows: float) -> Picture:
+    """Return the losses of a batch near given weights, as of one row."""
+    curvature = block.curvature(weights) / n_rows
+    return Picture(curvature, _bend(curvature, weights) + block.sums(weights).pulled / n_rows)
+
+
+def _bend(curvature: Floats, weights: Floats) -> Floats:
+    """Return the product of second derivatives with weights, (outputs, d)."""
     if curvature.ndim == 4:
-        bent = np.einsum("idje,je->id", curvature, weights)
-    else:
-        bent = np.einsum("ide,ie->id", curvature, weights)
-    return Picture(curvature, bent + factor * block.sums(weights).pulled)
+        return np.einsum("idje,je->id", curvature, weights)
+    return np.einsum("ide,ie->id", curvature, weights)

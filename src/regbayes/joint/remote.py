@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.engine import Serial
+from regbayes.engine import Executor, Serial
 from regbayes.framework.dual_forms import SimplexDual
 from regbayes.joint.descent import DescentOptions, Evaluation
 from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
@@ -82,6 +82,32 @@ class Here:
         for block in self.blocks[1:]:
             found = found + function(block, *arguments)
         return found
+
+
+@dataclass(frozen=True)
+class ReadAgain:
+    """Blocks that are made for every trip and forgotten after it: of rows that do not fit in memory.
+
+    Parameters
+    ----------
+    make : callable
+        From a part, a slice of the rows say, to the block.
+    parts : sequence
+    executor : Executor
+        Takes the parts; as many blocks are held as it has threads.
+    """
+
+    make: Callable[[Any], HeldRows[Any]]
+    parts: Sequence[Any]
+    executor: Executor = field(default_factory=Serial)
+
+    def share(self, version: Version) -> Version:
+        """Return it: there is no way to go."""
+        return version
+
+    def sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``function(block, *arguments)``, in the order of parts."""
+        return self.executor.map_reduce(lambda part: function(self.make(part), *arguments), self.parts)
 
 
 # --- what is done with a block where it lies

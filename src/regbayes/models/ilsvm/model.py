@@ -176,6 +176,7 @@ class Params:
         return self.infer(rows)
 
 
+@persistable(name="regbayes.ilsvm.Stats")
 @dataclass(frozen=True)
 class Stats(RowSums):
     """What the objective and the updates in closed form need to know of rows."""

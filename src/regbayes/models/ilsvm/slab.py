@@ -76,6 +76,7 @@ def convert_params(params: Params, settings: Settings) -> Params:
     return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
 
 
+@persistable(name="regbayes.ilsvm.SlabStats")
 @dataclass(frozen=True)
 class SlabStats(Stats):
     """What the objective and the updates in closed form need to know of rows.

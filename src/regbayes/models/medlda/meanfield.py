@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress
 from regbayes.engine.executor import Executor
@@ -105,6 +106,7 @@ def select_documents(
     return TrainingDocuments(kept, lengths_of(kept), weights), targets
 
 
+@persistable(name="regbayes.medlda.TopicLogits")
 @dataclass(frozen=True)
 class TopicLogits:
     """The topics: parameters of the descent."""
@@ -124,6 +126,7 @@ def make_topics(position: Reals) -> TopicLogits:
     return TopicLogits(logits, as_table(weight / mass), log_sum)
 
 
+@persistable(name="regbayes.medlda.BoundSums")
 @dataclass(frozen=True)
 class BoundSums(RowSums):
     """Sums over documents."""
@@ -207,6 +210,7 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
 # --- Fit
 
 
+@persistable(name="regbayes.medlda.meanfield.Settings")
 @dataclass(frozen=True)
 class Settings:
     """How to fit."""

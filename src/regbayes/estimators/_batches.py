@@ -1,0 +1,262 @@
+"""Rows in batches: ``partial_fit`` of iLSVM and of the features without labels, and weights over rows on disk."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import _fit_context
+from sklearn.callback import with_callbacks
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from regbayes._types import Floats
+from regbayes.engine import row_blocks
+from regbayes.estimators._bases import (
+    FirstBatchWarning,
+    LabeledRows,
+    LatentClassifier,
+    check_known_classes,
+    check_several,
+    drop_weightless,
+    fit_data,
+    known_codes,
+    labeled_rows,
+    one_blas_thread,
+    row_weights,
+    warn_if_unscaled,
+)
+from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
+from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
+from regbayes.models.ilsvm import batches
+from regbayes.models.ilsvm.batches import Batches
+from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings
+
+FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
+LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
+
+Prepare = Callable[[Rows], tuple[Data, Settings]]
+
+
+class BatchFeatures(BinaryFeatures):
+    """Binary features that can be learned from batches."""
+
+    def _learn_batch(
+        self, prepare: Prepare, X: Floats, weights: Floats | None, given: Floats, shown: dict[str, Any]
+    ) -> None:
+        """Fit the first batch, or learn from a further one; set the fitted attributes.
+
+        ``prepare`` makes data and settings from centred rows; the rest is as in `_fit_features`. Attributes change when
+        all is done: a batch that is refused leaves the model as it was.
+        """
+        if not hasattr(self, "_state"):
+            warn_of_few_rows(len(X))
+            warn_if_unscaled(X)
+            data, settings = prepare(centre_rows(X, weights))
+            self._check_batch_settings(settings)
+            self._fit_features(data, settings, given, shown)
+            with one_blas_thread():
+                self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
+            return
+        rows = Rows.centre(X, self.mean_, weights)
+        if not np.isfinite(rows.mean_square):
+            raise ValueError("X is too large to square it: give it in the units of the first batch")
+        data, settings = prepare(rows)
+        known: Batches | None = getattr(self, "_batches", None)
+        if known is None:  # a fit came first
+            settings = self._fitted_settings(settings)
+            self._check_batch_settings(settings)
+            known = batches.begin(None, settings, self._state, float(len(self._state.embedding)))
+        with one_blas_thread():
+            learned, state = batches.learn(data, known)
+        for name, value in self._attributes(state).items():
+            setattr(self, name, value)
+        self.offset_ = self.mean_ + state.params.offset
+        self._set_batches(learned)
+
+    def _fitted_settings(self, settings: Settings) -> Settings:
+        """Return settings with the scales that the fitted model has."""
+        params = self._state.params
+        return replace(
+            settings,
+            n_components=len(params.loadings),
+            noise_variance=params.noise_variance,
+            prior_variance=params.prior_variance,
+            temperature=params.temperature,
+            n_sweeps=params.n_sweeps,
+            input_scale=self._state.input_scale,
+        )
+
+    def _check_batch_settings(self, settings: Settings) -> None:
+        """Refuse what batches cannot have."""
+
+    def _set_batches(self, learned: Batches) -> None:
+        n_rows = learned.state.n_rows
+        self._batches, self.n_samples_seen_ = learned, int(n_rows) if n_rows.is_integer() else n_rows
+
+
+class BatchClassifier(LatentClassifier, BatchFeatures):
+    """A classifier on binary features that can be learned from batches.
+
+    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    """
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from a batch of rows, of which nothing is kept.
+
+        The first batch has a fit as any other: features, how many there are, centre and scales are learned from it, so
+        it should have a thousand rows or more, in no particular order. Every further batch, of some dozens of rows or
+        more, moves the features a little and the weights with them. After ``fit`` learning goes on from there. Two
+        passes over the rows do most, and `fit_weights` the rest. Parameters are read in the first call;
+        ``embedding_`` and ``n_components_`` are those of the last batch, ``trace_`` is that of the first.
+
+        Not with ``loss="hinge"``, ``margins="posterior"``, ``transductive=True`` or ``class_weight="balanced"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels.
+        classes : array-like of shape (n_classes,), default=None
+            All classes there will be; needed in the first call of all.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts. A row that is given again, in a further pass, counts again.
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "_state")
+        self._check_batchable()
+        given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+        if first:
+            if classes is None:
+                raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
+            named = np.unique(column_or_1d(classes))
+            check_several(self, named)
+        else:
+            check_known_classes(classes, self.classes_)
+            named = self.classes_
+        labeled = np.ones(len(labels), dtype=bool)
+        if self.unlabeled is not None:
+            labeled = labeled_rows(labels, self.unlabeled) if first else np.asarray(labels != self.unlabeled)
+        found = known_codes(labels[labeled], named)
+        self.classes_ = named
+        data = fit_data(given, y, sample_weight=sample_weight)
+        described: LabeledRows = self._describe_rows(rows, labeled, found, weights, given, data)
+        self._learn_batch(lambda centred: self._prepare(described, centred, MIN_BLOCK_ROWS), rows, weights, given, data)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Solve for the weights of the classifier at the features as they are: the second look after ``partial_fit``.
+
+        Rows are read in blocks, a dozen times or less, and nothing of their size is made: X may be a `numpy.memmap` of
+        data that do not fit in memory. The features, what `transform` returns, do not change. With other rows, labels
+        of the same classes, C or ``class_weight`` it makes another classifier on the same features.
+
+        Not with ``loss="hinge"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels; rows without one are left out.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "_state")
+        self._check_squared("fit_weights")
+        everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
+        kept = labeled if weights is None else labeled & (weights > 0)
+        places = None if kept.all() else np.flatnonzero(kept)
+        if places is not None:
+            weights = None if weights is None else weights[places]
+        codes, state = known_codes(given if places is None else given[places], self.classes_), self._state
+        parts = row_blocks(len(codes))
+        everything = self._describe_rows(codes, np.ones(len(codes), dtype=bool), codes, weights, codes, {})
+
+        def read(part: Any) -> Data:
+            of_part = part if places is None else places[part]
+            counts = None if weights is None else weights[part]
+            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
+            return Data(rows, codes[part], everything.label_weights[part], everything.cost)
+
+        block = read(parts[0])
+        settings = self._fitted_settings(
+            self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
+        )
+        self._check_class_weights(settings)
+        with one_blas_thread():
+            head, gap = batches.solve_weights(read, parts, codes, settings, state)
+        if gap > LOOSE * FINAL.gap:
+            warnings.warn(
+                f"the weights are solved for to a relative gap of {gap:.1g} only: lower C, or give inputs of similar "
+                "scales",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        state = replace(state, head=head, multipliers=None)
+        if hasattr(self, "_batches"):
+            self._batches = batches.settle(self._batches, head, state)
+        for name, value in {**classifier_attributes(state), "_state": state}.items():
+            setattr(self, name, value)
+        return self
+
+    def _check_batchable(self) -> None:
+        """Refuse parameters that need all rows at once."""
+        self._check_squared("partial_fit")
+        if self.margins == "posterior":
+            raise ValueError('partial_fit needs margins="consistent": the posterior of a row is not kept; or use fit')
+        if self.transductive:
+            raise ValueError("partial_fit needs transductive=False: guessed labels of rows are not kept; or use fit")
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"partial_fit does not know how often classes will occur: give class_weight={self.class_weight!r} as a "
+                "dict, from sklearn.utils.compute_class_weight; fit_weights takes it as it is"
+            )
+
+    def _check_squared(self, method: str) -> None:
+        if self.loss != "squared_hinge":
+            raise ValueError(f'{method} needs loss="squared_hinge", got {self.loss!r}; or use fit')
+
+    def _check_batch_settings(self, settings: Settings) -> None:
+        self._check_class_weights(settings)
+
+    def _check_class_weights(self, settings: Settings) -> None:
+        """Refuse multi-class margins whose second derivatives would not fit."""
+        n_weights = len(self.classes_) * (settings.n_components + 1)
+        if not settings.one_vs_rest and n_weights > MAX_CLASS_WEIGHTS:
+            raise ValueError(
+                f"margins between {len(self.classes_)} classes have {n_weights} weights here, and batches take "
+                f'{MAX_CLASS_WEIGHTS} at most: set multi_class="ovr", or use fit'
+            )
+
+
+def warn_of_few_rows(n_rows: int) -> None:
+    """Say when the first batch is small."""
+    if n_rows < FEW_ROWS:
+        warnings.warn(
+            f"the first batch has {n_rows} rows, and features, their number and the scales are learned from it: begin "
+            f"with {FEW_ROWS} rows or more, in no particular order",
+            FirstBatchWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,132 @@
+"""Topics from batches of documents, by mean field with margins on what prediction sees.
+
+The first batch has a fit as any other; every further one moves the topics a little (`learn`), and nothing of its
+documents is kept. `solve_weights` is one more look at documents, at topics that stand. The sampler's portions, whose
+posterior is the prior of the next, are in `gibbs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from regbayes._registry import persistable
+from regbayes._types import Floats
+from regbayes.engine.executor import Executor
+from regbayes.joint import online
+from regbayes.joint.descent import Evaluation
+from regbayes.joint.online import OnlineOptions, OnlineState
+from regbayes.kernels.meanfield import WordCounts
+from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.targets import Targets
+from regbayes.models.medlda.meanfield import (
+    FINAL,
+    FLOOR,
+    LabelFreeTopics,
+    Settings,
+    TopicLogits,
+    TrainingDocuments,
+    fitted_topics,
+    make_topics,
+    select_documents,
+)
+from regbayes.models.medlda.topics import FittedTopics, proportions
+
+OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # from training documents of 20 Newsgroups; notes/batches.md
+
+
+@persistable(name="regbayes.medlda.Batches")
+@dataclass(frozen=True)
+class Batches:
+    """Where learning from batches stands, and what the first one settled."""
+
+    settings: Settings
+    state: OnlineState[TopicLogits]
+
+
+def begin(
+    settings: Settings,
+    fitted: FittedTopics,
+    n_documents: float,
+    documents: WordCounts | None = None,
+    targets: Targets | None = None,
+    sample_weight: Floats | None = None,
+) -> Batches:
+    """Return where learning begins: at a fit of so many documents, which are given if they are at hand."""
+    model = make_model(settings)
+    params = make_topics(np.log(np.maximum(fitted.word_given_topic, FLOOR)))
+    head = unfold_intercept(fitted.weights, fitted.shares)
+    variance, K = settings.weight_variance, settings.n_components
+    if documents is None:
+        return Batches(settings, OnlineState.begin(model, params, K, head, variance, n_documents))
+    kept, asked = select_documents(documents, targets, sample_weight)
+    state = OnlineState.begin(model, params, K, head, variance)
+    total = float(kept.weights.sum())
+    seen = online.observe(model, state, kept, make_head(kept, asked, settings), total, total, OPTIONS)
+    return Batches(settings, seen.state)
+
+
+def learn(
+    documents: WordCounts,
+    targets: Targets,
+    sample_weight: Floats | None,
+    before: Batches,
+    options: OnlineOptions = OPTIONS,
+) -> tuple[Batches, FittedTopics | None]:
+    """Learn from a batch; return where learning stands, and the fit that it would end with, None without a word."""
+    kept, asked = select_documents(documents, targets, sample_weight)
+    if len(kept) == 0:
+        return before, None
+    settings, state, n_rows = before.settings, before.state, float(kept.weights.sum())
+    model, total = make_model(settings), before.state.n_rows + n_rows
+    state = online.step(model, state, kept, make_head(kept, asked, settings), n_rows, total, options)
+    head = online.linear_head(state, fit_intercept=True, weight_variance=settings.weight_variance)
+    at = Evaluation(state.params, state.stats.scale(state.n_rows), None, {})
+    return Batches(settings, state), fitted_topics(at, model, head)
+
+
+def solve_weights(
+    documents: WordCounts,
+    targets: Targets,
+    sample_weight: Floats | None,
+    settings: Settings,
+    fitted: FittedTopics,
+    executor: Executor,
+) -> LinearHead:
+    """Solve for the weights at the shares that label-free inference finds for documents, at topics as they are."""
+    kept, asked = select_documents(documents, targets, sample_weight)
+    head = replace(make_head(kept, asked, settings), in_blocks=None)
+    return head.solve(proportions(kept.counts, fitted, executor), None, FINAL, executor).head
+
+
+def settle(batches: Batches, head: LinearHead) -> Batches:
+    """Return where learning stands once the weights were solved for."""
+    return replace(batches, state=batches.state.settle(head, batches.settings.weight_variance))
+
+
+def make_model(settings: Settings) -> LabelFreeTopics:
+    """Return the model that settings ask for."""
+    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
+    return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
+
+
+def make_head(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead:
+    """Return what the documents of a batch ask for, as `meanfield.label_free_problem` has it for all."""
+    assert targets is not None
+    return MarginHead(
+        targets,
+        settings.squared,
+        weight_variance=settings.weight_variance,
+        row_weights=documents.weights,
+        in_blocks=True,
+    )
+
+
+def unfold_intercept(weights: Floats, centre: Floats) -> LinearHead:
+    """Return the head of centred shares that has given scores: the inverse of `meanfield.fold_intercept`.
+
+    Shares sum to one, so a constant on all weights changes nothing; the shortest weights have none.
+    """
+    intercept = weights @ centre
+    return LinearHead(np.column_stack([weights - weights.mean(axis=1, keepdims=True), intercept]), centre, True)

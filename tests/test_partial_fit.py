@@ -1,0 +1,390 @@
+"""``partial_fit`` and ``fit_weights``: a batch of everything is a fit, nothing is kept of rows, nothing is lost."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.svm import LinearSVC
+
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, load
+from regbayes.estimators._bases import FirstBatchWarning
+from regbayes.models.ilsvm import noise, warmup
+
+N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
+
+
+def draw(n, seed, dtype=np.float64):
+    """Rows with planted features, and classes that depend on them."""
+    world, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    loadings, weights = 2.0 * world.normal(size=(5, D)), 2.0 * world.normal(size=(5, 3))
+    features = rng.random((n, 5)) < 0.4
+    rows = features @ loadings + 0.7 * rng.normal(size=(n, D)) + 3.0
+    return rows.astype(dtype), CLASSES[np.argmax(features @ weights + 0.3 * rng.gumbel(size=(n, 3)), axis=1)]
+
+
+X, y = draw(N, 1)
+MORE, more = draw(400, 2)
+
+
+def ilsvm(**parameters):
+    return ILSVMClassifier(**{"n_components": 8, "max_iter": 10, "random_state": 0} | parameters)
+
+
+def ibp(**parameters):
+    return IBPFactorAnalysis(**{"n_components": 8, "max_iter": 10, "random_state": 0} | parameters)
+
+
+KNOWN = {}
+
+
+def first(model, rows=X, labels=y):
+    """Give a model its first batch; return a copy, because a fit takes longer than all that comes after it."""
+    key = repr(model), id(rows)
+    if key not in KNOWN:
+        given = {} if isinstance(model, IBPFactorAnalysis) else {"classes": CLASSES}
+        KNOWN[key] = pickle.dumps(model.partial_fit(rows, labels, **given)), rows
+    return pickle.loads(KNOWN[key][0])
+
+
+def batches(size=100):
+    return [slice(begin, begin + size) for begin in range(0, len(more), size)]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+both = pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
+
+
+def ilsvm_slab(**parameters):
+    return ilsvm(slab="half-normal", **parameters)
+
+
+def ibp_slab(**parameters):
+    return ibp(slab="half-normal", **parameters)
+
+
+kinds = pytest.mark.parametrize(
+    "make", [ilsvm, ibp, ilsvm_slab, ibp_slab], ids=["iLSVM", "IBP", "iLSVM with amounts", "IBP with amounts"]
+)
+
+
+# --- what it is
+
+
+@kinds
+def test_one_batch_of_everything_is_a_fit(make):
+    whole, part = make().fit(X, y), first(make())
+    for name in ("components_", "embedding_", "stick_weights_", "mean_", "coef_", "intercept_"):
+        if hasattr(whole, name):
+            np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
+    assert part.n_samples_seen_ == N
+    assert not hasattr(whole, "n_samples_seen_")
+
+
+@kinds
+def test_further_batches_move_the_features_and_keep_nothing_of_rows(make):
+    model = first(make())
+    before = model.components_
+    size = len(pickle.dumps(model._batches))
+    for batch in batches():
+        model.partial_fit(MORE[batch], more[batch])
+        assert len(model.embedding_) == 100
+        assert len(pickle.dumps(model._batches)) <= size + 1000
+    assert model.n_samples_seen_ == N + len(MORE)
+    assert 0 < np.linalg.norm(model.components_ - before) < np.linalg.norm(before)
+    np.testing.assert_allclose(model.embedding_, model.transform(MORE[batch]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
+def test_batches_learn_what_a_small_first_one_does_not_show(multi_class):
+    rows, labels = draw(3000, 3)
+    fresh, truth = draw(4000, 4)
+    model = first(ilsvm(multi_class=multi_class, max_iter=50), rows[:100], labels[:100])
+    at_first = model.score(fresh, truth)
+    for _ in range(2):
+        for begin in range(0, len(rows), 200):
+            model.partial_fit(rows[begin : begin + 200], labels[begin : begin + 200])
+    model.fit_weights(rows, labels)
+    full = ilsvm(multi_class=multi_class, max_iter=50).fit(rows, labels).score(fresh, truth)
+    assert model.score(fresh, truth) > at_first + 0.5 * (full - at_first)
+
+
+@kinds
+def test_a_weight_of_two_is_the_row_twice(make):
+    weighed, twice = first(make()), first(make())
+    weighed.partial_fit(MORE[:100], more[:100], sample_weight=np.full(100, 2.0))
+    twice.partial_fit(np.vstack([MORE[:100]] * 2), np.tile(more[:100], 2))
+    np.testing.assert_allclose(weighed.components_, twice.components_, rtol=1e-8, atol=1e-10)
+    assert weighed.n_samples_seen_ == twice.n_samples_seen_
+    if hasattr(weighed, "coef_"):
+        np.testing.assert_allclose(weighed.coef_, twice.coef_, rtol=1e-6, atol=1e-9)
+
+
+@both
+def test_rows_of_weight_zero_are_not_there(make):
+    zero, without = first(make()), first(make())
+    zero.partial_fit(MORE[:100], more[:100], sample_weight=np.repeat([1.0, 0.0], 50))
+    without.partial_fit(MORE[:50], more[:50])
+    np.testing.assert_allclose(zero.components_, without.components_, rtol=1e-8, atol=1e-10)
+
+
+@kinds
+@pytest.mark.parametrize("how", ["pickle", "file"])
+def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, how, tmp_path):
+    model = first(make())
+    model.partial_fit(MORE[:100], more[:100])
+    if how == "pickle":
+        stored = pickle.loads(pickle.dumps(model))
+    else:
+        model.save(tmp_path / "model.rb")
+        stored = load(tmp_path / "model.rb")
+    for batch in batches()[1:]:
+        model.partial_fit(MORE[batch], more[batch])
+        stored.partial_fit(MORE[batch], more[batch])
+    np.testing.assert_array_equal(model.transform(X), stored.transform(X))
+    assert model.n_samples_seen_ == stored.n_samples_seen_
+    if hasattr(model, "coef_"):
+        np.testing.assert_array_equal(model.decision_function(X), stored.decision_function(X))
+
+
+@both
+def test_it_goes_on_from_a_fit_and_a_fit_begins_anew(make):
+    model, fitted = make().fit(X, y), make().fit(X, y)
+    model.partial_fit(MORE[:100], more[:100])
+    assert model.n_samples_seen_ == N + 100
+    moved = np.linalg.norm(model.components_ - fitted.components_)
+    assert 0 < moved < 0.3 * np.linalg.norm(fitted.components_)
+    if make is ilsvm:
+        assert model.score(MORE, more) > fitted.score(MORE, more) - 0.03
+    model.fit(X, y)
+    np.testing.assert_array_equal(model.components_, fitted.components_)
+    assert not hasattr(model, "n_samples_seen_")
+    assert not hasattr(model, "_batches")
+
+
+def test_rows_without_a_label_shape_the_features_alone():
+    labels = more.astype(object)
+    labels[::2] = "?"
+    model = first(ilsvm(unlabeled="?"))
+    model.partial_fit(MORE[:100], labels[:100])
+    before, weights = model.components_, model.coef_
+    model.partial_fit(MORE[:100], np.repeat("?", 100))
+    assert not np.array_equal(model.components_, before)
+    np.testing.assert_array_equal(model.coef_, weights)
+
+
+@both
+def test_other_kinds_of_input_are_converted(make):
+    one, other = first(make()), first(make())
+    rows = MORE[:100].astype(np.float32)
+    one.partial_fit(rows, more[:100])
+    other.partial_fit(rows.astype(np.float64).tolist(), more[:100].tolist())
+    np.testing.assert_array_equal(one.components_, other.components_)
+
+
+def test_inputs_beside_the_features_go_along():
+    model = first(ilsvm(include_inputs=True))
+    for batch in batches():
+        model.partial_fit(MORE[batch], more[batch])
+    scores = model.transform(X) @ model.coef_.T + model.intercept_ + (X - model.mean_) @ model.coef_inputs_.T
+    np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-8, atol=1e-8)
+
+
+# --- the second look
+
+
+def test_weights_are_those_of_a_linear_svm_on_the_features():
+    model = first(ilsvm(multi_class="ovr"))
+    for batch in batches():
+        model.partial_fit(MORE[batch], more[batch])
+    components = model.components_
+    model.fit_weights(X, y)
+    np.testing.assert_array_equal(model.components_, components)
+    psi = model.transform(X)
+    svm = LinearSVC(C=1.0, loss="squared_hinge", tol=1e-10, max_iter=100_000).fit(psi - psi.mean(axis=0), y)
+    scores = (psi - psi.mean(axis=0)) @ svm.coef_.T + svm.intercept_
+    np.testing.assert_allclose(model.decision_function(X), scores, atol=0.02 * np.abs(scores).max())
+
+    def cost(scores):
+        """The objective of one-vs-rest margins, which the weights minimise."""
+        signs = np.where(y[:, None] == CLASSES, 1.0, -1.0)
+        return np.sum(np.maximum(1.0 - signs * scores, 0.0) ** 2)
+
+    ours = cost(model.decision_function(X)) + 0.5 * np.sum(model._state.head.weights**2)
+    theirs = cost(scores) + 0.5 * np.sum(svm.coef_**2) + 0.5 * np.sum(svm.intercept_**2)
+    assert ours == pytest.approx(theirs, rel=2e-4)
+
+
+@pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
+def test_a_fit_has_its_weights_already(multi_class):
+    model = ilsvm(multi_class=multi_class).fit(X, y)
+    scores = model.decision_function(X)
+    model.fit_weights(X, y)
+    np.testing.assert_allclose(model.decision_function(X), scores, atol=0.05 * np.abs(scores).max())
+
+
+def test_weights_do_not_depend_on_where_the_rows_are(tmp_path):
+    rows, labels = draw(5000, 5, np.float32)
+    model = first(ilsvm())
+    path = tmp_path / "rows.npy"
+    np.save(path, rows)
+    stored = pickle.loads(pickle.dumps(model))
+    model.fit_weights(rows, labels)
+    stored.fit_weights(np.load(path, mmap_mode="r"), labels)
+    np.testing.assert_array_equal(model.coef_, stored.coef_)
+    threads = pickle.loads(pickle.dumps(model)).set_params(n_jobs=2)
+    threads.fit_weights(rows, labels)
+    np.testing.assert_allclose(threads.coef_, model.coef_, atol=1e-3 * np.abs(model.coef_).max())
+
+
+def test_weights_of_rows_that_count_otherwise():
+    weights = np.random.default_rng(0).integers(0, 3, N).astype(float)
+    labels = y.astype(object)
+    labels[:50] = "?"
+    model = first(ilsvm(multi_class="ovr"))
+    other = pickle.loads(pickle.dumps(model))
+    kept = np.repeat(np.arange(50, N), weights[50:].astype(int))
+    model.set_params(unlabeled="?").fit_weights(X, labels, sample_weight=weights)
+    other.fit_weights(X[kept], y[kept])
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=2e-2 * np.abs(other.coef_).max())
+
+
+def test_batches_after_the_second_look_begin_at_its_weights():
+    model = first(ilsvm())
+    model.partial_fit(MORE[:100], more[:100])
+    model.fit_weights(MORE, more)
+    exact = model.decision_function(X)
+    model.partial_fit(MORE[:10], more[:10])
+    assert np.abs(model.decision_function(X) - exact).max() < 0.3 * np.abs(exact).max()
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    peaks = []
+    for n in (6000, 24_000):
+        rows, labels = draw(n, 6)
+        rows = np.tile(rows, 10)
+        np.save(tmp_path / "rows.npy", rows)
+        del rows
+        rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+        model = first(ilsvm(), rows[:500], labels[:500])
+        tracemalloc.start()
+        for begin in range(0, n, 500):
+            model.partial_fit(rows[begin : begin + 500], labels[begin : begin + 500])
+        model.fit_weights(rows, labels)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    file = 8 * 24_000 * 10 * D
+    assert peaks[1] < 0.5 * file
+    assert (
+        peaks[1] - peaks[0] < 100 * 18_000
+    )  # labels, their codes, weights and order: not the rows, nor their features
+
+
+# --- bad input
+
+
+def state_of(model):
+    return pickle.dumps({name: value for name, value in vars(model).items() if name != "_skl_callbacks"})
+
+
+def nan_rows():
+    rows = MORE[:100].copy()
+    rows[3, 4] = np.nan
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((MORE[:100], np.repeat("new", 100)), r"y has \['new'\].*name all of them with classes="),
+        ((MORE[:100], more[:100], ["a", "b"]), "not what it was in the first call"),
+        ((MORE[:100, :5], more[:100]), "5 features"),
+        ((MORE[:100], None), "requires y"),
+        ((nan_rows(), more[:100]), "NaN"),
+        ((1e200 * MORE[:100], more[:100]), "too large to square"),
+        ((MORE[:100], more[:99]), "inconsistent"),
+        ((MORE[:100], more[:100], None, np.zeros(100)), "at least one non-zero"),
+        ((np.full((100, D), "x"), more[:100]), "could not convert"),
+    ],
+)
+def test_a_batch_that_is_refused_leaves_the_model_as_it_was(given, message):
+    model = first(ilsvm())
+    model.partial_fit(MORE[:100], more[:100])
+    before = state_of(model)
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(*given)
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"loss": "hinge"}, 'needs loss="squared_hinge"'),
+        ({"margins": "posterior"}, 'needs margins="consistent"'),
+        ({"transductive": True}, "needs transductive=False"),
+        ({"class_weight": "balanced"}, "compute_class_weight"),
+        ({"n_components": 700, "multi_class": "crammer_singer"}, 'multi_class="ovr"'),
+    ],
+)
+def test_what_batches_cannot_have_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        first(ilsvm(**parameters))
+
+
+def test_the_first_call_needs_the_classes():
+    with pytest.raises(ValueError, match="first call of partial_fit needs classes="):
+        ilsvm().partial_fit(X, y)
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        ilsvm().partial_fit(X, y, classes=["a"])
+    with pytest.raises(ValueError, match=r"y has \['c'\]"):
+        ilsvm().partial_fit(X, y, classes=["a", "b"])
+
+
+def test_a_class_may_be_missing_from_the_first_batch():
+    model = first(ilsvm(), X[y != "c"], y[y != "c"])
+    assert model.coef_.shape[0] == 3
+    for _ in range(5):
+        for batch in batches():
+            model.partial_fit(MORE[batch], more[batch])
+    model.fit_weights(MORE, more)
+    assert np.mean(model.predict(MORE)[more == "c"] == "c") > 0.3
+
+
+@both
+def test_a_small_first_batch_is_said(make):
+    with pytest.warns(FirstBatchWarning, match="first batch has 100 rows"):
+        first(make(), X[:100], y[:100])
+
+
+def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
+    with pytest.raises(NotFittedError):
+        ilsvm().fit_weights(X, y)
+    with pytest.raises(ValueError, match="squared_hinge"):
+        ilsvm(loss="hinge").fit(X, y).fit_weights(X, y)
+    model = first(ilsvm())
+    before = state_of(model)
+    with pytest.raises(ValueError, match=r"y has \['new'\]"):
+        model.fit_weights(X, np.repeat("new", N))
+    assert state_of(model) == before
+
+
+# --- data larger than memory
+
+
+@both
+def test_a_fit_of_memory_mapped_rows_takes_a_quarter_of_them(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(warmup, "EARLY_ROWS", 400)  # that are copied, whatever the number of rows
+    monkeypatch.setattr(noise, "MOST_ROWS", 400)
+    rows, labels = draw(20_000, 7)
+    np.save(tmp_path / "rows.npy", np.tile(rows, 16))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    model = make(n_components=4, max_iter=1, n_init=1)
+    tracemalloc.start()
+    model.fit(rows, labels)
+    model.transform(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < rows.nbytes / 4

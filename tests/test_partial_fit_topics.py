@@ -1,0 +1,163 @@
+"""MedLDA in batches by mean field, and the second look at the weights."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from regbayes import MedLDAClassifier, MedLDARegressor, load
+from regbayes.estimators._bases import FirstBatchWarning
+from regbayes.margins.head import LinearHead
+from regbayes.models.medlda.batches import unfold_intercept
+from regbayes.models.medlda.meanfield import fold_intercept
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+V, CLASSES = 60, np.array(["x", "y", "z"])
+
+
+def draw(n, seed):
+    """Documents of four topics; the class and the number depend on their shares."""
+    world, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    topics, weights = world.dirichlet(np.full(V, 0.1), size=4), np.eye(4, 3)
+    shares = rng.dirichlet(np.full(4, 0.3), size=n)
+    counts = np.array([rng.multinomial(30, share @ topics) for share in shares])
+    scores = shares @ weights
+    return csr_matrix(counts), CLASSES[np.argmax(4 * scores + 0.3 * rng.gumbel(size=(n, 3)), axis=1)], scores[:, 0]
+
+
+X, LABELS, NUMBERS = draw(600, 1)
+MORE, MORE_LABELS, MORE_NUMBERS = draw(400, 2)
+
+
+def classifier(**parameters):
+    return MedLDAClassifier(**{"n_components": 4, "inference": "variational", "max_iter": 15} | parameters)
+
+
+def regressor(**parameters):
+    return MedLDARegressor(**{"n_components": 4, "inference": "variational", "max_iter": 15} | parameters)
+
+
+KINDS = {
+    "classes": (classifier, LABELS, MORE_LABELS, {"classes": CLASSES}),
+    "two classes": (classifier, LABELS == "x", MORE_LABELS == "x", {"classes": [False, True]}),
+    "numbers": (regressor, NUMBERS, MORE_NUMBERS, {}),
+}
+every = pytest.mark.parametrize(("make", "y", "more", "known"), KINDS.values(), ids=KINDS)
+
+
+@every
+def test_one_batch_of_everything_is_a_fit(make, y, more, known):
+    whole, part = make(random_state=0).fit(X, y), make(random_state=0).partial_fit(X, y, **known)
+    np.testing.assert_array_equal(part.components_, whole.components_)
+    np.testing.assert_array_equal(part.coef_, whole.coef_)
+    assert part.n_samples_seen_ == 600
+
+
+@every
+def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, y, more, known, tmp_path):
+    model = make(random_state=0).partial_fit(X, y, **known)
+    size = len(pickle.dumps(model))
+    model.partial_fit(MORE[:200], more[:200])
+    assert len(pickle.dumps(model)) < size + 1000  # nothing is kept of documents
+    model.save(tmp_path / "model.rb")
+    for stored in (pickle.loads(pickle.dumps(model)), load(tmp_path / "model.rb")):
+        again = pickle.loads(pickle.dumps(model)).partial_fit(MORE[200:], more[200:])
+        stored.partial_fit(MORE[200:], more[200:])
+        np.testing.assert_array_equal(stored.components_, again.components_)
+        np.testing.assert_array_equal(stored.coef_, again.coef_)
+        assert stored.n_samples_seen_ == 1000
+
+
+@every
+def test_batches_learn_and_weights_are_solved_for(make, y, more, known):
+    rows, labels, numbers = draw(2000, 3)
+    targets = {"classes": labels, "two classes": labels == "x", "numbers": numbers}
+    name = next(name for name, kind in KINDS.items() if kind[1] is y)
+    model = make(random_state=0).partial_fit(X[:60], y[:60], **known)
+    at_first = model.score(MORE, more), model.perplexity(MORE)
+    for begin in range(0, 2000, 200):
+        model.partial_fit(rows[begin : begin + 200], targets[name][begin : begin + 200])
+    words = model.components_
+    model.fit_weights(rows, targets[name])
+    np.testing.assert_array_equal(model.components_, words)
+    assert model.score(MORE, more) > at_first[0] - 0.01
+    assert model.perplexity(MORE) < at_first[1]
+
+
+@every
+@pytest.mark.parametrize("inference", ["variational", "gibbs"])
+def test_a_fit_has_its_weights_already(make, y, more, known, inference):
+    model = make(random_state=0, inference=inference).fit(X, y)
+    before = model.coef_
+    model.fit_weights(X, y)
+    np.testing.assert_allclose(model.coef_, before, atol=0.02 * np.abs(before).max())
+
+
+def test_it_goes_on_from_a_fit_and_a_fit_begins_anew():
+    model, fitted = classifier(random_state=0).fit(X, LABELS), classifier(random_state=0).fit(X, LABELS)
+    model.partial_fit(MORE, MORE_LABELS)
+    assert model.n_samples_seen_ == pytest.approx(1000, rel=1e-3)
+    assert model.score(MORE, MORE_LABELS) > fitted.score(MORE, MORE_LABELS) - 0.03
+    model.fit(X, LABELS)
+    np.testing.assert_array_equal(model.components_, fitted.components_)
+    assert not hasattr(model, "n_samples_seen_")
+
+
+def test_weights_are_unfolded_as_they_were_folded():
+    rng = np.random.default_rng(0)
+    centre = rng.dirichlet(np.ones(5))
+    latent = rng.normal(size=(3, 5))
+    latent -= latent.mean(axis=1, keepdims=True)
+    head = LinearHead(np.column_stack([latent, rng.normal(size=3)]), centre, True)
+    np.testing.assert_allclose(unfold_intercept(fold_intercept(head), centre).weights, head.weights, atol=1e-12)
+
+
+def test_documents_without_words_change_nothing():
+    model = classifier(random_state=0).partial_fit(X, LABELS, classes=CLASSES)
+    before = model.components_
+    model.partial_fit(csr_matrix((3, V)), LABELS[:3])
+    np.testing.assert_array_equal(model.components_, before)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"loss": "hinge"}, "squared loss"),
+        ({"class_weight": "balanced"}, "compute_class_weight"),
+    ],
+)
+def test_what_batches_cannot_have_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"), [({"margins": "posterior"}, 'margins="consistent"'), ({"C": 0.0}, "a positive C")]
+)
+def test_what_keeps_the_posterior_of_documents_has_no_batches(parameters, message):
+    with pytest.raises(AttributeError) as error:
+        classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
+    assert message in str(error.value.__cause__)
+    assert not hasattr(regressor(**parameters), "partial_fit")
+    with pytest.raises(ValueError, match=message):
+        classifier(**parameters).fit(X, LABELS).fit_weights(X, LABELS)
+
+
+def test_batches_that_are_refused_leave_the_model_as_it_was():
+    with pytest.raises(ValueError, match="needs classes="):
+        classifier().partial_fit(X, LABELS)
+    with pytest.warns(FirstBatchWarning):
+        model = classifier(random_state=0).partial_fit(X[:90], LABELS[:90], classes=CLASSES)
+    before = pickle.dumps(vars(model))
+    for given, message in [
+        ((MORE, np.repeat("new", 400)), "name all of them"),
+        ((MORE[:, :7], MORE_LABELS), "features"),
+        ((-MORE, MORE_LABELS), "[Nn]egative"),
+        ((MORE, MORE_LABELS, ["x", "y"]), "first call"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(*given)
+    assert pickle.dumps(vars(model)) == before
