@@ -156,6 +156,11 @@ class _Dual:
         if isinstance(self.partition, WeightedAtoms):
             nats = float(np.abs(point.phi) @ self.magnitude)
             gap, violation = gap + nats, violation + nats * self.most_units
+        elif isinstance(self.partition, GaussianAffine):
+            # Multipliers of more features than there are dimensions cancel each other in the sum over features.
+            size = np.abs(self.partition.factor)
+            added = (size @ (size.T @ np.abs(point.phi)))[self.index]
+            gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
         return _Certificate(
             min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
         )
@@ -600,7 +605,9 @@ def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalle
         return None
     center, unit = partition.mean[equal], partition.unit[equal]
     scaled = (partition.features[:, equal] - center) / unit
-    roots = np.exp(0.5 * partition.log_weights)
+    # Where a few atoms have all the weight, what the others would say of the features counts too.
+    flatter = partition.log_weights * min(1.0, TEMPERED_NATS / max(float(np.ptp(partition.log_weights)), 1.0))
+    roots = np.exp(0.5 * (flatter - np.logaddexp.reduce(flatter)))
     triangle, order = scipy.linalg.qr(scaled * roots[:, None], mode="r", pivoting=True, check_finite=False)
     sizes = np.abs(np.diag(triangle))
     if np.min(sizes) >= COLLINEAR * sizes[0]:
@@ -617,6 +624,8 @@ def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalle
     mapped = WeightedAtoms(np.hstack([apart, partition.features[:, ~equal]]), partition.log_weights)
     stage = _Dual(mapped, Stack.of_box(BoxDual(*(np.concatenate(pair) for pair in both))), problem.tol)
     solution = _newton(stage, stage.stack.start(), max_iter, watch=False)
+    if solution.status is Status.STALLED:
+        solution = _from_flatter_weights(stage, mapped, max_iter, solution) or solution
     stacked, expectation = np.zeros(len(equal)), np.empty(len(equal))
     stacked[np.flatnonzero(equal)[order]] = (
         scipy.linalg.solve_triangular(triangle, solution.stacked[:k], check_finite=False) / unit[order]
