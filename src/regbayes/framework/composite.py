@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
+from regbayes.framework.box_quadratic import Groups
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import Regularizer
 
@@ -76,6 +77,34 @@ class Stack:
         if self.box is not None:
             return self.box
         return _joined([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+
+    def grouped_model(self, stacked: Floats) -> GroupedBox | None:
+        """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
+        boxes, members, totals = [], [], []
+        coupled: list[tuple[slice, Floats]] = []
+        n_groups = 0
+        for p in self.pieces:
+            form = p.regularizer.dual_form(p.stop - p.start)
+            if isinstance(form, SimplexDual):
+                box, member, total = _of_simplexes(form, n_groups)
+                width, n_groups = form.n_classes, n_groups + len(total)
+                for row, ridge in enumerate(form.ridge):
+                    if 0 < ridge < np.inf:
+                        coupled.append((slice(p.start + row * width, p.start + (row + 1) * width), ridge))
+            else:
+                box = p.regularizer.dual_model(stacked[p.start : p.stop])
+                member, total = np.full(p.stop - p.start, -1), np.empty(0)
+            if box is None:
+                return None
+            boxes.append(box)
+            members.append(member)
+            totals.append(total)
+        joined = _joined(boxes)
+        assert joined is not None
+        coupling = np.zeros((len(self), len(self)))
+        for rows, ridge in coupled:
+            coupling[rows, rows] += ridge
+        return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
@@ -139,6 +168,27 @@ class Stack:
             moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
             pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
+
+
+@dataclass(frozen=True)
+class GroupedBox:
+    """A conjugate that is a box, but for sums of multipliers that are given, and squares of sums."""
+
+    box: BoxDual
+    groups: Groups
+    coupling: Floats  # (M, M): 1/2 u' coupling u is added
+
+
+def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:
+    """Simplexes as bounds, and as groups numbered from ``first``; a row that is out or has no total is in none."""
+    n_rows, width = len(form), form.n_classes
+    out = (form.total == 0) | np.isinf(form.ridge)
+    summed = np.isfinite(form.total) & ~out
+    number = np.where(summed, first + np.cumsum(summed) - 1, -1)
+    zero = np.zeros(n_rows * width)
+    upper = np.where(np.repeat(out, width), 0.0, np.inf)
+    box = BoxDual(form.linear[form.row].ravel(), zero, zero, zero, upper)
+    return box, np.repeat(number, width), form.total[summed]
 
 
 def _joined(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:

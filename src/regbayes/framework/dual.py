@@ -46,6 +46,7 @@ MILDER = MILDER_STEP ** np.arange(8, -1, -1.0)  # prices in units of those asked
 LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
+MOST_GROUPED = 1000  # multipliers up to which simplexes are for the interior point, whose systems are dense
 HIDDEN = 1e-4  # the same, from which on a solution is not taken at its word
 REDUNDANT = 1e-13  # below it nothing is left to take apart
 
@@ -350,6 +351,11 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+    grouped = stack.grouped_model(point.u) if len(index) <= MOST_GROUPED else None
+    if grouped is not None:
+        curvature = Curvature(floor, matrix=hessian + grouped.coupling)
+        linear = grouped.box.linear - x - hessian @ point.u - floor * point.u
+        return stack.clip(minimize_box_quadratic(curvature, linear, grouped.box, point.u, grouped.groups))
     hessian = hessian + np.diag(floor)
     linear = -x - hessian @ point.u
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
