@@ -41,8 +41,8 @@ SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
-MILDER_STEP = 0.1
-MILDER = MILDER_STEP ** np.arange(8, -1, -1.0)  # prices in units of those asked for, on the way to them
+MILDEST, MILDER_STEP, LEAST_STEP = 1e-8, 10.0, 1.05  # prices in units of those asked for, and the steps on the way back
+STAGE_TOLERANCE = 1e-8  # of stages on that way: what the next one is extrapolated from
 LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
@@ -378,9 +378,25 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     for halvings in range(MAX_HALVINGS):
         trial = problem.at(problem.stack.clip(point.u + length * direction))
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
+            if length < 0.25:
+                trial = _lengthened(problem, point, direction, length, trial)
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
+
+
+def _lengthened(problem: _Dual, point: _Point, direction: Floats, length: float, trial: _Point) -> _Point:
+    """Go on along a direction by doublings as long as the objective falls: a careful step may have been too careful.
+
+    Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
+    """
+    while 2 * length < 1:
+        length *= 2
+        farther = problem.at(problem.stack.clip(point.u + length * direction))
+        if not farther.objective < trial.objective:
+            break
+        trial = farther
+    return trial
 
 
 def _careful_length(problem: _Dual, direction: Floats) -> float:
@@ -556,18 +572,34 @@ def _from_flatter_weights(
 def _from_milder_prices(
     problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
-    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask."""
+    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask.
+
+    Once it is settled which atoms have mass, the multipliers are linear in the prices but for terms of one over them.
+    """
     box = problem.stack.box
     if box is not None and not np.any(np.isfinite(box.lower * box.upper) & (box.lower < box.upper) | (box.ridge > 0)):
         return None  # all prices are infinite
-    start, n_iter = None, stalled.n_iter
-    for factor in MILDER:
+    known: list[tuple[float, Floats]] = []
+    factor, ratio, n_iter = MILDEST, MILDER_STEP, stalled.n_iter
+    for _ in range(MOST_STAGES):
         stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
-        stage = _Dual(partition, stack, problem.tol if factor == 1 else 1e-6)
-        begin = stack.start() if start is None else stack.clip(start / MILDER_STEP)
+        stage = _Dual(partition, stack, problem.tol if factor == 1 else STAGE_TOLERANCE)
+        begin = _extrapolated(known, factor, stack)
+        if len(known) == 1:
+            begin = stack.clip(known[0][1] * (factor / known[0][0]))
         solution = _newton(stage, stage.enter_domain(begin), 60, watch=False)
-        n_iter, start = n_iter + solution.n_iter, solution.stacked
-    return replace(solution, n_iter=min(n_iter, max_iter))
+        n_iter += solution.n_iter
+        if solution.status is Status.CONVERGED:
+            if factor == 1:
+                return replace(solution, n_iter=min(n_iter, max_iter))
+            known = [*known[-1:], (factor, solution.stacked)]
+            ratio = min(ratio**1.5, MILDER_STEP)
+        else:
+            ratio = ratio**0.5
+        if not known or ratio < LEAST_STEP:
+            return None
+        factor = min(1.0, known[-1][0] * ratio)
+    return None
 
 
 def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
