@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Indices
 from regbayes.framework.box_quadratic import Groups
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.framework.regularizers.base import Regularizer
+from regbayes.framework.regularizers.base import Atom, Regularizer
+from regbayes.framework.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
 PATIENCE = 6  # proximal points that may pass without progress
@@ -51,7 +52,7 @@ class Stack:
     @classmethod
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
         """Split a regularizer of so many expectations."""
-        atoms = regularizer.atoms(n_features)
+        atoms = _with_intervals(regularizer.atoms(n_features))
         ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
         runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
@@ -168,6 +169,24 @@ class Stack:
             moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
             pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
+
+
+def _with_intervals(atoms: list[Atom]) -> list[Atom]:
+    """Put lower and upper bounds of the same expectations together, where no lower one is above the upper one."""
+    kept: list[Atom] = []
+    for atom in atoms:
+        for place, other in enumerate(kept):
+            pair = {type(part.regularizer): part.regularizer for part in (atom, other)}
+            low, high = pair.get(AtLeast), pair.get(AtMost)
+            if isinstance(low, AtLeast) and isinstance(high, AtMost) and np.array_equal(atom.index, other.index):
+                bounds = (np.broadcast_to(b, len(atom.index)).copy() for b in (low.bound, high.bound))
+                interval = Interval(*bounds)
+                if np.all(interval.low <= interval.high):
+                    kept[place] = Atom(interval, atom.index)
+                    break
+        else:
+            kept.append(atom)
+    return kept
 
 
 @dataclass(frozen=True)
