@@ -174,19 +174,30 @@ class Stack:
 def _with_intervals(atoms: list[Atom]) -> list[Atom]:
     """Put lower and upper bounds of the same expectations together, where no lower one is above the upper one."""
     kept: list[Atom] = []
+    places: dict[tuple[type, bytes], int] = {}  # of bounds among the kept ones
+    other = {AtLeast: AtMost, AtMost: AtLeast}
     for atom in atoms:
-        for place, other in enumerate(kept):
-            pair = {type(part.regularizer): part.regularizer for part in (atom, other)}
-            low, high = pair.get(AtLeast), pair.get(AtMost)
-            if isinstance(low, AtLeast) and isinstance(high, AtMost) and np.array_equal(atom.index, other.index):
-                bounds = (np.broadcast_to(b, len(atom.index)).copy() for b in (low.bound, high.bound))
-                interval = Interval(*bounds)
-                if np.all(interval.low <= interval.high):
-                    kept[place] = Atom(interval, atom.index)
-                    break
-        else:
-            kept.append(atom)
+        kind = type(atom.regularizer)
+        if len(atoms) > 1 and kind in other:
+            index = atom.index.tobytes()
+            place = places.pop((other[kind], index), None)
+            interval = None if place is None else _interval(kept[place], atom)
+            if place is not None and interval is not None:
+                kept[place] = Atom(interval, atom.index)
+                continue
+            places[kind, index] = len(kept)
+        kept.append(atom)
     return kept
+
+
+def _interval(one: Atom, other: Atom) -> Interval | None:
+    """A lower and an upper bound as one interval; None where it is empty."""
+    both = {type(atom.regularizer): atom.regularizer for atom in (one, other)}
+    low, high = both[AtLeast], both[AtMost]
+    assert isinstance(low, AtLeast)
+    assert isinstance(high, AtMost)
+    lower, upper = (np.broadcast_to(bound, len(one.index)).copy() for bound in (low.bound, high.bound))
+    return Interval(lower, upper) if np.all(lower <= upper) else None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from regbayes._types import Flags, Floats, Indices
 from regbayes.engine.executor import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+TOGETHER = 8  # such pieces that a thread takes one after the other
+WIDE = 2048  # numbers in a row of those that ranges are taken from
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
@@ -70,6 +72,18 @@ class _Sums(NamedTuple):
     second: Floats | None  # (m, m), about a reference point
 
 
+def _added(parts: list[_Sums]) -> _Sums:
+    """Sums over several pieces, relative to the largest score of all of them."""
+    top = max(part.top for part in parts)
+    factors = np.exp([part.top - top for part in parts])
+    total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
+    first = np.asarray(sum(f * part.first for f, part in zip(factors, parts, strict=True)))
+    if parts[0].second is None:
+        return _Sums(top, total, first, None)
+    second = sum(f * part.second for f, part in zip(factors, parts, strict=True) if part.second is not None)
+    return _Sums(top, total, first, np.asarray(second))
+
+
 class WeightedAtoms:
     """Atoms with log-weights: A is a log-sum-exp.
 
@@ -88,8 +102,9 @@ class WeightedAtoms:
             features, log_weights = features[self.support], log_weights[self.support]
         self.features, self.log_weights = features, log_weights
         n, m = features.shape
-        rows = max(64, CHUNK_BYTES // (8 * m))
-        self._chunks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+        self._rows = max(64, CHUNK_BYTES // (8 * m))
+        many = TOGETHER * self._rows
+        self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
         self.lowest, self.highest = self._ranges()
         self._phi = np.zeros(m)  # where the moments belong
@@ -100,10 +115,23 @@ class WeightedAtoms:
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
         self.unit = _units(spread, self.mean, self.lowest, self.highest)
 
+    def _pieces(self, rows: slice) -> list[Floats]:
+        starts = range(rows.start, rows.stop, self._rows)
+        return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
+
     def _ranges(self) -> tuple[Floats, Floats]:
+        wide = max(1, WIDE // self.features.shape[1])  # rows side by side: short rows are slow to compare
+
         def ends(rows: slice) -> tuple[Floats, Floats]:
-            part = self.features[rows]
-            return part.min(axis=0), part.max(axis=0)
+            lows, highs = [], []
+            for part in self._pieces(rows):
+                even = len(part) // wide * wide
+                blocks = part[:even].reshape(-1, wide * part.shape[1]) if even else part[:0]
+                for some in (blocks, part[even:]):
+                    if len(some):
+                        lows.append(some.min(axis=0).reshape(-1, part.shape[1]))
+                        highs.append(some.max(axis=0).reshape(-1, part.shape[1]))
+            return np.concatenate(lows).min(axis=0), np.concatenate(highs).max(axis=0)
 
         found = self._executor.map(ends, self._chunks)
         if len(found) == 1:
@@ -115,33 +143,38 @@ class WeightedAtoms:
         reference, features, log_weights = self._reference, self.features, self.log_weights
 
         def sums(rows: slice) -> _Sums:
-            part = features[rows]
+            size = min(self._rows, rows.stop - rows.start)
+            room = np.empty((size, features.shape[1])) if second else features[:0]  # one for all pieces
+            parts = [
+                sums_of(features[start:stop], log_weights[start:stop], room)
+                for start in range(rows.start, rows.stop, size)
+                for stop in (min(start + size, rows.stop),)
+            ]
+            return parts[0] if len(parts) == 1 else _added(parts)
+
+        def sums_of(part: Floats, logs: Floats, room: Floats) -> _Sums:
             weights = part @ phi
-            weights += log_weights[rows]
+            weights += logs
             top = float(weights.max())
             weights -= top
             np.exp(weights, out=weights)
             total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            centred = part - reference
+            centred = np.subtract(part, reference, out=room[: len(part)])
             first = weights @ centred
             np.sqrt(weights, out=weights)
             centred *= weights[:, None]
             return _Sums(top, total, first, centred.T @ centred)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = self._executor.map(sums, self._chunks)
-            top = max(part.top for part in parts)
-            factors = np.exp([part.top - top for part in parts])
-            total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
-            away = sum(f * part.first for f, part in zip(factors, parts, strict=True)) / total
-            value = top + float(np.log(total))
+            found = self._executor.map(sums, self._chunks)
+            whole = found[0] if len(found) == 1 else _added(found)
+            away = whole.first / whole.total
             covariance = np.empty((0, 0))
-            if second:
-                squares = sum(f * p.second for f, p in zip(factors, parts, strict=True) if p.second is not None)
-                covariance = squares / total - np.outer(away, away)
-        return value, reference + away, covariance
+            if whole.second is not None:
+                covariance = whole.second / whole.total - away[:, None] * away
+        return whole.top + float(np.log(whole.total)), reference + away, covariance
 
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
