@@ -23,7 +23,7 @@ from scipy.linalg.lapack import dpotrf
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
-from regbayes.framework.composite import Stack, block_scale, minimize_composite, prox_conjugate
+from regbayes.framework.composite import Piece, Stack, block_scale, minimize_composite, prox_conjugate
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP
@@ -36,6 +36,7 @@ MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
+LAST_STEP = 1e-5  # error from which one more step, whose error is about the square, should be the last
 SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
@@ -89,11 +90,16 @@ class _Dual:
 
     def __init__(self, partition: LogPartition, stack: Stack, tol: float) -> None:
         self.partition, self.stack, self.index = partition, stack, stack.index
-        self.unit = partition.unit[stack.index]
+        # Whether every feature is seen once, in order: then nothing has to be picked.
+        self.whole = len(stack) == stack.n_features and bool((stack.index == np.arange(len(stack))).all())
+        self.unit = partition.unit if self.whole else partition.unit[stack.index]
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
+        self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
         self.constant = self._constants()
+        self._rounding_at: _Point | None = None  # where the last rounding belongs
+        self._rounding = _Certificate(0.0, 0.0)
         if isinstance(partition, WeightedAtoms):
             self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
             self.most_units = float(np.max((partition.highest - partition.lowest) / partition.unit))
@@ -113,9 +119,9 @@ class _Dual:
         at, value = self.constant
         return replace(box, lower=np.where(at, value, box.lower), upper=np.where(at, value, box.upper))
 
-    def at(self, u: Floats) -> _Point:
-        phi = -self.stack.add_up(u)
-        value, expectation = self.partition.evaluate(phi)
+    def at(self, u: Floats, last: bool = False) -> _Point:
+        phi = -u if self.whole else -self.stack.add_up(u)
+        value, expectation = self.partition.evaluate(phi, last)
         return _Point(u, phi, value, expectation, value + self.stack.conjugate(u))
 
     def enter_domain(self, u: Floats) -> Floats:
@@ -127,33 +133,46 @@ class _Dual:
         inside = prox_conjugate(self.stack.pieces, u, block_scale(self.stack.pieces, self.unit**2) ** 2)
         return inside if np.isfinite(self.stack.conjugate(inside)) else self.stack.start()
 
+    def seen(self, point: _Point) -> Floats:
+        """The expectations as the stacked regularizers see them, shape (M,)."""
+        return point.expectation if self.whole else point.expectation[self.index]
+
     def certificate(self, point: _Point) -> _Certificate:
         """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
-        x = point.expectation[self.index]
+        x = self.seen(point)
         if self.stack.box is not None:
             return _box_certificate(self.stack.box, point.u, x, self.unit, self.most_violation)
         gap, violation = 0.0, 0.0
         for p in self.stack.pieces:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
-            away = np.abs(near - x[s])
-            gap += abs(p.regularizer.fenchel_young(near, point.u[s]))
-            if np.any(away):
-                off = _in_deviations(away, self.unit[s], p.block_size)
-                gap += float(np.abs(point.u[s]) @ away + 0.5 * np.sum(off**2))
-                violation = max(violation, float(np.max(off)))
+            own, off = self._charged(p, near, x[s], point.u[s])
+            # A steep price times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
+            edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
+            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.unit[s]):
+                at_edge, off_edge = self._charged(p, edge, x[s], point.u[s])
+                own, off = (at_edge, off_edge) if at_edge < own else (own, off)
+            gap, violation = gap + own, max(violation, off)
         return _Certificate(gap, violation)
+
+    def _charged(self, p: Piece, y: Floats, x: Floats, u: Floats) -> _Certificate:
+        """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
+        away = np.abs(y - x)
+        gap = abs(p.regularizer.fenchel_young(y, u))
+        if not np.any(away):
+            return _Certificate(gap, 0.0)
+        off = _in_deviations(away, self.unit[p.start : p.stop], p.block_size)
+        return _Certificate(gap + float(np.abs(u) @ away + 0.5 * np.sum(off**2)), float(np.max(off)))
 
     def rounding(self, point: _Point) -> _Certificate:
         """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
 
         Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
         """
-        x = np.abs(point.expectation[self.index])
-        gap, violation = (
-            float(np.abs(point.u) @ x) + abs(point.log_partition),
-            float(np.max(x / self.unit, initial=0.0)),
-        )
+        if self._rounding_at is point:
+            return self._rounding
+        x = np.abs(self.seen(point))
+        gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float((x / self.unit).max())
         if isinstance(self.partition, WeightedAtoms):
             nats = float(np.abs(point.phi) @ self.magnitude)
             gap, violation = gap + nats, violation + nats * self.most_units
@@ -162,9 +181,13 @@ class _Dual:
             size = np.abs(self.partition.factor)
             added = (size @ (size.T @ np.abs(point.phi)))[self.index]
             gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
-        return _Certificate(
-            min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
+        self._rounding_at, self._rounding = (
+            point,
+            _Certificate(
+                min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
+            ),
         )
+        return self._rounding
 
     def converged(self, point: _Point, found: _Certificate) -> bool:
         if not np.isfinite(point.objective):
@@ -338,13 +361,12 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     """Minimise the quadratic model of A plus the conjugates."""
     index, partition, stack = problem.index, problem.partition, problem.stack
     floor = max(damping, MIN_DAMPING) * problem.unit**2
-    x, box = point.expectation[index], stack.model(point.u)
+    x, box = problem.seen(point), stack.model(point.u)
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
     covariance = partition.covariance(point.phi)
-    whole = len(index) == problem.stack.n_features and np.array_equal(index, np.arange(len(index)))
-    hessian = covariance if whole else covariance[np.ix_(index, index)]
+    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
@@ -366,7 +388,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     target = _model_minimum(problem, point, damping, error)
     direction = target - point.u
     here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
-    predicted = there - here - float(point.expectation[problem.index] @ direction)
+    predicted = there - here - float(problem.seen(point) @ direction)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
@@ -376,7 +398,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0
     for halvings in range(MAX_HALVINGS):
-        trial = problem.at(problem.stack.clip(point.u + length * direction))
+        trial = problem.at(problem.stack.clip(point.u + length * direction), last=error < LAST_STEP)
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
             if length < 0.25:
                 trial = _lengthened(problem, point, direction, length, trial)

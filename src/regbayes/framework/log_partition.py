@@ -22,8 +22,9 @@ from regbayes.engine.executor import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
 TOGETHER = 8  # such pieces that a thread takes one after the other
-WIDE = 2048  # numbers in a row of those that ranges are taken from
+WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
+FEW = 8  # features up to which a product of two matrices is faster than the square of one
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
@@ -56,8 +57,11 @@ class LogPartition(Protocol):
         ``blocks`` numbers the features; those of one number keep one scale.
         """
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
-        """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt."""
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
+        """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt.
+
+        ``last`` says that the covariance there will hardly be asked for.
+        """
 
     def covariance(self, phi: Floats) -> Floats:
         """Return the Hessian of A, the covariance of the features under the tilt, shape (m, m)."""
@@ -120,7 +124,9 @@ class WeightedAtoms:
         return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
 
     def _ranges(self) -> tuple[Floats, Floats]:
-        wide = max(1, WIDE // self.features.shape[1])  # rows side by side: short rows are slow to compare
+        if self.features.size < WIDE:
+            return self.features.min(axis=0), self.features.max(axis=0)
+        wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
 
         def ends(rows: slice) -> tuple[Floats, Floats]:
             lows, highs = [], []
@@ -141,10 +147,11 @@ class WeightedAtoms:
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
         reference, features, log_weights = self._reference, self.features, self.log_weights
+        few = features.shape[1] <= FEW
 
         def sums(rows: slice) -> _Sums:
             size = min(self._rows, rows.stop - rows.start)
-            room = np.empty((size, features.shape[1])) if second else features[:0]  # one for all pieces
+            room = np.empty((2 if few else 1, features.shape[1], size)) if second else features[:0]  # for all pieces
             parts = [
                 sums_of(features[start:stop], log_weights[start:stop], room)
                 for start in range(rows.start, rows.stop, size)
@@ -161,11 +168,16 @@ class WeightedAtoms:
             total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            centred = np.subtract(part, reference, out=room[: len(part)])
-            first = weights @ centred
+            # Feature by feature: NumPy is slow where the last axis is short.
+            centred = room[0, :, : len(part)]
+            for away, column, about in zip(centred, part.T, reference, strict=True):
+                np.subtract(column, about, out=away)
+            first = centred @ weights
+            if few:
+                return _Sums(top, total, first, np.multiply(centred, weights, out=room[1, :, : len(part)]) @ centred.T)
             np.sqrt(weights, out=weights)
-            centred *= weights[:, None]
-            return _Sums(top, total, first, centred.T @ centred)
+            centred *= weights
+            return _Sums(top, total, first, centred @ centred.T)
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._executor.map(sums, self._chunks)
@@ -191,9 +203,9 @@ class WeightedAtoms:
         spread[self.support] = log_weights
         return spread
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         if not np.array_equal(self._phi, phi):
-            self._value, self._expectation, self._covariance = self._moments(phi, self._fused)
+            self._value, self._expectation, self._covariance = self._moments(phi, self._fused and not last)
             self._phi = phi
         return self._value, self._expectation
 
@@ -297,7 +309,7 @@ class GaussianAffine:
     def highest(self) -> Floats:
         return np.where(self.spread > 0, np.inf, self.mean)
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         moved = self.factor.T @ phi
         return float(phi @ self.mean + 0.5 * moved @ moved), self.mean + self.factor @ moved
 
