@@ -25,7 +25,7 @@ from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.framework.composite import Piece, Stack, block_scale, minimize_composite, prox_conjugate
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.framework.log_partition import MOST_FUSED, GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP
 
 ARMIJO = 1e-4
@@ -36,6 +36,7 @@ MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
+FALLS_QUICKLY = 0.2  # share of an error that a step may leave for its covariance to be corrected, not taken anew
 LAST_STEP = 1e-5  # error from which one more step, whose error is about the square, should be the last
 SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
@@ -85,6 +86,15 @@ class _Certificate(NamedTuple):
     violation: float
 
 
+class _Held(NamedTuple):
+    """A covariance, and where it belongs."""
+
+    covariance: Floats
+    phi: Floats
+    expectation: Floats
+    error: float
+
+
 class _Dual:
     """The stacked dual: ``A(-L'u) + g*(u)``."""
 
@@ -98,6 +108,7 @@ class _Dual:
         self.smooth = stack.box is not None and stack.box.is_smooth
         self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
         self.constant = self._constants()
+        self._held: _Held | None = None
         self._rounding_at: _Point | None = None  # where the last rounding belongs
         self._rounding = _Certificate(0.0, 0.0)
         if isinstance(partition, WeightedAtoms):
@@ -136,6 +147,26 @@ class _Dual:
     def seen(self, point: _Point) -> Floats:
         """The expectations as the stacked regularizers see them, shape (M,)."""
         return point.expectation if self.whole else point.expectation[self.index]
+
+    def covariance(self, point: _Point, error: float) -> Floats:
+        """The Hessian of A at a point, or a good enough one.
+
+        Many atoms with many features: a covariance costs several evaluations. While errors fall quickly, the last one
+        is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
+        """
+        partition, held = self.partition, self._held
+        if not isinstance(partition, WeightedAtoms) or partition.features.shape[1] <= MOST_FUSED:
+            return partition.covariance(point.phi)
+        if held is None or error > FALLS_QUICKLY * held.error:
+            found = partition.covariance(point.phi)
+        else:
+            moved, gained = point.phi - held.phi, point.expectation - held.expectation
+            curved, along = held.covariance @ moved, float(moved @ gained)
+            if not along > 0:
+                return partition.covariance(point.phi)
+            found = held.covariance - np.outer(curved, curved / (moved @ curved)) + np.outer(gained, gained / along)
+        self._held = _Held(found, point.phi, point.expectation, error)
+        return found
 
     def certificate(self, point: _Point) -> _Certificate:
         """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
@@ -365,11 +396,13 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
-    covariance = partition.covariance(point.phi)
-    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
+        covariance = problem.covariance(point, float(np.max(np.abs(slope) / problem.unit)))
+        hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
+    covariance = partition.covariance(point.phi)
+    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
@@ -392,7 +425,7 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
-        trial = problem.at(target)
+        trial = problem.at(target, last=True)
         if max(problem.certificate(trial)) < 0.98 * max(problem.certificate(point)):
             return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
