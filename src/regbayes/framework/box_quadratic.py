@@ -271,9 +271,7 @@ def minimize_box_quadratic(
         v, free = np.where(fixed, form.lower, 0.0), ~fixed
         if np.any(free):
             pull = (linear + hessian @ v)[free]
-            v[free] = minimize_box_quadratic(
-                hessian.take(free), pull, form.take(free), start[free], groups.take(free)
-            )
+            v[free] = minimize_box_quadratic(hessian.take(free), pull, form.take(free), start[free], groups.take(free))
         return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
     scale = 1 / np.sqrt(np.maximum(groups.levelled(whole.sizes()), TINY))

@@ -81,30 +81,28 @@ class Stack:
 
     def grouped_model(self, stacked: Floats) -> GroupedBox | None:
         """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
-        boxes, members, totals = [], [], []
-        coupled: list[tuple[slice, Floats]] = []
-        n_groups = 0
+        boxes: list[BoxDual] = []
+        members: list[Indices] = []
+        totals: list[Floats] = []
+        coupling = np.zeros((len(self), len(self)))
         for p in self.pieces:
             form = p.regularizer.dual_form(p.stop - p.start)
             if isinstance(form, SimplexDual):
-                box, member, total = _of_simplexes(form, n_groups)
-                width, n_groups = form.n_classes, n_groups + len(total)
+                box, member, total = _of_simplexes(form, sum(map(len, totals)))
                 for row, ridge in enumerate(form.ridge):
                     if 0 < ridge < np.inf:
-                        coupled.append((slice(p.start + row * width, p.start + (row + 1) * width), ridge))
+                        first = p.start + row * form.n_classes
+                        coupling[first : first + form.n_classes, first : first + form.n_classes] = ridge
             else:
-                box = p.regularizer.dual_model(stacked[p.start : p.stop])
-                member, total = np.full(p.stop - p.start, -1), np.empty(0)
-            if box is None:
-                return None
+                model = p.regularizer.dual_model(stacked[p.start : p.stop])
+                if model is None:
+                    return None
+                box, member, total = model, np.full(p.stop - p.start, -1), np.empty(0)
             boxes.append(box)
             members.append(member)
             totals.append(total)
         joined = _joined(boxes)
         assert joined is not None
-        coupling = np.zeros((len(self), len(self)))
-        for rows, ridge in coupled:
-            coupling[rows, rows] += ridge
         return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
     @cached_property
