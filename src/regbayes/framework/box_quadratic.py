@@ -28,6 +28,7 @@ MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
 TO_BOUNDARY = 0.995
 COMPLEMENTARITY = 1e-15  # of the scale of the problem, at which the interior point stops
+EXACT = 1e-14  # of the scale of the problem: a residual that is rounding
 SOLVED = 1e-10  # of the scale of the problem: a larger residual is worth another start
 RUNAWAY = 1e30  # in units where H has unit diagonal
 POLISH_ROUNDS = 8
@@ -283,6 +284,12 @@ def minimize_box_quadratic(
     )
     size = 1 + float(np.max(np.abs(problem.box.linear), initial=0.0))
     found, error = start / scale, np.inf
+    if len(form) <= MOST_DENSE and not len(groups):
+        # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
+        found = _polished(problem, found, problem.forward_backward(found))
+        error = problem.residual(found)
+        if error <= EXACT * size:
+            return np.clip(found * scale, form.lower, form.upper)
     for far in (False, True):
         v = _polished(problem, *_interior_point(problem, start / scale, far))
         here = problem.residual(v)
