@@ -6,9 +6,9 @@ method minimises it: the quadratic model is solved by `box_quadratic` or `compos
 descent step, and the duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over
 them for each point that the line search tries, and the quadratic model.
 
-A single multiplier has a method of its own (`_solve_single`). Where Newton's method gives up there are two more ways:
-weights that span many nats are approached from flatter ones, and equalities that are nearly combinations of others are
-replaced by what is left of them.
+A single multiplier has a method of its own (`_solve_single`). Where Newton's method gives up there are three more ways:
+weights that span many nats are approached from flatter ones, steep prices from milder ones, and equalities that are
+nearly combinations of others are replaced by what is left of them.
 """
 
 from __future__ import annotations
