@@ -55,6 +55,7 @@ def test_drawn_problems_get_no_wrong_word_and_are_nearly_all_solved():
         (6, 343),  # numbers out of range inside an interior point
         (6, 635),  # a ball, rare events, weights over nats
         (7, 99),  # a steep 1-ball that is met at its edge
+        (12, 289),  # a mean and its target within rounding of an edge: weights were nan
         (2026, 162),  # NumPy's warnings on the way
         (2026, 267),
     ],
@@ -64,6 +65,12 @@ def test_problems_that_were_once_given_up_are_solved_in_silence(seed, number):
     assert not verdict.wrong
     assert verdict.status == "optimal"
     assert not verdict.noise
+
+
+def test_a_large_constant_does_not_hide_what_other_classes_miss():
+    """Two hard classes miss their bound by 1,300; one of them has the constant value 9e16."""
+    verdict = judge_drawn(12, 345)
+    assert (verdict.status, verdict.wrong) == ("infeasible", "")
 
 
 # The references

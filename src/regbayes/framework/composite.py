@@ -71,7 +71,8 @@ class Stack:
     @cached_property
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
-        return _joined([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
+        forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
+        return _joined([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
 
     def model(self, stacked: Floats) -> BoxDual | None:
         """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
@@ -205,6 +206,11 @@ class GroupedBox:
     box: BoxDual
     groups: Groups
     coupling: Floats  # (M, M): 1/2 u' coupling u is added
+
+
+def _hard_classes(form: SimplexDual) -> BoxDual | None:
+    """Classes at an infinite price, whose multipliers are independent of each other, as a box; None for others."""
+    return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
 
 
 def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:

@@ -107,6 +107,7 @@ class _Dual:
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
         self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
+        self.along = self._along()
         self.constant = self._constants()
         self._held: _Held | None = None
         self._rounding_at: _Point | None = None  # where the last rounding belongs
@@ -122,6 +123,23 @@ class _Dual:
             return None
         known = self.stack.box.derivatives(self.partition.lowest[self.index])
         return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
+
+    def _along(self) -> Floats:
+        """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
+
+        Its own is its size, beside which a way that other features have to go may be nothing.
+        """
+        constant = (self.partition.highest == self.partition.lowest)[self.index]
+        if self.stack.box is not None or not np.any(constant):
+            return self.unit
+        along = self.unit.copy()
+        for p in self.stack.pieces:
+            for start in range(p.start, p.stop, p.block_size):
+                block = slice(start, start + p.block_size)
+                if np.any(constant[block]) and not np.all(constant[block]):
+                    largest = np.max(self.unit[block][~constant[block]])
+                    along[block] = np.where(constant[block], largest, self.unit[block])
+        return along
 
     def pinned(self, box: BoxDual) -> BoxDual:
         """The box with the multipliers of constants fixed."""
@@ -180,7 +198,7 @@ class _Dual:
             own, off = self._charged(p, near, x[s], point.u[s])
             # A steep price times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
             edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
-            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.unit[s]):
+            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
                 at_edge, off_edge = self._charged(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
             gap, violation = gap + own, max(violation, off)
@@ -192,7 +210,7 @@ class _Dual:
         gap = abs(p.regularizer.fenchel_young(y, u))
         if not np.any(away):
             return _Certificate(gap, 0.0)
-        off = _in_deviations(away, self.unit[p.start : p.stop], p.block_size)
+        off = _in_deviations(away, self.along[p.start : p.stop], p.block_size)
         return _Certificate(gap + float(np.abs(u) @ away + 0.5 * np.sum(off**2)), float(np.max(off)))
 
     def rounding(self, point: _Point) -> _Certificate:
@@ -528,7 +546,7 @@ def _solve_single(
         if n_iter > max_iter:
             return _solution(point, found, Status.ITERATION_LIMIT, max_iter)
         moved = _next_single(phi, error, curvature, third, nearer, farther, single.width)
-        if n_iter > MOST_STEPS_OF_ONE or moved == phi:
+        if n_iter > MOST_STEPS_OF_ONE or moved == phi or not np.isfinite(moved):
             status = Status.CONVERGED if problem.converged(point, found) else Status.STALLED
             return _solution(point, found, status, n_iter - 1)
         phi = moved

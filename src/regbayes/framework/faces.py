@@ -167,7 +167,9 @@ def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | No
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
     slack = _rounding(lowest, highest)
     varies = highest > lowest + 2 * slack
-    for touched, sign in ((varies & (low >= highest - slack), 1), (varies & (high <= lowest + slack), -1)):
+    mean = partition.mean[stack.index]  # where it is at the edge already, nothing has to be forced there
+    at_high, at_low = varies & (low >= highest - slack), varies & (high <= lowest + slack)
+    for touched, sign in ((at_high & (mean < highest - slack), 1), (at_low & (mean > lowest + slack), -1)):
         if np.any(touched):
             return int(stack.index[np.argmax(touched)]), sign
     return None

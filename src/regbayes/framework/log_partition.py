@@ -221,6 +221,8 @@ class WeightedAtoms:
         log_weights = self.log_weights[keep]
         log_mass = float(logsumexp(log_weights))
         narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)
+        # What is constant on the face has its size about the mean, which may be rounding, for a unit of its own.
+        narrower.unit = np.where(narrower.highest > narrower.lowest, narrower.unit, self.unit)
         narrower.n_atoms = self.n_atoms
         narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
         return narrower, log_mass
