@@ -224,7 +224,11 @@ class Ball(Regularizer):
         return None
 
     def _length(self, x: Reals) -> float:
-        return float(np.linalg.norm(x.astype(np.float64), self.norm))
+        x = x.astype(np.float64)
+        largest = float(np.max(np.abs(x), initial=0.0))
+        if 1e-150 < largest < 1e150 or not 0 < largest < np.inf:
+            return float(np.linalg.norm(x, self.norm))
+        return largest * float(np.linalg.norm(x / largest, self.norm))  # squares would be no numbers
 
     def value(self, x: ArrayLike) -> float:
         x = as_floats(x)
