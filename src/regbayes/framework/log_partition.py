@@ -111,6 +111,8 @@ class WeightedAtoms:
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
         self.lowest, self.highest = self._ranges()
+        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
+        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
         self._phi = np.zeros(m)  # where the moments belong
         self._reference = features[int(np.argmax(log_weights))]
         self._fused = m <= MOST_FUSED
@@ -223,7 +225,7 @@ class WeightedAtoms:
         narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)
         # What is constant on the face has its size about the mean, which may be rounding, for a unit of its own.
         narrower.unit = np.where(narrower.highest > narrower.lowest, narrower.unit, self.unit)
-        narrower.n_atoms = self.n_atoms
+        narrower.grain, narrower.n_atoms = self.grain, self.n_atoms
         narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
         return narrower, log_mass
 
@@ -259,7 +261,7 @@ class WeightedAtoms:
             nearer = center + offset
             moved = (scaled.features - nearer) if np.any(nearer != center) else differences
             scaled, center = WeightedAtoms(moved, self.log_weights), nearer
-        scaled.n_atoms, scaled.support = self.n_atoms, self.support
+        scaled.grain, scaled.n_atoms, scaled.support = self.grain / scale, self.n_atoms, self.support
         return scaled, center * scale, scale
 
 
