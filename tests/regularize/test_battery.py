@@ -42,6 +42,37 @@ def test_drawn_problems_get_no_wrong_word_and_are_nearly_all_solved():
     assert sum(v.reference in ("optimum", "boundary", "infeasible") for v in verdicts) >= 270
 
 
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [
+        (0, 78),  # rare events between bounds a millionth apart
+        (1, 414),  # the same with weights over nats
+        (3, 65),  # classes at a steep price, one atom ahead
+        (3, 392),  # the same, collinear
+        (4, 158),  # a Gaussian between bounds a millionth apart
+        (5, 382),  # three such intervals on one dimension
+        (6, 157),  # squared classes at a vertex
+        (6, 343),  # numbers out of range inside an interior point
+        (6, 635),  # a ball, rare events, weights over nats
+        (7, 99),  # a steep 1-ball that is met at its edge
+        (12, 289),  # a mean and its target within rounding of an edge: weights were nan
+        (2026, 162),  # NumPy's warnings on the way
+        (2026, 267),
+    ],
+)
+def test_problems_that_were_once_given_up_are_solved_in_silence(seed, number):
+    verdict = judge_drawn(seed, number)
+    assert not verdict.wrong
+    assert verdict.status == "optimal"
+    assert not verdict.noise
+
+
+def test_a_large_constant_does_not_hide_what_other_classes_miss():
+    """Two hard classes miss their bound by 1,300; one of them has the constant value 9e16."""
+    verdict = judge_drawn(12, 345)
+    assert (verdict.status, verdict.wrong) == ("infeasible", "")
+
+
 # The references
 
 

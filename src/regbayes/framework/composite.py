@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
+from regbayes.framework.box_quadratic import Groups
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.framework.regularizers.base import Regularizer
+from regbayes.framework.regularizers.base import Atom, Regularizer
+from regbayes.framework.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
 PATIENCE = 6  # proximal points that may pass without progress
@@ -50,7 +52,7 @@ class Stack:
     @classmethod
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
         """Split a regularizer of so many expectations."""
-        atoms = regularizer.atoms(n_features)
+        atoms = _with_intervals(regularizer.atoms(n_features))
         ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
         runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
@@ -69,13 +71,40 @@ class Stack:
     @cached_property
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
-        return _joined([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
+        forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
+        return _joined([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
 
     def model(self, stacked: Floats) -> BoxDual | None:
         """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
         if self.box is not None:
             return self.box
         return _joined([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+
+    def grouped_model(self, stacked: Floats) -> GroupedBox | None:
+        """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
+        boxes: list[BoxDual] = []
+        members: list[Indices] = []
+        totals: list[Floats] = []
+        coupling = np.zeros((len(self), len(self)))
+        for p in self.pieces:
+            form = p.regularizer.dual_form(p.stop - p.start)
+            if isinstance(form, SimplexDual):
+                box, member, total = _of_simplexes(form, sum(map(len, totals)))
+                for row, ridge in enumerate(form.ridge):
+                    if 0 < ridge < np.inf:
+                        first = p.start + row * form.n_classes
+                        coupling[first : first + form.n_classes, first : first + form.n_classes] = ridge
+            else:
+                model = p.regularizer.dual_model(stacked[p.start : p.stop])
+                if model is None:
+                    return None
+                box, member, total = model, np.full(p.stop - p.start, -1), np.empty(0)
+            boxes.append(box)
+            members.append(member)
+            totals.append(total)
+        joined = _joined(boxes)
+        assert joined is not None
+        return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
@@ -139,6 +168,61 @@ class Stack:
             moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
             pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
+
+
+def _with_intervals(atoms: list[Atom]) -> list[Atom]:
+    """Put lower and upper bounds of the same expectations together, where no lower one is above the upper one."""
+    kept: list[Atom] = []
+    places: dict[tuple[type, bytes], int] = {}  # of bounds among the kept ones
+    other = {AtLeast: AtMost, AtMost: AtLeast}
+    for atom in atoms:
+        kind = type(atom.regularizer)
+        if len(atoms) > 1 and kind in other:
+            index = atom.index.tobytes()
+            place = places.pop((other[kind], index), None)
+            interval = None if place is None else _interval(kept[place], atom)
+            if place is not None and interval is not None:
+                kept[place] = Atom(interval, atom.index)
+                continue
+            places[kind, index] = len(kept)
+        kept.append(atom)
+    return kept
+
+
+def _interval(one: Atom, other: Atom) -> Interval | None:
+    """A lower and an upper bound as one interval; None where it is empty."""
+    both = {type(atom.regularizer): atom.regularizer for atom in (one, other)}
+    low, high = both[AtLeast], both[AtMost]
+    assert isinstance(low, AtLeast)
+    assert isinstance(high, AtMost)
+    lower, upper = (np.broadcast_to(bound, len(one.index)).copy() for bound in (low.bound, high.bound))
+    return Interval(lower, upper) if np.all(lower <= upper) else None
+
+
+@dataclass(frozen=True)
+class GroupedBox:
+    """A conjugate that is a box, but for sums of multipliers that are given, and squares of sums."""
+
+    box: BoxDual
+    groups: Groups
+    coupling: Floats  # (M, M): 1/2 u' coupling u is added
+
+
+def _hard_classes(form: SimplexDual) -> BoxDual | None:
+    """Classes at an infinite price, whose multipliers are independent of each other, as a box; None for others."""
+    return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
+
+
+def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:
+    """Simplexes as bounds, and as groups numbered from ``first``; a row that is out or has no total is in none."""
+    n_rows, width = len(form), form.n_classes
+    out = (form.total == 0) | np.isinf(form.ridge)
+    summed = np.isfinite(form.total) & ~out
+    number = np.where(summed, first + np.cumsum(summed) - 1, -1)
+    zero = np.zeros(n_rows * width)
+    upper = np.where(np.repeat(out, width), 0.0, np.inf)
+    box = BoxDual(form.linear[form.row].ravel(), zero, zero, zero, upper)
+    return box, np.repeat(number, width), form.total[summed]
 
 
 def _joined(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:

@@ -380,5 +380,7 @@ def _at(numbers: Floats | None, index: int | None) -> ArrayLike | None:
 def _short(value: ArrayLike | None) -> str:
     if value is None:
         return ""
+    if isinstance(value, float) or np.ndim(value) == 0:
+        return f"{value:g}"
     with np.printoptions(precision=4, threshold=6):
-        return f"{value:g}" if np.ndim(value) == 0 else str(np.asarray(value))
+        return str(np.asarray(value))

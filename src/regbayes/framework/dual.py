@@ -6,9 +6,9 @@ method minimises it: the quadratic model is solved by `box_quadratic` or `compos
 descent step, and the duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over
 them for each point that the line search tries, and the quadratic model.
 
-A single multiplier has a method of its own (`_solve_single`). Where Newton's method gives up there are two more ways:
-weights that span many nats are approached from flatter ones, and equalities that are nearly combinations of others are
-replaced by what is left of them.
+A single multiplier has a method of its own (`_solve_single`). Where Newton's method gives up there are three more ways:
+weights that span many nats are approached from flatter ones, steep prices from milder ones, and equalities that are
+nearly combinations of others are replaced by what is left of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scipy.linalg.lapack import dpotrf
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
-from regbayes.framework.composite import Stack, block_scale, minimize_composite, prox_conjugate
+from regbayes.framework.composite import Piece, Stack, block_scale, minimize_composite, prox_conjugate
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.framework.log_partition import MOST_FUSED, GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP
 
 ARMIJO = 1e-4
@@ -36,16 +36,19 @@ MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
+FALLS_QUICKLY = 0.2  # share of an error that a step may leave for its covariance to be corrected, not taken anew
+LAST_STEP = 1e-5  # error from which one more step, whose error is about the square, should be the last
 SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
-MILDER_STEP = 0.1
-MILDER = MILDER_STEP ** np.arange(8, -1, -1.0)  # prices in units of those asked for, on the way to them
+MILDEST, MILDER_STEP, LEAST_STEP = 1e-8, 10.0, 1.05  # prices in units of those asked for, and the steps on the way back
+STAGE_TOLERANCE = 1e-8  # of stages on that way: what the next one is extrapolated from
 LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
 COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: below it they are taken apart
+MOST_GROUPED = 1000  # multipliers up to which simplexes are for the interior point, whose systems are dense
 HIDDEN = 1e-4  # the same, from which on a solution is not taken at its word
 REDUNDANT = 1e-13  # below it nothing is left to take apart
 
@@ -83,16 +86,32 @@ class _Certificate(NamedTuple):
     violation: float
 
 
+class _Held(NamedTuple):
+    """A covariance, and where it belongs."""
+
+    covariance: Floats
+    phi: Floats
+    expectation: Floats
+    error: float
+
+
 class _Dual:
     """The stacked dual: ``A(-L'u) + g*(u)``."""
 
     def __init__(self, partition: LogPartition, stack: Stack, tol: float) -> None:
         self.partition, self.stack, self.index = partition, stack, stack.index
-        self.unit = partition.unit[stack.index]
+        # Whether every feature is seen once, in order: then nothing has to be picked.
+        self.whole = len(stack) == stack.n_features and bool((stack.index == np.arange(len(stack))).all())
+        self.unit = partition.unit if self.whole else partition.unit[stack.index]
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
+        self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
+        self.along = self._along()
         self.constant = self._constants()
+        self._held: _Held | None = None
+        self._rounding_at: _Point | None = None  # where the last rounding belongs
+        self._rounding = _Certificate(0.0, 0.0)
         if isinstance(partition, WeightedAtoms):
             self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
             self.most_units = float(np.max((partition.highest - partition.lowest) / partition.unit))
@@ -105,6 +124,23 @@ class _Dual:
         known = self.stack.box.derivatives(self.partition.lowest[self.index])
         return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
 
+    def _along(self) -> Floats:
+        """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
+
+        Its own is its size, beside which a way that other features have to go may be nothing.
+        """
+        constant = (self.partition.highest == self.partition.lowest)[self.index]
+        if self.stack.box is not None or not np.any(constant):
+            return self.unit
+        along = self.unit.copy()
+        for p in self.stack.pieces:
+            for start in range(p.start, p.stop, p.block_size):
+                block = slice(start, start + p.block_size)
+                if np.any(constant[block]) and not np.all(constant[block]):
+                    largest = np.max(self.unit[block][~constant[block]])
+                    along[block] = np.where(constant[block], largest, self.unit[block])
+        return along
+
     def pinned(self, box: BoxDual) -> BoxDual:
         """The box with the multipliers of constants fixed."""
         if self.constant is None:
@@ -112,9 +148,9 @@ class _Dual:
         at, value = self.constant
         return replace(box, lower=np.where(at, value, box.lower), upper=np.where(at, value, box.upper))
 
-    def at(self, u: Floats) -> _Point:
-        phi = -self.stack.add_up(u)
-        value, expectation = self.partition.evaluate(phi)
+    def at(self, u: Floats, last: bool = False) -> _Point:
+        phi = -u if self.whole else -self.stack.add_up(u)
+        value, expectation = self.partition.evaluate(phi, last)
         return _Point(u, phi, value, expectation, value + self.stack.conjugate(u))
 
     def enter_domain(self, u: Floats) -> Floats:
@@ -126,39 +162,81 @@ class _Dual:
         inside = prox_conjugate(self.stack.pieces, u, block_scale(self.stack.pieces, self.unit**2) ** 2)
         return inside if np.isfinite(self.stack.conjugate(inside)) else self.stack.start()
 
+    def seen(self, point: _Point) -> Floats:
+        """The expectations as the stacked regularizers see them, shape (M,)."""
+        return point.expectation if self.whole else point.expectation[self.index]
+
+    def covariance(self, point: _Point, error: float) -> Floats:
+        """The Hessian of A at a point, or a good enough one.
+
+        Many atoms with many features: a covariance costs several evaluations. While errors fall quickly, the last one
+        is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
+        """
+        partition, held = self.partition, self._held
+        if not isinstance(partition, WeightedAtoms) or partition.features.shape[1] <= MOST_FUSED:
+            return partition.covariance(point.phi)
+        if held is None or error > FALLS_QUICKLY * held.error:
+            found = partition.covariance(point.phi)
+        else:
+            moved, gained = point.phi - held.phi, point.expectation - held.expectation
+            curved, along = held.covariance @ moved, float(moved @ gained)
+            if not along > 0:
+                return partition.covariance(point.phi)
+            found = held.covariance - np.outer(curved, curved / (moved @ curved)) + np.outer(gained, gained / along)
+        self._held = _Held(found, point.phi, point.expectation, error)
+        return found
+
     def certificate(self, point: _Point) -> _Certificate:
         """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
-        x = point.expectation[self.index]
+        x = self.seen(point)
         if self.stack.box is not None:
             return _box_certificate(self.stack.box, point.u, x, self.unit, self.most_violation)
         gap, violation = 0.0, 0.0
         for p in self.stack.pieces:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
-            away = np.abs(near - x[s])
-            gap += abs(p.regularizer.fenchel_young(near, point.u[s]))
-            if np.any(away):
-                off = _in_deviations(away, self.unit[s], p.block_size)
-                gap += float(np.abs(point.u[s]) @ away + 0.5 * np.sum(off**2))
-                violation = max(violation, float(np.max(off)))
+            own, off = self._charged(p, near, x[s], point.u[s])
+            # A steep price times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
+            edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
+            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
+                at_edge, off_edge = self._charged(p, edge, x[s], point.u[s])
+                own, off = (at_edge, off_edge) if at_edge < own else (own, off)
+            gap, violation = gap + own, max(violation, off)
         return _Certificate(gap, violation)
+
+    def _charged(self, p: Piece, y: Floats, x: Floats, u: Floats) -> _Certificate:
+        """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
+        away = np.abs(y - x)
+        gap = abs(p.regularizer.fenchel_young(y, u))
+        if not np.any(away):
+            return _Certificate(gap, 0.0)
+        off = _in_deviations(away, self.along[p.start : p.stop], p.block_size)
+        return _Certificate(gap + float(np.abs(u) @ away + 0.5 * np.sum(off**2)), float(np.max(off)))
 
     def rounding(self, point: _Point) -> _Certificate:
         """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
 
         Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
         """
-        x = np.abs(point.expectation[self.index])
-        gap, violation = (
-            float(np.abs(point.u) @ x) + abs(point.log_partition),
-            float(np.max(x / self.unit, initial=0.0)),
-        )
+        if self._rounding_at is point:
+            return self._rounding
+        x = np.abs(self.seen(point))
+        gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float((x / self.unit).max())
         if isinstance(self.partition, WeightedAtoms):
             nats = float(np.abs(point.phi) @ self.magnitude)
             gap, violation = gap + nats, violation + nats * self.most_units
-        return _Certificate(
-            min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
+        elif isinstance(self.partition, GaussianAffine):
+            # Multipliers of more features than there are dimensions cancel each other in the sum over features.
+            size = np.abs(self.partition.factor)
+            added = (size @ (size.T @ np.abs(point.phi)))[self.index]
+            gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
+        self._rounding_at, self._rounding = (
+            point,
+            _Certificate(
+                min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
+            ),
         )
+        return self._rounding
 
     def converged(self, point: _Point, found: _Certificate) -> bool:
         if not np.isfinite(point.objective):
@@ -332,19 +410,25 @@ def _model_minimum(problem: _Dual, point: _Point, damping: float, error: float) 
     """Minimise the quadratic model of A plus the conjugates."""
     index, partition, stack = problem.index, problem.partition, problem.stack
     floor = max(damping, MIN_DAMPING) * problem.unit**2
-    x, box = point.expectation[index], stack.model(point.u)
+    x, box = problem.seen(point), stack.model(point.u)
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
-    covariance = partition.covariance(point.phi)
-    whole = len(index) == problem.stack.n_features and np.array_equal(index, np.arange(len(index)))
-    hessian = covariance if whole else covariance[np.ix_(index, index)]
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
+        covariance = problem.covariance(point, float(np.max(np.abs(slope) / problem.unit)))
+        hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
+    covariance = partition.covariance(point.phi)
+    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+    grouped = stack.grouped_model(point.u) if len(index) <= MOST_GROUPED else None
+    if grouped is not None:
+        curvature = Curvature(floor, matrix=hessian + grouped.coupling)
+        linear = grouped.box.linear - x - hessian @ point.u - floor * point.u
+        return stack.clip(minimize_box_quadratic(curvature, linear, grouped.box, point.u, grouped.groups))
     hessian = hessian + np.diag(floor)
     linear = -x - hessian @ point.u
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
@@ -355,21 +439,37 @@ def _newton_step(problem: _Dual, point: _Point, damping: float, error: float) ->
     target = _model_minimum(problem, point, damping, error)
     direction = target - point.u
     here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
-    predicted = there - here - float(point.expectation[problem.index] @ direction)
+    predicted = there - here - float(problem.seen(point) @ direction)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
-        trial = problem.at(target)
+        trial = problem.at(target, last=True)
         if max(problem.certificate(trial)) < 0.98 * max(problem.certificate(point)):
             return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0
     for halvings in range(MAX_HALVINGS):
-        trial = problem.at(problem.stack.clip(point.u + length * direction))
+        trial = problem.at(problem.stack.clip(point.u + length * direction), last=error < LAST_STEP)
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
+            if length < 0.25:
+                trial = _lengthened(problem, point, direction, length, trial)
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
+
+
+def _lengthened(problem: _Dual, point: _Point, direction: Floats, length: float, trial: _Point) -> _Point:
+    """Go on along a direction by doublings as long as the objective falls: a careful step may have been too careful.
+
+    Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
+    """
+    while 2 * length < 1:
+        length *= 2
+        farther = problem.at(problem.stack.clip(point.u + length * direction))
+        if not farther.objective < trial.objective:
+            break
+        trial = farther
+    return trial
 
 
 def _careful_length(problem: _Dual, direction: Floats) -> float:
@@ -446,7 +546,7 @@ def _solve_single(
         if n_iter > max_iter:
             return _solution(point, found, Status.ITERATION_LIMIT, max_iter)
         moved = _next_single(phi, error, curvature, third, nearer, farther, single.width)
-        if n_iter > MOST_STEPS_OF_ONE or moved == phi:
+        if n_iter > MOST_STEPS_OF_ONE or moved == phi or not np.isfinite(moved):
             status = Status.CONVERGED if problem.converged(point, found) else Status.STALLED
             return _solution(point, found, status, n_iter - 1)
         phi = moved
@@ -545,18 +645,34 @@ def _from_flatter_weights(
 def _from_milder_prices(
     problem: _Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
-    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask."""
+    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask.
+
+    Once it is settled which atoms have mass, the multipliers are linear in the prices but for terms of one over them.
+    """
     box = problem.stack.box
     if box is not None and not np.any(np.isfinite(box.lower * box.upper) & (box.lower < box.upper) | (box.ridge > 0)):
         return None  # all prices are infinite
-    start, n_iter = None, stalled.n_iter
-    for factor in MILDER:
+    known: list[tuple[float, Floats]] = []
+    factor, ratio, n_iter = MILDEST, MILDER_STEP, stalled.n_iter
+    for _ in range(MOST_STAGES):
         stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
-        stage = _Dual(partition, stack, problem.tol if factor == 1 else 1e-6)
-        begin = stack.start() if start is None else stack.clip(start / MILDER_STEP)
+        stage = _Dual(partition, stack, problem.tol if factor == 1 else STAGE_TOLERANCE)
+        begin = _extrapolated(known, factor, stack)
+        if len(known) == 1:
+            begin = stack.clip(known[0][1] * (factor / known[0][0]))
         solution = _newton(stage, stage.enter_domain(begin), 60, watch=False)
-        n_iter, start = n_iter + solution.n_iter, solution.stacked
-    return replace(solution, n_iter=min(n_iter, max_iter))
+        n_iter += solution.n_iter
+        if solution.status is Status.CONVERGED:
+            if factor == 1:
+                return replace(solution, n_iter=min(n_iter, max_iter))
+            known = [*known[-1:], (factor, solution.stacked)]
+            ratio = min(ratio**1.5, MILDER_STEP)
+        else:
+            ratio = ratio**0.5
+        if not known or ratio < LEAST_STEP:
+            return None
+        factor = min(1.0, known[-1][0] * ratio)
+    return None
 
 
 def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
@@ -600,7 +716,9 @@ def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalle
         return None
     center, unit = partition.mean[equal], partition.unit[equal]
     scaled = (partition.features[:, equal] - center) / unit
-    roots = np.exp(0.5 * partition.log_weights)
+    # Where a few atoms have all the weight, what the others would say of the features counts too.
+    flatter = partition.log_weights * min(1.0, TEMPERED_NATS / max(float(np.ptp(partition.log_weights)), 1.0))
+    roots = np.exp(0.5 * (flatter - np.logaddexp.reduce(flatter)))
     triangle, order = scipy.linalg.qr(scaled * roots[:, None], mode="r", pivoting=True, check_finite=False)
     sizes = np.abs(np.diag(triangle))
     if np.min(sizes) >= COLLINEAR * sizes[0]:
@@ -617,6 +735,8 @@ def _taken_apart(problem: _Dual, partition: WeightedAtoms, max_iter: int, stalle
     mapped = WeightedAtoms(np.hstack([apart, partition.features[:, ~equal]]), partition.log_weights)
     stage = _Dual(mapped, Stack.of_box(BoxDual(*(np.concatenate(pair) for pair in both))), problem.tol)
     solution = _newton(stage, stage.stack.start(), max_iter, watch=False)
+    if solution.status is Status.STALLED:
+        solution = _from_flatter_weights(stage, mapped, max_iter, solution) or solution
     stacked, expectation = np.zeros(len(equal)), np.empty(len(equal))
     stacked[np.flatnonzero(equal)[order]] = (
         scipy.linalg.solve_triangular(triangle, solution.stacked[:k], check_finite=False) / unit[order]

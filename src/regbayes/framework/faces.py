@@ -108,6 +108,9 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
         return None
+    tilt = partition.features @ multipliers
+    if float(tilt.max() - tilt.min()) < MIN_NATS:  # a pass over the features; the covariance would take several
+        return None
     unit = partition.unit
     values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
     flat = vectors[:, values < FLAT]
@@ -117,7 +120,7 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     if top - bottom < MIN_NATS:
         return None
     keep = scores >= top - 1e-7 * (top - bottom)
-    outside = (partition.features @ multipliers + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
+    outside = (tilt + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
     if np.all(keep) or float(np.exp(outside).sum()) > FLAT:
         return None
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
@@ -164,7 +167,9 @@ def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | No
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
     slack = _rounding(lowest, highest)
     varies = highest > lowest + 2 * slack
-    for touched, sign in ((varies & (low >= highest - slack), 1), (varies & (high <= lowest + slack), -1)):
+    mean = partition.mean[stack.index]  # where it is at the edge already, nothing has to be forced there
+    at_high, at_low = varies & (low >= highest - slack), varies & (high <= lowest + slack)
+    for touched, sign in ((at_high & (mean < highest - slack), 1), (at_low & (mean > lowest + slack), -1)):
         if np.any(touched):
             return int(stack.index[np.argmax(touched)]), sign
     return None

@@ -28,6 +28,7 @@ from regbayes.framework.log_partition import GaussianAffine, LogPartition, Weigh
 
 PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance
 OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
+ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed too
 ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
 TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
 ALL_AT_ONCE = 3000  # atoms up to which a program takes all
@@ -127,6 +128,10 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
     if found is None:
         return Verdict("unknown")
     proof, margin, give = found
+    if isinstance(partition, WeightedAtoms) and margin > OUTSIDE:
+        coarse = ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
+        if margin <= coarse:  # the numbers as given are known no better: this proves nothing
+            return Verdict("unknown")
     if margin > OUTSIDE:
         least = columns.least_squares(rows)
         give = give if least is None else least

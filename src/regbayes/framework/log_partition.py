@@ -21,7 +21,10 @@ from regbayes._types import Flags, Floats, Indices
 from regbayes.engine.executor import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+TOGETHER = 8  # such pieces that a thread takes one after the other
+WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
+FEW = 8  # features up to which a product of two matrices is faster than the square of one
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
@@ -54,8 +57,11 @@ class LogPartition(Protocol):
         ``blocks`` numbers the features; those of one number keep one scale.
         """
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
-        """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt."""
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
+        """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt.
+
+        ``last`` says that the covariance there will hardly be asked for.
+        """
 
     def covariance(self, phi: Floats) -> Floats:
         """Return the Hessian of A, the covariance of the features under the tilt, shape (m, m)."""
@@ -68,6 +74,18 @@ class _Sums(NamedTuple):
     total: float
     first: Floats  # (m,)
     second: Floats | None  # (m, m), about a reference point
+
+
+def _added(parts: list[_Sums]) -> _Sums:
+    """Sums over several pieces, relative to the largest score of all of them."""
+    top = max(part.top for part in parts)
+    factors = np.exp([part.top - top for part in parts])
+    total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
+    first = np.asarray(sum(f * part.first for f, part in zip(factors, parts, strict=True)))
+    if parts[0].second is None:
+        return _Sums(top, total, first, None)
+    second = sum(f * part.second for f, part in zip(factors, parts, strict=True) if part.second is not None)
+    return _Sums(top, total, first, np.asarray(second))
 
 
 class WeightedAtoms:
@@ -88,10 +106,13 @@ class WeightedAtoms:
             features, log_weights = features[self.support], log_weights[self.support]
         self.features, self.log_weights = features, log_weights
         n, m = features.shape
-        rows = max(64, CHUNK_BYTES // (8 * m))
-        self._chunks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+        self._rows = max(64, CHUNK_BYTES // (8 * m))
+        many = TOGETHER * self._rows
+        self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
         self.lowest, self.highest = self._ranges()
+        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
+        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
         self._phi = np.zeros(m)  # where the moments belong
         self._reference = features[int(np.argmax(log_weights))]
         self._fused = m <= MOST_FUSED
@@ -100,10 +121,25 @@ class WeightedAtoms:
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
         self.unit = _units(spread, self.mean, self.lowest, self.highest)
 
+    def _pieces(self, rows: slice) -> list[Floats]:
+        starts = range(rows.start, rows.stop, self._rows)
+        return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
+
     def _ranges(self) -> tuple[Floats, Floats]:
+        if self.features.size < WIDE:
+            return self.features.min(axis=0), self.features.max(axis=0)
+        wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
+
         def ends(rows: slice) -> tuple[Floats, Floats]:
-            part = self.features[rows]
-            return part.min(axis=0), part.max(axis=0)
+            lows, highs = [], []
+            for part in self._pieces(rows):
+                even = len(part) // wide * wide
+                blocks = part[:even].reshape(-1, wide * part.shape[1]) if even else part[:0]
+                for some in (blocks, part[even:]):
+                    if len(some):
+                        lows.append(some.min(axis=0).reshape(-1, part.shape[1]))
+                        highs.append(some.max(axis=0).reshape(-1, part.shape[1]))
+            return np.concatenate(lows).min(axis=0), np.concatenate(highs).max(axis=0)
 
         found = self._executor.map(ends, self._chunks)
         if len(found) == 1:
@@ -113,35 +149,46 @@ class WeightedAtoms:
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
         reference, features, log_weights = self._reference, self.features, self.log_weights
+        few = features.shape[1] <= FEW
 
         def sums(rows: slice) -> _Sums:
-            part = features[rows]
+            size = min(self._rows, rows.stop - rows.start)
+            room = np.empty((2 if few else 1, features.shape[1], size)) if second else features[:0]  # for all pieces
+            parts = [
+                sums_of(features[start:stop], log_weights[start:stop], room)
+                for start in range(rows.start, rows.stop, size)
+                for stop in (min(start + size, rows.stop),)
+            ]
+            return parts[0] if len(parts) == 1 else _added(parts)
+
+        def sums_of(part: Floats, logs: Floats, room: Floats) -> _Sums:
             weights = part @ phi
-            weights += log_weights[rows]
+            weights += logs
             top = float(weights.max())
             weights -= top
             np.exp(weights, out=weights)
             total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            centred = part - reference
-            first = weights @ centred
+            # Feature by feature: NumPy is slow where the last axis is short.
+            centred = room[0, :, : len(part)]
+            for away, column, about in zip(centred, part.T, reference, strict=True):
+                np.subtract(column, about, out=away)
+            first = centred @ weights
+            if few:
+                return _Sums(top, total, first, np.multiply(centred, weights, out=room[1, :, : len(part)]) @ centred.T)
             np.sqrt(weights, out=weights)
-            centred *= weights[:, None]
-            return _Sums(top, total, first, centred.T @ centred)
+            centred *= weights
+            return _Sums(top, total, first, centred @ centred.T)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = self._executor.map(sums, self._chunks)
-            top = max(part.top for part in parts)
-            factors = np.exp([part.top - top for part in parts])
-            total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
-            away = sum(f * part.first for f, part in zip(factors, parts, strict=True)) / total
-            value = top + float(np.log(total))
+            found = self._executor.map(sums, self._chunks)
+            whole = found[0] if len(found) == 1 else _added(found)
+            away = whole.first / whole.total
             covariance = np.empty((0, 0))
-            if second:
-                squares = sum(f * p.second for f, p in zip(factors, parts, strict=True) if p.second is not None)
-                covariance = squares / total - np.outer(away, away)
-        return value, reference + away, covariance
+            if whole.second is not None:
+                covariance = whole.second / whole.total - away[:, None] * away
+        return whole.top + float(np.log(whole.total)), reference + away, covariance
 
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
@@ -158,9 +205,9 @@ class WeightedAtoms:
         spread[self.support] = log_weights
         return spread
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         if not np.array_equal(self._phi, phi):
-            self._value, self._expectation, self._covariance = self._moments(phi, self._fused)
+            self._value, self._expectation, self._covariance = self._moments(phi, self._fused and not last)
             self._phi = phi
         return self._value, self._expectation
 
@@ -176,7 +223,9 @@ class WeightedAtoms:
         log_weights = self.log_weights[keep]
         log_mass = float(logsumexp(log_weights))
         narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)
-        narrower.n_atoms = self.n_atoms
+        # What is constant on the face has its size about the mean, which may be rounding, for a unit of its own.
+        narrower.unit = np.where(narrower.highest > narrower.lowest, narrower.unit, self.unit)
+        narrower.grain, narrower.n_atoms = self.grain, self.n_atoms
         narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
         return narrower, log_mass
 
@@ -212,7 +261,7 @@ class WeightedAtoms:
             nearer = center + offset
             moved = (scaled.features - nearer) if np.any(nearer != center) else differences
             scaled, center = WeightedAtoms(moved, self.log_weights), nearer
-        scaled.n_atoms, scaled.support = self.n_atoms, self.support
+        scaled.grain, scaled.n_atoms, scaled.support = self.grain / scale, self.n_atoms, self.support
         return scaled, center * scale, scale
 
 
@@ -264,7 +313,7 @@ class GaussianAffine:
     def highest(self) -> Floats:
         return np.where(self.spread > 0, np.inf, self.mean)
 
-    def evaluate(self, phi: Floats) -> tuple[float, Floats]:
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         moved = self.factor.T @ phi
         return float(phi @ self.mean + 0.5 * moved @ moved), self.mean + self.factor @ moved
 

@@ -105,10 +105,11 @@ def regularize(
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
-    problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
-    start = None if warm_start is None else problem.from_user(warm_start)
-    outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
-    result = _result(posterior, evaluated, g, labels, problem, outcome)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
+        problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
+        start = None if warm_start is None else problem.from_user(warm_start)
+        outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
+        result = _result(posterior, evaluated, g, labels, problem, outcome)
     if result.status is Status.INFEASIBLE and raise_infeasible:
         raise InfeasibleError(_infeasible_message(posterior, labels, problem, outcome), result)
     _warn_of_doubts(result)

@@ -541,9 +541,13 @@ class Rescaled(Regularizer):
             scaled: Floats = self.scale * np.asarray(step, dtype=np.float64) * self.scale
         return np.clip(scaled, np.finfo(np.float64).tiny, np.finfo(np.float64).max)
 
-    def dual_form(self, size: int) -> BoxDual | None:
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
-        return self._rescaled(form) if isinstance(form, BoxDual) else None
+        if isinstance(form, SimplexDual):
+            scale = self.scale[:: form.n_classes]
+            linear = form.linear[form.row] / scale[:, None]
+            return SimplexDual(linear, np.arange(len(form)), form.total * scale, form.ridge / scale / scale)
+        return None if form is None else self._rescaled(form)
 
     def dual_model(self, u: Floats) -> BoxDual | None:
         model = self.regularizer.dual_model(u / self.scale)

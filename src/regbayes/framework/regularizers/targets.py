@@ -149,6 +149,48 @@ class AtLeast(Regularizer):
 
 
 @final
+class Interval(Regularizer):
+    """Hard ``low <= x <= high``: `AtLeast` and `AtMost` of the same expectations as the solver sees them.
+
+    One multiplier with a kink at zero takes the place of two, whose difference alone would be determined.
+    """
+
+    def __init__(self, low: Floats, high: Floats) -> None:
+        self.low, self.high = low, high
+
+    @property
+    def size(self) -> int | None:
+        return self.low.size
+
+    def value(self, x: ArrayLike) -> float:
+        x = as_floats(x)
+        return 0.0 if np.all((x >= self.low) & (x <= self.high)) else np.inf
+
+    def conjugate(self, u: ArrayLike) -> float:
+        u = as_floats(u)
+        return dot(u, np.where(u > 0, self.high, self.low))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        x = as_floats(x)
+        return like(np.clip(x, self.low, self.high), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        return diagonal_blocks((x > self.low) & (x < self.high), x)
+
+    def dual_form(self, size: int) -> BoxDual:
+        middle, free = self.low + 0.5 * (self.high - self.low), np.full(size, np.inf)
+        return BoxDual(middle, 0.5 * (self.high - self.low), np.zeros(size), -free, free)
+
+    def moved(self, by: Floats) -> Interval:
+        return Interval(self.low + by, self.high + by)
+
+    def slack(self, x: ArrayLike) -> Floats:
+        x = as_floats(x)
+        return np.minimum(x - self.low, self.high - x).astype(np.float64)
+
+
+@final
 @persistable
 class Ball(Regularizer):
     """``C max(0, ||x - target|| - radius)`` in the 1-, 2- or inf-norm; ``C = inf`` (default) is the hard ball.
@@ -182,7 +224,11 @@ class Ball(Regularizer):
         return None
 
     def _length(self, x: Reals) -> float:
-        return float(np.linalg.norm(x.astype(np.float64), self.norm))
+        x = x.astype(np.float64)
+        largest = float(np.max(np.abs(x), initial=0.0))
+        if 1e-150 < largest < 1e150 or not 0 < largest < np.inf:
+            return float(np.linalg.norm(x, self.norm))
+        return largest * float(np.linalg.norm(x / largest, self.norm))  # squares would be no numbers
 
     def value(self, x: ArrayLike) -> float:
         x = as_floats(x)
