@@ -79,6 +79,23 @@ def many_groups() -> None:
 
     new = model.predict(X[:1], task=[60])
     print(f"\na pupil of a school that was not there: {new[0]:.1f}")
+    few = school < 5
+    hand_tasks_on(X[few], y[few], school[few])
+
+
+def hand_tasks_on(X: np.ndarray, y: np.ndarray, school: np.ndarray) -> None:
+    """Tasks inside scikit-learn's own tools."""
+    import sklearn
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = MultiTaskILSVMRegressor(n_components=10, random_state=0)
+        model.set_fit_request(task=True).set_predict_request(task=True).set_score_request(task=True)
+        cross_val_score(make_pipeline(StandardScaler(), model), X, y, params={"task": school})
+        search = GridSearchCV(model, {"C": [0.1, 1.0]}).fit(X, y, task=school)
+        search.best_estimator_.predict(X[:2], task=school[:2])  # GridSearchCV.predict takes rows alone
 
 
 def main() -> None:

@@ -273,8 +273,8 @@ def test_balanced_scores_agree_with_scikit_learn():
 
 def test_rare_classes_may_count_as_much(problem):
     rng = np.random.default_rng(0)
-    y = (rng.random(300) < 0.08).astype(int)
-    X = rng.standard_normal((300, 3)) + y[:, None]
+    y = (rng.random(800) < 0.08).astype(int)
+    X = rng.standard_normal((800, 3)) + y[:, None]
     recalls = []
     for balanced in (False, True):
         asked = request(n_components=[4], C=[1.0], balanced=balanced, folds=2)
