@@ -32,7 +32,10 @@ SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C",
 TOLERANCE = 1e-6  # of the largest number of a column; last bits differ between processors
 # Cases whose answers last bits decide: classes that tie after a few iterations, shares of topics in single precision.
 # What was decided and said of them is compared on every processor, their numbers are not.
-LAST_BITS = ("npz with inputs and a target", "documents with a class", "documents of two columns with a number")
+LAST_BITS = (
+    *("npz with inputs and a target", "documents with a class", "documents of two columns with a number"),
+    "libsvm",
+)
 
 Make = Callable[[Path, np.random.Generator], tuple[str, str, tuple[Any, ...], tuple[Any, ...]]]
 CASES: dict[str, Make] = {}
