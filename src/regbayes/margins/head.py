@@ -476,8 +476,25 @@ class LinearHead:
         return self.weights[:, : len(self.centre)]
 
 
+class HeadTerms:
+    """What a solved head adds to the objective."""
+
+    kl_weights: float  # divergence of the weights from their prior
+    margin: float  # the loss, prices included
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The terms of the objective."""
+        return {"kl_weights": self.kl_weights, "margin": self.margin}
+
+    @property
+    def value(self) -> float:
+        """Their sum."""
+        return self.kl_weights + self.margin
+
+
 @dataclass(frozen=True)
-class FittedHead:
+class FittedHead(HeadTerms):
     """The solved large-margin problem at given features: the head, its certificate, and what it sends back."""
 
     head: LinearHead
@@ -493,16 +510,6 @@ class FittedHead:
     def warm_start(self) -> Floats:
         """What the next solve may start from."""
         return self.multipliers
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
 
     @cached_property
     def _of_all_rows(self) -> tuple[Floats, Floats | None]:
@@ -535,7 +542,7 @@ class FittedHead:
 
 
 @dataclass(frozen=True)
-class BlockwiseHead:
+class BlockwiseHead(HeadTerms):
     """The large-margin problem solved over blocks of rows: its multipliers are read off the weights, block by block.
 
     The value is that of the loss as it is smoothed, and so are its gap and gradient; ``bias`` is what smoothing adds to
@@ -559,16 +566,6 @@ class BlockwiseHead:
     def warm_start(self) -> LinearHead:
         """What the next solve may start from."""
         return self.head
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
 
     multipliers = None  # of rows: none are kept
 

@@ -23,7 +23,7 @@ from regbayes.framework.coordinate_ascent import sum_by_group
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
 from regbayes.framework.solvers import MAX_NEWTON_SIZE, MIN_ROWS_PER_WEIGHT, solve_tasks
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance, design
+from regbayes.margins.head import SAMPLE_PER_WEIGHT, HeadTerms, Tolerance, design
 from regbayes.margins.targets import Loss, Observations, Outputs
 
 MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
@@ -364,7 +364,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class FittedTasks:
+class FittedTasks(HeadTerms):
     """The solved large-margin problem of several tasks at given features."""
 
     weights: TaskWeights
@@ -380,16 +380,6 @@ class FittedTasks:
         """What the next solve may start from."""
         return self.weights
 
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
-
     @cached_property
     def _by_row(self) -> Floats | csr_matrix:
         """The multipliers, shape (n_rows, M)."""
@@ -402,7 +392,7 @@ class FittedTasks:
 
 
 @dataclass(frozen=True)
-class BlockwiseTasks:
+class BlockwiseTasks(HeadTerms):
     """The large-margin problem of several tasks solved over blocks: multipliers are read off the weights, by block."""
 
     weights: TaskWeights
@@ -418,16 +408,6 @@ class BlockwiseTasks:
     def warm_start(self) -> TaskWeights:
         """What the next solve may start from."""
         return self.weights
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
 
     def gradient(self, rows: slice, features: Reals) -> Floats:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
