@@ -21,7 +21,7 @@ from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
 from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
+from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
     Layout,
     Targets,
@@ -219,7 +219,8 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
-        return observe_labels(targets, labels, self.class_weight, self.cost, weights)
+        factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
+        return observe_labels(targets, labels, factors, self.cost)
 
     def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
         """Return what is wrong with the scores of the observations, (n,).
