@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, topics
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import Workers, plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
@@ -116,9 +116,8 @@ def fit_here(monkeypatch, model, *collections):
         return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)])
 
     with monkeypatch.context() as patch:
-        for module in (latent, topics):
-            patch.setattr(module, "find_client", lambda client: client)
-            patch.setattr(module, "place_blocks", place)
+        patch.setattr("regbayes.dask._bases.find_client", lambda client: client)
+        patch.setattr("regbayes.dask._bases.place_blocks", place)
         return model.fit(*collections)
 
 
@@ -512,7 +511,7 @@ def test_groups_are_neighbours_of_equal_size_where_they_lie():
 def test_collections_are_cut_alike(data):
     X, y = data
     given = read_collections(cut(X, (400, 1100)), cut(y, (1000, 500)))
-    labels = [part.compute(scheduler="sync") for _, part, _ in given.parts]
+    labels = [part.compute(scheduler="sync") for _, part, *_ in given.parts]
     np.testing.assert_array_equal(np.concatenate(labels), y)
     assert [len(part) for part in labels] == [400, 1100]
 

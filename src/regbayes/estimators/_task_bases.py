@@ -230,13 +230,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         seen, n = problem.counted, problem.n_outputs
         found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
         by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
-        constant = float(np.minimum(*by_sign).sum())
-        if found <= constant * (1.0 + 1e-9):
-            return ""
-        return (
-            f"does worse on its training rows than one answer for each task: wrong answers weigh {found:.4g}, those of "
-            f"the most frequent ones {constant:.4g}"
-        )
+        return judge_signs(found, *by_sign)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -288,6 +282,17 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
+    """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
+    constant = float(np.minimum(negative, positive).sum())
+    if wrong <= constant * (1.0 + 1e-9):
+        return ""
+    return (
+        f"does worse on its training rows than one answer for each task: wrong answers weigh {wrong:.4g}, those of "
+        f"the most frequent ones {constant:.4g}"
+    )
 
 
 def check_task_given(name: str, layout: Layout, task: Any) -> None:

@@ -196,15 +196,19 @@ class RemoteRows:
     easing: int | None = None
 
     def sums(self, weights: Floats) -> Any:
+        """Look at the rows at given weights."""
         return self._look("sums", weights)
 
     def curvature(self, weights: Floats) -> Any:
+        """Return the loss's second derivative over all rows."""
         return self._look("curvature", weights)
 
     def product(self, weights: Floats, direction: Floats) -> Any:
+        """Return the loss's second derivative times a direction."""
         return self._look("product", weights, direction)
 
     def ease(self) -> list[RemoteRows]:
+        """Return the rows in easier problems."""
         return [replace(self, easing=index) for index in range(self.n_easier)]
 
     def _look(self, what: str, *at: Floats) -> Any:
