@@ -1,5 +1,6 @@
-"""Estimators over rows on the workers of a Dask cluster."""
+"""Estimators over rows on the workers of a Dask cluster, and draws there for `regbayes.regularize`."""
 
+from regbayes.dask.draws import Samples
 from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.dask.tasks import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask.topics import MedLDAClassifier, MedLDARegressor
@@ -11,4 +12,5 @@ __all__ = [
     "MedLDARegressor",
     "MultiTaskILSVMClassifier",
     "MultiTaskILSVMRegressor",
+    "Samples",
 ]
