@@ -32,6 +32,7 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import Block, draw_sample, read_floats
+from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
@@ -103,8 +104,7 @@ class Recipe:
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
-    data = recipe.data(block)
-    pieces, head = data.X.blocks(), None
+    data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
         head = replace(build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
@@ -112,7 +112,9 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
         labels[0] = 0
         nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
+    pieces = data.X.blocks()
+    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
 
 def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:

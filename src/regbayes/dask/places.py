@@ -11,8 +11,6 @@ have the same bits wherever the blocks are, before and after a loss.
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -24,7 +22,7 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed import Client, Future, get_client
 
-from regbayes.dask.storage import give_pages_back
+from regbayes.dask.storage import find_in_libc, give_pages_back, is_mapped
 from regbayes.joint.remote import HeldRows, Version
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
@@ -74,7 +72,7 @@ class Workers:
         for group in self.groups:
             pairs = [(block, next(given)) for block in group.blocks]
             made = [
-                self.client.submit(function, block, *own, **_at(group.worker))
+                self.client.submit(_visit_block, function, block, *own, **_at(group.worker))
                 for block, own in pairs
                 if own is not None
             ]
@@ -177,11 +175,10 @@ def keep_freed_memory() -> None:
     Dask tells the allocator of its workers to give everything back at once. Work arrays that come and go with every
     block then have to be mapped in anew each time, which doubles a trip's CPU time.
     """
-    if sys.platform.startswith("linux"):
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
-        if mallopt is not None:
-            mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-            mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt = find_in_libc("mallopt")
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 @sizeof.register(HeldRows)
@@ -192,11 +189,6 @@ def _size_of_rows(rows: HeldRows[Any]) -> int:
 
 def _bytes_of(thing: Any) -> int:
     if isinstance(thing, np.ndarray):
-        base: Any = thing
-        while isinstance(base, np.ndarray):
-            if isinstance(base, np.memmap):
-                return 0
-            base = base.base
-        return int(thing.nbytes)
+        return 0 if is_mapped(thing) else int(thing.nbytes)
     parts = thing if isinstance(thing, tuple) else getattr(thing, "__dict__", {}).values()
     return sum(_bytes_of(part) for part in parts if isinstance(part, np.ndarray | tuple) or hasattr(part, "__dict__"))

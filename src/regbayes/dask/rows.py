@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups
-from regbayes.dask.storage import settle
+from regbayes.dask.storage import check_room, settle
 
 Reader = Callable[..., "Block"]
 
@@ -201,6 +201,7 @@ def _read(
     n_columns: int,
 ) -> Block:
     keep_freed_memory()
+    check_room()
     named = f"in block {place} (counted from 0)"
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
