@@ -30,6 +30,7 @@ SHARE = 0.4  # of a worker's memory that may be taken before rows go to a file: 
 FULL = 0.7  # of it, from where on no block could be read: at 0.8 Dask gives a worker nothing more to do
 SMALL_BYTES = 1 << 16  # arrays that are not worth a file
 ALIGNMENT = 64  # of arrays in a file
+MOST_FILES = 1 << 16  # that a worker may have open, where the system lets it
 
 _mapped: WeakSet[mmap.mmap] = WeakSet()
 
@@ -68,6 +69,24 @@ def settle_fields(*owned: Any) -> None:
     ]
     for (thing, name, _), mapped in zip(places, _map([values for *_, values in places], worker), strict=True):
         object.__setattr__(thing, name, mapped)
+
+
+def settle_again(block: Any) -> None:
+    """Put the rows of a block that came from another worker, or from where Dask spilled it, where they can stay.
+
+    Mapped arrays travel as what they hold, and arrive as arrays in memory.
+    """
+    pieces = getattr(block, "pieces", None)
+    if pieces is None:
+        settle_fields(*([block] if hasattr(block, "__dict__") else []))
+        return
+    head = block.head
+    parts = [head, *(getattr(head, name, None) for name in ("targets", "form"))]
+    settle_fields(*(part for part in (*pieces, *parts) if hasattr(part, "__dict__")))
+    if isinstance(pieces[0], np.ndarray) and not is_mapped(pieces[0]):
+        worker = _find_worker()
+        if worker is not None and _taken(worker) > SHARE:
+            block.pieces = _map(list(pieces), worker)
 
 
 def is_mapped(array: Any) -> bool:
@@ -156,13 +175,14 @@ def _stop_spilling(worker: Any) -> None:
         if sys.platform != "win32":  # a mapped file stays open
             import resource
 
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
 
 
 def _spill_again(worker: Any) -> None:
     """Let a worker spill as before, once it has no more rows in files."""
     manager = worker.memory_manager
-    if not _mapped and hasattr(manager, "regbayes_spill_fraction"):
+    if not list(_mapped) and hasattr(manager, "regbayes_spill_fraction"):
         manager.memory_spill_fraction = manager.regbayes_spill_fraction
         del manager.regbayes_spill_fraction
