@@ -188,7 +188,7 @@ class WholeFile:
         metadata = {name: values for name, values in given.items() if values is not None}
         with self.encoded(inputs, output) as X:
             output.say(f"a fit to all {counted(len(X), 'row')}, in blocks")
-            if not hasattr(estimator, "partial_fit"):
+            if estimator.include_inputs or not hasattr(estimator, "partial_fit"):  # in memory inputs would be copied
                 return self._fit_on_workers(estimator, X, metadata, request, output), False
             found, facts = fit_alone(estimator.set_params(warm_start=True), request, X, self.y, metadata, output)
             return _forget_rows(found.set_params(warm_start=False)), facts["interrupted"]
@@ -206,8 +206,8 @@ class WholeFile:
     def _fit_on_workers(
         self, estimator: Any, X: Floats, metadata: dict[str, Any], request: FitRequest, output: Output
     ) -> Any:
-        """Fit several tasks, of whose rows a fit in memory would make a copy, on workers of this machine."""
-        need("distributed", "dask", "fitting several targets to a file of this size")
+        """Fit on workers of this machine, which put what does not fit into their memory into files."""
+        need("distributed", "dask", "fitting several targets, or inputs beside features, to a file of this size")
         import dask.array as da
         from distributed import Client, LocalCluster
         from joblib import effective_n_jobs

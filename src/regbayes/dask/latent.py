@@ -53,7 +53,7 @@ from regbayes.estimators._latent import (
 )
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
-from regbayes.margins.head import Tolerance, order_sample
+from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance, order_sample
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -222,8 +222,11 @@ class OnClusterFeatures(OnCluster):
             supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
             return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
-        supervision = make_supervision(parameters, len(labels.classes), share)
+        # Rows are taken in blocks here however few they are.
+        n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)
+        supervision = make_supervision(parameters, len(labels.classes), share, n_labeled)
         self.classes_ = labels.classes
+        self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(
             moments.mean,
             make_settings(parameters, summary, supervision),
