@@ -13,6 +13,7 @@ import regbayes
 from dask_tools import cut, fit_here, interfere, kill_one, quiet_marks
 from regbayes.dask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask import tasks as on_cluster
+from regbayes.dask.places import _bytes_of
 from regbayes.models.mt_ilsvm.fit import prepare
 
 dd = pytest.importorskip("dask.dataframe")
@@ -181,6 +182,19 @@ def test_answers_that_are_worse_than_a_constant_are_noticed(data, monkeypatch):
     plain.fit(X, Y)
     expected = regbayes.estimators.multitask.LatentTasks._find_fault(plain, seen[0], turn(state, -state.tasks.weights))
     assert turned == expected != ""
+
+
+@pytest.mark.parametrize(("kind", "most"), [(MultiTaskILSVMClassifier, 3.5), (MultiTaskILSVMRegressor, 14.0)])
+def test_targets_are_held_with_few_bytes_each(data, monkeypatch, kind, most):
+    """As coordinates an observation would take 32 bytes: two places, a target and a weight."""
+    X, labels, numbers = data
+    Y = labels if kind is MultiTaskILSVMClassifier else numbers
+    held = []
+    keep = on_cluster.hold
+    monkeypatch.setattr(on_cluster, "hold", lambda *given: held.append(keep(*given)) or held[-1])
+    fit_here(monkeypatch, small(kind, max_iter=1), cut(X[200:], (700,)), cut(Y[200:], (700,)))
+    cells = int(np.sum(~np.isnan(Y[200:])))
+    assert _bytes_of(held[0].head) / cells <= most
 
 
 # --- on the cluster
