@@ -26,7 +26,6 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "targets": list(model.target.names),
         "task": model.target.task,
         "rows": facts["rows"],
-        "sample_rows": facts.get("sample_rows"),
         "inputs": facts["inputs"],
         "settings": facts["settings"],
         "n_components": estimator.n_components,
@@ -40,6 +39,8 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "useless": facts.get("useless"),
         "comparison": facts.get("comparison"),
     }
+    if "sample_rows" in facts:  # of a file that was too large to search settings on all rows
+        found["sample_rows"] = facts["sample_rows"]
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
@@ -76,7 +77,7 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
     baseline = "" if found["baseline_score"] is None else f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
         score = f"{model.facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
-        sampled = "" if found["sample_rows"] is None else f" of a sample of {found['sample_rows']} rows"
+        sampled = f" of a sample of {found['sample_rows']} rows" if "sample_rows" in found else ""
         score += f" over {counted(cv['folds'], 'fold')}{sampled}"
         facts["score"] = score + (f" ({baseline})" if baseline else "")
     else:
