@@ -19,7 +19,7 @@ import numpy as np
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
-from regbayes.framework.dual_forms import SimplexDual
+from regbayes.framework.regularizers.base import SimplexDual
 from regbayes.joint.descent import DescentOptions, Evaluation
 from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import BlockwiseHead, HeadView, LinearHead, MarginHead, Tolerance
