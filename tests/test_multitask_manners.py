@@ -87,6 +87,24 @@ def test_a_failed_fit_does_not_look_like_a_fitted_one(make):
         model.predict(X)
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_fit_that_fails_inside_leaves_what_was_there(make):
+    X, Y = data_for(make)
+    constant, model = np.ones((len(X), 2)), make()
+    for earlier in (None, X):
+        if earlier is not None:
+            model.fit(X, Y)
+        before = dict(vars(model))
+        with pytest.raises(ValueError, match="every column of X is constant"):
+            model.fit(constant, Y)
+        assert vars(model).keys() == before.keys()
+        assert all(vars(model)[name] is value for name, value in before.items())
+        if earlier is None:
+            with pytest.raises(NotFittedError):
+                model.predict(constant)
+    assert model.predict(X).shape == Y.shape
+
+
 @every_estimator
 def test_saving_pickling_and_cloning(make, tmp_path):
     X, y, task = ragged_for(make)

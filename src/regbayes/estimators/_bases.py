@@ -86,6 +86,21 @@ def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
 
 
+@contextmanager
+def keep_on_failure(estimator: Any) -> Iterator[None]:
+    """Leave an estimator as it was where a fit fails: with what an earlier fit has set, or with nothing."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except Warning:  # one that a user made an error, of a fit that is there
+        raise
+    except BaseException:
+        for name in vars(estimator).keys() - before.keys() - {"_callback_fit_ctx"}:  # by which callbacks are torn down
+            delattr(estimator, name)
+        vars(estimator).update(before)
+        raise
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
@@ -545,9 +560,10 @@ class UnsupervisedFeatures(LatentModel):
         -------
         self
         """
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        with keep_on_failure(self):
+            given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+            self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
         return self
 
 
@@ -604,13 +620,14 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         -------
         self
         """
-        given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
-        check_classification_targets(labels)
-        labeled = labeled_rows(labels, self.unlabeled)
-        self.classes_, found = coded_classes(self, labels[labeled])
-        data = fit_data(given, y, sample_weight=sample_weight)
-        self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
+        with keep_on_failure(self):
+            given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+            rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+            check_classification_targets(labels)
+            labeled = labeled_rows(labels, self.unlabeled)
+            self.classes_, found = coded_classes(self, labels[labeled])
+            data = fit_data(given, y, sample_weight=sample_weight)
+            self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
     def _describe_rows(

@@ -20,6 +20,7 @@ from regbayes.estimators._bases import (
     FirstBatchWarning,
     LabeledRows,
     LatentClassifier,
+    LatentModel,
     check_known_classes,
     check_several,
     drop_weightless,
@@ -30,11 +31,10 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
-from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings
+from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings, centre_rows
 
 FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
@@ -42,8 +42,8 @@ LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as 
 Prepare = Callable[[Rows], tuple[Data, Settings]]
 
 
-class BatchFeatures(BinaryFeatures):
-    """Binary features that can be learned from batches."""
+class BatchFeatures(LatentModel):
+    """What `regbayes.estimators.ilsvm.BinaryFeatures` need to be learned from batches."""
 
     def _learn_batch(
         self, prepare: Prepare, X: Floats, weights: Floats | None, given: Floats, shown: dict[str, Any]
@@ -102,7 +102,8 @@ class BatchFeatures(BinaryFeatures):
 class BatchClassifier(LatentClassifier, BatchFeatures):
     """A classifier on binary features that can be learned from batches.
 
-    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    A subclass says in ``_prepare`` what rows and parameters mean to the model, and in ``_head_attributes`` what a user
+    sees of its head.
     """
 
     @with_callbacks
@@ -217,7 +218,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
             self._batches = batches.settle(self._batches, head, state)
-        for name, value in {**classifier_attributes(state), "_state": state}.items():
+        for name, value in {**self._head_attributes(state), "_state": state}.items():
             setattr(self, name, value)
         return self
 

@@ -25,20 +25,13 @@ from regbayes.estimators._bases import (
     warn_if_unscaled,
 )
 from regbayes.estimators._batches import BatchFeatures
-from regbayes.estimators._latent import (
-    UNSUPERVISED,
-    UNSUPERVISED_SLAB,
-    centre_rows,
-    infer_by_blocks,
-    infer_label_free,
-    make_settings,
-)
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
+from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, centre_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
+class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures, BinaryFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
@@ -204,10 +197,11 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        X, params = self._valid_rows(X), self._state.params
-        if self.transform_temperature is not None:
-            params = replace(params, temperature=self.transform_temperature * X.shape[1])
-        return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        if self.transform_temperature is None:
+            return self._infer(rows)
+        temperature = self.transform_temperature * rows.n_inputs
+        return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -218,7 +212,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         rows = Rows.centre(self._valid_rows(X), self.mean_)
         params = self._state.params
         bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
-        return infer_by_blocks(partial(bound, params=params), rows, self.n_jobs)
+        return self._infer(rows, partial(bound, params=params))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

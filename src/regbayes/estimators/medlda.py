@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     chosen_classes,
     cost_matrix,
     fit_data,
+    keep_on_failure,
     known_codes,
     weights_by_class,
 )
@@ -236,9 +237,10 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with keep_on_failure(self):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, check_is
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data, keep_on_failure
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -169,9 +169,10 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with keep_on_failure(self):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks
