@@ -115,7 +115,7 @@ def test_saving_pickling_and_cloning(make, tmp_path):
         np.testing.assert_array_equal(found.trace_.objective, fitted.trace_.objective)
         assert found.tasks_.tolist() == fitted.tasks_.tolist()
     again = clone(fitted)
-    assert not hasattr(again, "coef_")
+    assert not hasattr(again, "coef_features_")
     np.testing.assert_array_equal(again.fit(X, y, task=task).predict(X, task=task), fitted.predict(X, task=task))
 
 

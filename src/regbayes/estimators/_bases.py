@@ -537,12 +537,27 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
         return len(self.components_)
 
 
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is learned from: the rows that count."""
+
+    X: Floats  # (n, d)
+    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
+    given: Floats  # all rows, those that do not count among them
+    data: dict[str, Any]  # what the user gave, for callbacks
+
+    @property
+    def counts(self) -> Floats:
+        """How often each row counts, (n,)."""
+        return np.ones(len(self.X)) if self.row_weights is None else self.row_weights
+
+
 class UnsupervisedFeatures(LatentModel):
     """Latent features that are learned without labels."""
 
     @abstractmethod
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        """Set the fitted attributes, from the rows that count; ``given`` are all of them, ``data`` is for callbacks."""
+    def _learn(self, rows: TrainingRows) -> None:
+        """Set the fitted attributes."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -563,26 +578,17 @@ class UnsupervisedFeatures(LatentModel):
         with keep_on_failure(self):
             given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
             rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-            self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
+            self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
 
 @dataclass(frozen=True)
-class LabeledRows:
+class LabeledRows(TrainingRows):
     """What a classifier learns from: the rows that count, and their classes as numbers."""
 
-    X: Floats  # (n, d)
     codes: Integers  # (n,): UNLABELED where there is none
     cost: Floats  # (n_classes, n_classes): of a wrong class, a row per true one
-    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
     label_weights: Floats  # (n,): factors on C; those of the rows are in them
-    given: Floats  # all rows, those that do not count among them
-    data: dict[str, Any]  # what the user gave, for callbacks
-
-    @property
-    def counts(self) -> Floats:
-        """How often each row counts, (n,)."""
-        return np.ones(len(self.X)) if self.row_weights is None else self.row_weights
 
     def targets(self, C: float) -> Classes:
         """Return the margins of rows that all have a label."""
@@ -648,7 +654,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         label_weights = np.ones(len(rows)) if weights is None else weights.copy()
         label_weights[labeled] *= by_class[found]
         cost = cost_matrix(self.cost, len(self.classes_))
-        return LabeledRows(rows, codes, cost, weights, label_weights, given, data)
+        return LabeledRows(rows, weights, given, data, codes, cost, label_weights)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""

@@ -18,20 +18,20 @@ from regbayes._types import Floats
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
+    TrainingRows,
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
     row_weights,
-    warn_if_unscaled,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, centre_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures, BinaryFeatures):
+class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
@@ -154,16 +154,12 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures, BinaryFeatures):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        warn_if_unscaled(X)
-        self._fit_features(*self._prepare(centre_rows(X, weights)), given, data)
-
-    def _prepare(self, rows: Rows) -> tuple[Data, Settings]:
+    def _prepare(self, rows: TrainingRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centred rows as data without labels, and the settings that the parameters stand for."""
-        labels = np.full(len(rows), UNLABELED, dtype=np.int64)
-        unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
+        labels = np.full(len(X), UNLABELED, dtype=np.int64)
+        unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), rows, supervision)
+        return unlabeled, make_settings(self.get_params(deep=False), X, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -189,7 +185,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures, BinaryFeatures):
         first = not hasattr(self, "_state")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        self._learn_batch(self._prepare, rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
     def transform(self, X: ArrayLike) -> Floats:

@@ -20,6 +20,7 @@ from regbayes.estimators._bases import (
     POSITIVE,
     LabeledRows,
     LatentModel,
+    TrainingRows,
     binary_difference,
     find_fault,
     generator,
@@ -65,7 +66,10 @@ FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
 
 class BinaryFeatures(LatentModel):
-    """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
+    """Binary features of rows, with labels or without: the part of a fit that does not depend on them.
+
+    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    """
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
@@ -89,19 +93,16 @@ class BinaryFeatures(LatentModel):
             "_state": state,
         }
 
-    def _fit_features(
-        self,
-        data: Data,
-        settings: Settings,
-        given: Floats,
-        shown: dict[str, Any],
-        margins: str = "consistent",
-        transductive: bool = False,
-    ) -> None:
+    def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
         """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
 
-        ``given`` are all rows, those that do not count among them: the embedding has them too.
+        ``prepared`` are data and settings where they are there already. Rows that do not count are in the embedding.
         """
+        if prepared is None:
+            warn_if_unscaled(rows.X)
+            prepared = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
+        data, settings = prepared
+        margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
         self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
@@ -118,17 +119,17 @@ class BinaryFeatures(LatentModel):
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
-            if len(data.X) < len(given):
-                rows = Rows.centre(given, self.mean_)
-                found["embedding_"] = self._infer(rows, state.params.infer)
+            if len(data.X) < len(rows.given):
+                every = Rows.centre(rows.given, self.mean_)
+                found["embedding_"] = self._infer(every, state.params.infer)
                 if settings.slab:
-                    found["probabilities_"] = self._infer(rows, state.params.infer_probabilities)
+                    found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
             return found
 
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
-        with self._fitting(attributes, stages, shown, self.verbose) as reporter:
+        with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
             tried = self._try_starts(
                 reporter,
                 draw(),
@@ -274,7 +275,7 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
 
 
 @persistable(skip=("_skl_callbacks",))
-class ILSVMClassifier(BatchClassifier, BinaryFeatures):
+class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
 
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
@@ -367,7 +368,7 @@ class ILSVMClassifier(BatchClassifier, BinaryFeatures):
         training rows.
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Weights of the features.
     intercept_ : array of shape (n_classes,) or (1,)
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
@@ -487,11 +488,6 @@ class ILSVMClassifier(BatchClassifier, BinaryFeatures):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _learn(self, rows: LabeledRows) -> None:
-        warn_if_unscaled(rows.X)
-        data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
-        self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
-
     def _prepare(self, rows: LabeledRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centred rows with what is known of them, and the settings that the parameters stand for.
 
@@ -518,7 +514,7 @@ class ILSVMClassifier(BatchClassifier, BinaryFeatures):
         assert head is not None
         K, weights, latent = len(head.centre), head.weights, head.feature_weights
         intercept = (weights[:, -1] if head.fit_intercept else 0.0) - latent @ head.centre
-        found = {"coef_": latent, "intercept_": intercept}
+        found = {"coef_features_": latent, "intercept_": intercept}
         if state.input_scale:
             D = state.params.loadings.shape[1]
             found["coef_inputs_"] = state.input_scale * weights[:, K : K + D]

@@ -160,32 +160,25 @@ class MarginHead:
         if not self.gathers(blocks[0].shape[1]):
             return self._solve_blocks(blocks, warm_start, tolerance, executor or Serial())
         multipliers = None if isinstance(warm_start, LinearHead) else warm_start
-        return self.solve_gathered(np.concatenate(blocks) if len(blocks) > 1 else blocks[0], multipliers, tolerance)
-
-    def solve_gathered(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
-        """Climb the dual, or leave the finish to Newton's method where the loss is smooth.
-
-        Columns are multiplied by the standard deviation of the weights a priori, so that weights are standard normal.
-        """
-        form, targets, n_rows = self.form, self.targets, len(features)
-        if self.rows is not None:
-            features = features[self.rows]
-        centre, scale = np.zeros(features.shape[1]), float(np.sqrt(self.weight_variance))
-        if self.fit_intercept and self.centred and len(features):
+        everywhere = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+        seen = everywhere if self.rows is None else everywhere[self.rows]
+        centre, scale = np.zeros(seen.shape[1]), float(np.sqrt(self.weight_variance))
+        if self.fit_intercept and self.centred and len(seen):
             weights = self.row_weights
-            centre = features.mean(axis=0, dtype=np.float64) if weights is None else weights @ features / weights.sum()
-        columns = design(features, centre, self.inputs, self.fit_intercept)
+            centre = seen.mean(axis=0, dtype=np.float64) if weights is None else weights @ seen / weights.sum()
+        columns = design(seen, centre, self.inputs, self.fit_intercept)
         if scale != 1.0:
-            columns *= scale
+            columns *= scale  # weights are standard normal a priori then
+        form, targets = self.form, self.targets
         if isinstance(form, SimplexDual):
             assert isinstance(targets, Classes)
-            start = None if warm_start is None else simplex_multipliers(warm_start, targets.labels, form)
+            start = None if multipliers is None else simplex_multipliers(multipliers, targets.labels, form)
             problem = SimplexAscent(columns, form, targets.labels, start)
             found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
             phi = score_multipliers(found.dual, targets.labels)
         else:
             shape = len(targets), targets.n_outputs
-            start = None if warm_start is None else warm_start.ravel()
+            start = None if multipliers is None else multipliers.ravel()
             found = solve_tasks(
                 columns, form, self.layout, warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
             )
@@ -199,7 +192,7 @@ class MarginHead:
             gap=found.gap,
             status=found.status,
             problem=self,
-            n_rows=n_rows,
+            n_rows=len(everywhere),
         )
 
     def _solve_blocks(
