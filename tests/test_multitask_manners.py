@@ -105,6 +105,31 @@ def test_a_fit_that_fails_inside_leaves_what_was_there(make):
     assert model.predict(X).shape == Y.shape
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_callback_that_fails_is_torn_down_and_leaves_nothing(make):
+    heard = []
+
+    class Failing:
+        def setup(self, estimator, context): ...
+
+        def teardown(self, estimator, context):
+            heard.append("teardown")
+
+        def on_fit_task_begin(self, estimator, context, **_): ...
+
+        def on_fit_task_end(self, estimator, context, **_):
+            raise RuntimeError("no more")
+
+    X, Y = data_for(make)
+    model = make().set_callbacks(Failing())
+    with pytest.raises(RuntimeError, match="no more"):
+        model.fit(X, Y)
+    assert heard == ["teardown"]
+    assert not hasattr(model, "tasks_")
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
 @every_estimator
 def test_saving_pickling_and_cloning(make, tmp_path):
     X, y, task = ragged_for(make)

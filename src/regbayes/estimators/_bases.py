@@ -95,9 +95,10 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
     except Warning:  # one that a user made an error, of a fit that is there
         raise
     except BaseException:
-        for name in vars(estimator).keys() - before.keys() - {"_callback_fit_ctx"}:  # by which callbacks are torn down
-            delattr(estimator, name)
         vars(estimator).update(before)
+        for name in vars(estimator).keys() - before.keys():
+            if "callback" not in name:  # scikit-learn tears its callbacks down by what it has set
+                delattr(estimator, name)
         raise
 
 
