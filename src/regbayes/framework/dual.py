@@ -241,8 +241,11 @@ class _Dual:
     def converged(self, point: _Point, found: _Certificate) -> bool:
         if not np.isfinite(point.objective):
             return False
+        size = 1 + abs(point.objective)
+        if found.gap > (self.tol + MOST_ROUNDING) * size or found.violation > self.most_violation + MOST_ROUNDING:
+            return False  # whatever rounding did
         slack = self.rounding(point)
-        close = found.gap <= self.tol * (1 + abs(point.objective)) + slack.gap
+        close = found.gap <= self.tol * size + slack.gap
         return close and found.violation <= self.most_violation + slack.violation
 
 
