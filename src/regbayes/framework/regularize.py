@@ -15,7 +15,14 @@ from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
 from regbayes.framework.dual import DualSolution, solve_dual
-from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
+from regbayes.framework.faces import (
+    Face,
+    OutOfReach,
+    find_flat_face,
+    find_out_of_reach,
+    is_interior,
+    narrow_to_face,
+)
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, Picked
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
@@ -215,12 +222,13 @@ def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
 
 def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
-    out_of_reach = find_out_of_reach(partition, stack)
-    if out_of_reach is not None:
-        face = Face(partition, 0.0, np.zeros(stack.n_features))
-        solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
-        return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
-    face = narrow_to_face(partition, stack)
+    face = Face(partition, 0.0, np.zeros(stack.n_features))
+    if not is_interior(partition, stack):
+        out_of_reach = find_out_of_reach(partition, stack)
+        if out_of_reach is not None:
+            solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
+            return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
+        face = narrow_to_face(face, stack)
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
     verdict = None
     while True:

@@ -22,6 +22,7 @@ from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
+EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
 
@@ -262,7 +263,10 @@ def _k_hat_in_words(k_hat: float) -> str:
 
 def _doubts(samples: Samples, base: Posterior, effective: float) -> list[str]:
     doubts: list[str] = []
-    n, k_hat = samples.n_atoms, samples.pareto_k
+    n = samples.n_atoms
+    # Weights that are all about even have no tail whose shape could matter.
+    even = n >= FEW_DRAWS and float(samples.log_weights.max()) + math.log(n) < math.log(EVEN_SHARES)
+    k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(n), 0.0)
     few = effective < min(FEW_DRAWS, n / 4)
     if k_hat > limit:
