@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -71,3 +74,24 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.fail(f"REGBAYES_DATA={folder} is not a folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def dask_cluster() -> Iterator[Any]:
+    """Two processes that all tests of Dask share; one that is killed comes back."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def client(dask_cluster: Any) -> Iterator[Any]:
+    """A client of the two processes."""
+    from distributed import Client
+
+    with Client(dask_cluster) as client:
+        client.wait_for_workers(2)
+        yield client

@@ -40,7 +40,8 @@ class RegularizedPosterior(Saveable):
 
     Where the posterior was known by draws (`Samples`), other draws would have given another answer. ``before_mcse``,
     ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to
-    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly.
+    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly, and
+    NaN for draws in blocks on a cluster, for which they are not estimated.
     """
 
     posterior: Posterior  # the tilted one
@@ -98,7 +99,7 @@ class RegularizedPosterior(Saveable):
             return self.mcse(on_event) / self._probability(features)
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
-            return np.zeros(len(values.names))
+            return self._no_errors(len(values.names))
         return find_errors(self._influences.of_features(values.values))
 
     def ess(self, features: Any) -> Floats:
@@ -112,13 +113,13 @@ class RegularizedPosterior(Saveable):
     @cached_property
     def before_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``before``, shape (m,)."""
-        return self.base.mcse(self.features) if isinstance(self.base, Samples) else np.zeros(len(self.labels))
+        return self.base.mcse(self.features) if isinstance(self.base, Samples) else self._no_errors(len(self.labels))
 
     @cached_property
     def after_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``after``, shape (m,): zero where a constraint holds the expectation."""
         if self._influences is None:
-            return np.zeros(len(self.labels))
+            return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_expectations())
         return np.where(errors <= 1e-7 * self.before_mcse, 0.0, errors)
 
@@ -126,7 +127,7 @@ class RegularizedPosterior(Saveable):
     def multipliers_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``multipliers``, shape (m,); NaN where they are infinite."""
         if self._influences is None:
-            return np.zeros(len(self.labels))
+            return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_multipliers())
         errors = np.where(errors * self.base.sd(self.features) < 1e-10, 0.0, errors)
         return np.where(np.isfinite(self.multipliers), errors, math.nan)
@@ -134,7 +135,11 @@ class RegularizedPosterior(Saveable):
     @cached_property
     def kl_mcse(self) -> float:
         """Monte Carlo standard error of ``kl``, to first order: it says little where ``kl`` is nearly zero."""
-        return 0.0 if self._influences is None else float(find_errors(self._influences.of_kl())[0])
+        found = self._no_errors(1) if self._influences is None else find_errors(self._influences.of_kl())
+        return float(found[0])
+
+    def _no_errors(self, n: int) -> Floats:
+        return np.full(n, math.nan if self.base.is_drawn else 0.0)
 
     @cached_property
     def _influences(self) -> Influences | None:
@@ -163,10 +168,12 @@ class RegularizedPosterior(Saveable):
         A heavy tail is found by extrapolating from the largest draws. That it is not found proves nothing: draws do not
         show what lies beyond them.
         """
-        if not isinstance(self.posterior, Samples):
+        if not self.posterior.is_drawn:
             return ()
-        effective = self.posterior.effective_sample_size
-        if effective < self.posterior.n_atoms / 2:  # otherwise the weights are mild, and each feature is not asked for
+        effective = self.posterior.effective_sample_size  # type: ignore[attr-defined]
+        if (
+            isinstance(self.posterior, Samples) and effective < self.posterior.n_atoms / 2
+        ):  # otherwise the weights are mild, and each feature is not asked for
             effective = self.effective_sample_size
         return tuple(_doubts(self.posterior, self.base, effective))
 
@@ -261,7 +268,7 @@ def _k_hat_in_words(k_hat: float) -> str:
     return "k-hat unknown (too few large weights)" if k_hat == math.inf else f"k-hat {k_hat:.2f}"
 
 
-def _doubts(samples: Samples, base: Posterior, effective: float) -> list[str]:
+def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
     doubts: list[str] = []
     n = samples.n_atoms
     # Weights that are all about even have no tail whose shape could matter.
