@@ -45,9 +45,20 @@ def _is_torch(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
 
 
+def _is_cupy(array: Any) -> bool:
+    return type(array).__module__.startswith("cupy")
+
+
+def lies_elsewhere(array: Any) -> bool:
+    """Whether an array of PyTorch or CuPy lies where NumPy cannot read it."""
+    if _is_cupy(array):
+        return True
+    return _is_torch(array) and array.device.type != "cpu"
+
+
 def namespace_of(array: DeviceArray) -> Any:
     """Return the functions of the library that an array belongs to."""
-    if not _is_torch(array) and not type(array).__module__.startswith("cupy"):
+    if not _is_torch(array) and not _is_cupy(array):
         return array.__array_namespace__()
     try:
         from array_api_compat import array_namespace
@@ -59,26 +70,19 @@ def namespace_of(array: DeviceArray) -> Any:
 
 
 def to_host(array: Any) -> NDArray[Any]:
-    """Return an array as NumPy's, a copy unless it is one already."""
+    """Return an array, or what NumPy takes for one, as NumPy's."""
     if isinstance(array, np.ndarray):
         return array
     if _is_torch(array):
         return np.asarray(array.detach().cpu().numpy())
-    if hasattr(array, "get"):  # CuPy's
-        return np.asarray(array.get())
-    if hasattr(array, "to_device"):
-        array = array.to_device(namespace_of(array).Device("CPU_DEVICE")) if _is_strict(array) else array
-    return np.asarray(array)
-
-
-def _is_strict(array: Any) -> bool:
-    return type(array).__module__.startswith("array_api_strict")
+    return np.asarray(array.get() if _is_cupy(array) else array)
 
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
     """Return numbers of the host as an array where another lies, of its type unless one is given."""
-    xp = namespace_of(like)
-    return xp.asarray(np.ascontiguousarray(values), dtype=like.dtype if dtype is None else dtype, device=like.device)
+    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
+    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
@@ -91,10 +95,32 @@ def join(parts: Sequence[Any], axis: int = 0) -> Any:
     return parts[0] if len(parts) == 1 else namespace_of(parts[0]).concat(list(parts), axis=axis)
 
 
+def join_columns(parts: Sequence[Any]) -> Any:
+    """Return matrices side by side, having seen that all are of one library and on one device."""
+    kinds = {(type(part).__module__.partition(".")[0], str(getattr(part, "device", ""))) for part in parts}
+    if len(kinds) > 1:
+        found = " and ".join(f"{library} arrays on {device}" for library, device in sorted(kinds))
+        raise TypeError(f"features are {found}: give all of them as arrays of one kind on one device")
+    return join(parts, axis=1)
+
+
+def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
+    """Return some of the columns."""
+    return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
+
+
 def append_columns(array: Any, constant: Floats) -> Any:
     """Return an array (n, k) with columns behind its own that have one number each."""
     xp = namespace_of(array)
     return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
+
+
+def count_not_finite(array: DeviceArray) -> int:
+    """Count the NaN and infinite values."""
+    xp = namespace_of(array)
+    if not xp.isdtype(array.dtype, "real floating"):
+        return 0
+    return int(xp.sum(xp.astype(~xp.isfinite(array), xp.int64)))
 
 
 def find_ranges(array: Any) -> tuple[Floats, Floats]:
@@ -345,7 +371,7 @@ class TubeRows:
 class ClassRows:
     """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each row.
 
-    `regbayes.framework.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``,
+    `regbayes.framework.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
     and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function in
     pieces ends after a few steps.
     """
