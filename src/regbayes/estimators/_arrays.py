@@ -111,21 +111,18 @@ def check_options(estimator: Any) -> None:
 
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
-    """Fit where rows lie: in the end fitted attributes follow them there, and nothing is left of a fit that failed."""
+    """Fit where rows lie: in the end fitted attributes follow them there."""
     if is_plain(X):
         yield
         return
     check_options(estimator)
-    before = dict(vars(estimator))
     try:
         yield
-        follow(estimator, X)
     except BaseException as error:
-        vars(estimator).clear()
-        vars(estimator).update(before)
         if "OutOfMemory" in type(error).__name__:
             raise MemoryError(describe_room(estimator, X)) from error
         raise
+    follow(estimator, X)
 
 
 def follow(estimator: Any, X: Any) -> None:

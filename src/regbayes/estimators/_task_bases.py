@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
+from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
@@ -120,18 +120,18 @@ class TaskModel(IterativeEstimator):
         -------
         self
         """
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        data = fit_data(rows, y, task=task, sample_weight=sample_weight)
-        rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
-        targets, order = self._read_targets(y, task, rows), None
-        self._check_tasks(targets)
-        if self._sorts_rows:
-            targets, order = in_order_of_tasks(targets, len(rows))
-        centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
-        weights = weights if weights is None or order is None else weights[order]
-        observations, self._outputs = self._observe(targets, weights)
-        self.tasks_, self._layout = targets.ids, targets.layout
-        with one_blas_thread():
+        with keep_on_failure(self), one_blas_thread():
+            rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            data = fit_data(rows, y, task=task, sample_weight=sample_weight)
+            rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
+            targets, order = self._read_targets(y, task, rows), None
+            self._check_tasks(targets)
+            if self._sorts_rows:
+                targets, order = in_order_of_tasks(targets, len(rows))
+            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
+            weights = weights if weights is None or order is None else weights[order]
+            observations, self._outputs = self._observe(targets, weights)
+            self.tasks_, self._layout = targets.ids, targets.layout
             self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 

@@ -121,7 +121,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         -------
         list of n_components lists
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}")
         V = self.n_features_in_
@@ -149,7 +149,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return int(self._fitted.n_topics)
 
     def _documents(self, X: ArrayLike) -> tuple[WordCounts, FittedTopics]:
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         return as_documents(read_counts(self, X, reset=False)), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, check_is
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data, keep_on_failure
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -70,8 +70,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     ----------
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
-    coef_ : array of shape (n_components,) or (n_targets, n_components)
-        Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
+    coef_features_ : array of shape (n_components,) or (n_targets, n_components)
+        Mean weights of the topics, in the targets' units: ``predict(X)`` is
+        ``transform(X) @ coef_features_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
         The mean of the targets.
     response_variance_ : float or array of shape (n_targets,)
@@ -169,9 +170,10 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with keep_on_failure(self):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -219,7 +221,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
@@ -258,7 +260,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
         zeros = np.zeros((len(self._mean), fitted.n_topics))
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
-        found: dict[str, Any] = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+        found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
         if fitted.response_variance is not None:
             found["response_variance_"] = fitted.response_variance * self._scale**2
         if self._single:
@@ -268,7 +270,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        return self._shares(X) @ self.coef_.T + self.intercept_
+        return self._shares(X) @ self.coef_features_.T + self.intercept_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -206,7 +206,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
         "prior_variance_": latent.weight_variance,
         "temperature_": state.scales.tau,
         "generative_weight_": state.scales.generative_weight,
-        "coef_": weights[:, :n_features],
+        "coef_features_": weights[:, :n_features],
         "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
         "_state": state,
     }
@@ -305,9 +305,9 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_outputs, n_components)
+    coef_features_ : array of shape (n_outputs, n_components)
         Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
-        than two. ``decision_function`` is ``transform(X) @ coef_.T + intercept_``, plus
+        than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
         ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
@@ -448,9 +448,10 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_tasks, n_components)
-        Weights of the features, in the targets' units. The prediction is ``transform(X) @ coef_.T + intercept_``, plus
-        ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
+    coef_features_ : array of shape (n_tasks, n_components)
+        Weights of the features, in the targets' units. The prediction is
+        ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
+        included.
     intercept_ : array of shape (n_tasks,)
     coef_inputs_ : array of shape (n_tasks, n_features)
         Weights of the standardised inputs, where they are included.
@@ -553,7 +554,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Fitted attributes, with weights in the targets' units."""
         found = super()._attributes(state)
-        for name in ("coef_", "coef_inputs_"):
+        for name in ("coef_features_", "coef_inputs_"):
             if name in found:
                 found[name] = found[name] * self.target_scale_[:, None]
         found["intercept_"] = found["intercept_"] * self.target_scale_ + self.target_mean_

@@ -38,6 +38,7 @@ class DeviceRows(Rows):
     def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
         """Return rows less a mean: their own, unless it is given. Weights are on the host."""
         counts = None if weights is None else to_device(weights, X)
+        mean = None if mean is None else np.asarray(to_host(mean), dtype=np.float64)
         if mean is None:
             total = _add_rows(X, counts)
             mean = total / (float(X.shape[0]) if weights is None else float(weights.sum()))
@@ -175,11 +176,6 @@ class DeviceRows(Rows):
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
         return entropy + prior - (0.5 / params.noise_variance) * residual - float(normaliser)
-
-
-def centre(X: Any, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
-    """Return rows less a mean, wherever they are."""
-    return (Rows if arrays.is_plain(X) else DeviceRows).centre(X, mean, weights)
 
 
 def reconstruct(psi: DeviceArray, params: Params, mean: Floats) -> DeviceArray:
