@@ -106,6 +106,11 @@ def join_columns(parts: Sequence[Any]) -> Any:
     return join(parts, axis=1)
 
 
+def take_rows(array: DeviceArray, rows: Any) -> DeviceArray:
+    """Return some of the rows, whose places are on the host."""
+    return namespace_of(array).take(array, integers_to_device(rows, array), axis=0)
+
+
 def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
     """Return some of the columns."""
     return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
@@ -115,6 +120,17 @@ def append_columns(array: Any, constant: Floats) -> Any:
     """Return an array (n, k) with columns behind its own that have one number each."""
     xp = namespace_of(array)
     return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
+
+
+def sum_squares(array: DeviceArray, about: Floats, weights: Floats | None) -> Floats:
+    """Return the sum of squares of each column less a number, rows as often as weights on the host say, (k,)."""
+    xp, found, (n, k) = namespace_of(array), [], array.shape
+    for rows in pieces(n, max(1, ROOM // k)):
+        away = xp.astype(array[rows, :], xp.float64, copy=False) - to_device(about, array, xp.float64)
+        away *= away
+        some = to_device(np.ones(away.shape[0]) if weights is None else weights[rows], array, xp.float64)
+        found.append(some @ away)
+    return np.add.reduce(gather(*found))
 
 
 def count_not_finite(array: DeviceArray) -> int:
