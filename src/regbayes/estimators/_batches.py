@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regbayes.engine import row_blocks
+from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     FirstBatchWarning,
     LatentClassifier,
@@ -29,6 +30,7 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -68,7 +70,7 @@ class BatchFeatures(LatentModel):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = self.mean_ + state.params.offset
+        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
     def _fitted_settings(self, settings: Settings) -> Settings:
@@ -132,6 +134,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
+        refuse_elsewhere(X, "partial_fit")
         self._check_batchable()
         given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
@@ -175,6 +178,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         check_is_fitted(self, "_state")
+        refuse_elsewhere(X, "fit_weights")
         self._check_squared("fit_weights")
         everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)

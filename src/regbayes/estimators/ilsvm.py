@@ -35,6 +35,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.kernels.arrays import join, namespace_of, to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -71,6 +72,8 @@ class BinaryFeatures(LatentModel):
     A subclass says in ``_prepare`` what rows and parameters mean to the model.
     """
 
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
         if getattr(self, "margins", "consistent") == "posterior":
@@ -101,9 +104,8 @@ class BinaryFeatures(LatentModel):
         if prepared is None:
             warn_if_unscaled(rows.X)
             prepared = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
-        data, settings = prepared
+        (data, settings), self.mean_ = prepared, prepared[0].X.mean
         margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
-        self.mean_ = data.X.mean
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
         rng = generator(self.random_state)
@@ -111,15 +113,17 @@ class BinaryFeatures(LatentModel):
         def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
                 yield previous, None
-            early_rows = warmup.draw_early_rows(data.labels, rng)
+            early_rows = draw_early_rows(data, rng)
             yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            most = 2 * warmup.EARLY_ROWS if data.X.on_device else len(data.X)  # starts are on the host
+            n = min((len(data.X) + 1) // 2, most)
             while True:  # other starts are those of a random half of the rows
-                half = np.sort(rng.permutation(len(data.X))[: (len(data.X) + 1) // 2])
-                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
+                half = np.sort(rng.permutation(len(data.X))[:n])
+                yield self._start(data.X.take(half), settings, rng), draw_early_rows(data, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
-            if len(data.X) < len(rows.given):
+            if len(data.X) < rows.given.shape[0]:
                 every = Rows.centre(rows.given, self.mean_)
                 found["embedding_"] = self._infer(every, state.params.infer)
                 if settings.slab:
@@ -156,10 +160,14 @@ class BinaryFeatures(LatentModel):
         if state.head is None:
             return ""
         rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
-        if len(data.labeled) < len(rows):
+        if len(data.labeled) < len(rows) and not rows.on_device:
             seen = data.labeled
             rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
-        return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
+        scores = state.scores(rows, psi)
+        answers = to_host(namespace_of(scores).argmax(scores, axis=1))
+        if rows.on_device:
+            codes, weights, answers = codes[data.labeled], weights[data.labeled], answers[data.labeled]
+        return find_fault(codes, answers, data.cost, weights, self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
@@ -172,10 +180,16 @@ class BinaryFeatures(LatentModel):
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
         if function is None:
-            few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
+            few = len(rows) <= FEW_ROWS and not rows.on_device and not sweeps_are_loaded()
             function = self._state.params.infer_few if few else self._state.params.infer
         with one_blas_thread():
-            return np.concatenate(make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
+            return join(make_executor(1 if rows.on_device else n_threads(self.n_jobs)).map(function, rows.blocks()))
+
+
+def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
+    """Draw the rows for a warm-up, None where it can have them all; of rows on a device they come to the host."""
+    found = warmup.draw_early_rows(data.labels, rng)
+    return np.arange(len(data.X)) if found is None and data.X.on_device else found
 
 
 def normalised_objective(result: FitResult[State], weight: float) -> float:

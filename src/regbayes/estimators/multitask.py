@@ -29,6 +29,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
+from regbayes.kernels.arrays import is_plain
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
 from regbayes.priors.indian_buffet import stick_weights
@@ -58,6 +59,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     _sorts_rows = True
     _remedy = SHARE_NEW
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
 
     @property
     def _serves_new_tasks(self) -> bool:
@@ -126,7 +128,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         if not isinstance(self, TaskClassifier):
             return ""
         seen = problem.observations
-        if len(seen) > len(problem.X):
+        if len(seen) > problem.X.shape[0] or not is_plain(problem.X):
             return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
         return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
 
@@ -146,7 +148,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.components_)
+        return int(self.components_.shape[0])
 
 
 def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:

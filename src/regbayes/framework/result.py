@@ -20,6 +20,7 @@ from regbayes.framework.features import Features
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
+from regbayes.kernels.arrays import to_host
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
 EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
@@ -100,7 +101,7 @@ class RegularizedPosterior(Saveable):
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
             return self._no_errors(len(values.names))
-        return find_errors(self._influences.of_features(values.values))
+        return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
@@ -145,7 +146,9 @@ class RegularizedPosterior(Saveable):
     def _influences(self) -> Influences | None:
         if not (isinstance(self.posterior, Samples) and isinstance(self.base, Samples)):
             return None
-        return find_influences(self.posterior, self.base, self.features.values, self.regularizer, self.warm_start)
+        return find_influences(
+            self.posterior, self.base, to_host(self.features.values), self.regularizer, self.warm_start
+        )
 
     @cached_property
     def effective_sample_size(self) -> float:

@@ -75,7 +75,7 @@ def _diverges(problem: Dual, point: Point, violation: float, n_iter: int) -> boo
     if reach < DIVERGING_NATS:
         return False
     most = DIVERGING_NATS + float(np.ptp(partition.log_weights))
-    return bool(reach > most and np.ptp(partition.features @ point.phi) > most)
+    return bool(reach > most and partition.span(point.phi) > most)
 
 
 def _runs_away(certificates: list[Certificate]) -> bool:
@@ -167,7 +167,7 @@ def _careful_length(problem: Dual, direction: Floats) -> float:
     if not isinstance(problem.partition, WeightedAtoms):
         return 0.5
     with np.errstate(over="ignore", invalid="ignore"):
-        nats = float(np.ptp(problem.partition.features @ problem.stack.add_up(direction)))
+        nats = problem.partition.span(problem.stack.add_up(direction))
     if not np.isfinite(nats):
         return 1e-30
     return 2 * float(np.log1p(nats)) / nats if nats > 1 else 0.5

@@ -142,7 +142,7 @@ class Dual:
         is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
         """
         partition, held = self.partition, self._held
-        if not isinstance(partition, WeightedAtoms) or partition.features.shape[1] <= MOST_FUSED:
+        if not isinstance(partition, WeightedAtoms) or len(partition.mean) <= MOST_FUSED:
             return partition.covariance(point.phi)
         if held is None or error > FALLS_QUICKLY * held.error:
             found = partition.covariance(point.phi)

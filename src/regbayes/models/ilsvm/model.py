@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -25,6 +26,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -54,10 +56,16 @@ class Rows:
     mean: Floats  # (D,)
     squared_norms: Floats  # (N,): of the centred rows
     weights: Floats | None = None  # (N,): how often each row counts; None: once
+    on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
 
     @classmethod
     def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
-        """Return rows less a mean: their own, unless it is given."""
+        """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
+        if not is_plain(X):
+            from regbayes.models.ilsvm.device import DeviceRows
+
+            return DeviceRows.centre(X, mean, weights)
+        mean = None if mean is None else to_host(mean)
         if mean is None:
             mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
         norms = np.empty(len(X))
@@ -77,7 +85,7 @@ class Rows:
     @property
     def total_weight(self) -> float:
         """What the rows count together, N."""
-        return float(len(self.X)) if self.weights is None else float(self.weights.sum())
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     @property
     def mean_square(self) -> float:
@@ -129,7 +137,8 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rows = Rows.centre(X, weights=weights)
         mean_square = rows.mean_square
-    if not np.isfinite(mean_square) or (mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != X)):
+    vanishes = mean_square < np.finfo(np.float64).tiny
+    if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
     return rows
 
@@ -172,6 +181,8 @@ class Params:
 
     def infer(self, rows: Rows) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        if rows.on_device:
+            return rows.infer_features(self)  # type: ignore[attr-defined]
         theta = base_logits(rows, self)
         psi = np.empty_like(theta)
         sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
@@ -247,6 +258,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        if rows.on_device:
+            return rows.infer(params)  # type: ignore[attr-defined]
         start, constant = expit(params.log_odds)[None, :], params.constant_logits
         theta = base_logits(rows, params)
         psi = np.empty_like(theta)
@@ -259,6 +272,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
+        if rows.on_device:
+            return rows.pull_back(params, self.weight, inferred, gradient)  # type: ignore[attr-defined]
         psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
         gradient = np.zeros(psi.shape) if gradient is None else gradient
         start = expit(params.log_odds)[None, :]
@@ -453,6 +468,8 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
 
     The bound is the ordinary one, at temperature one, for the features that tempered inference found.
     """
+    if rows.on_device:
+        return rows.bound(params)  # type: ignore[attr-defined]
     psi = infer_features(rows, params)
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
@@ -546,7 +563,7 @@ class ILSVMProblem:
     @property
     def executor(self) -> Executor:
         """Who takes the blocks of rows."""
-        return make_executor(self.settings.n_threads)
+        return make_executor(1 if self.data.X.on_device else self.settings.n_threads)
 
     @cached_property
     def joint(self) -> JointProblem[Rows, Params, Stats]:
@@ -568,6 +585,8 @@ class ILSVMProblem:
 
 def build_head(data: Data, settings: Settings) -> MarginHead:
     """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+    if data.X.on_device:
+        return data.X.build_head(data, settings)  # type: ignore[attr-defined]
     labeled = data.labeled
     everything = len(labeled) == len(data.X)
     rows = data.X if everything else data.X.take(labeled)
@@ -597,4 +616,6 @@ class State:
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""
         assert self.head is not None
+        if rows.on_device:
+            return rows.scores(self.head, psi, self.input_scale)  # type: ignore[attr-defined]
         return self.head.scores(psi, self.input_scale * rows.array() if self.input_scale else None)
