@@ -19,7 +19,6 @@ import numpy as np
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
-from regbayes.framework.dual_forms import SimplexDual
 from regbayes.joint.descent import DescentOptions, Evaluation
 from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import BlockwiseHead, HeadView, LinearHead, MarginHead, Tolerance
@@ -273,6 +272,6 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
 
         see(1)
         rows = _RemoteRows(
-            self.places, shared, view, isinstance(problem.form, SimplexDual), n_easier=len(looked_at[0].ease())
+            self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease())
         )
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

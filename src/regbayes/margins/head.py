@@ -104,6 +104,11 @@ class MarginHead:
         assert form is not None
         object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
 
+    @property
+    def mixes(self) -> bool:
+        """Whether outputs mix in a row's loss: that of several classes."""
+        return isinstance(self.targets, Classes)
+
     @cached_property
     def layout(self) -> TaskLayout:
         """Of the scores, row by row."""
@@ -242,7 +247,7 @@ class MarginHead:
             start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
         options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
-        if isinstance(self.form, SimplexDual):
+        if self.mixes:
             found = solve_smoothed(rows, start, **options)
         else:
             found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
@@ -313,7 +318,7 @@ class MarginHead:
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many rows with targets the curvature is taken from."""
         n_columns = self.n_columns(n_features)
-        if isinstance(self.form, SimplexDual):
+        if self.mixes:
             return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
         return SAMPLE_PER_WEIGHT * n_columns * 2**level
 
