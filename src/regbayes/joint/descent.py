@@ -222,7 +222,7 @@ def step(
     """
     options, model = problem.options, problem.model
     found = None
-    while float(np.linalg.norm(search.gradient)) > options.flat:
+    while quasi_newton.norm(search.gradient) > options.flat:
         found = _line_search(problem, search)
         if found is not None:
             break
@@ -260,9 +260,9 @@ def _line_search(
     direction = quasi_newton.direction(
         search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
     )
-    slope, length = float(np.vdot(search.gradient, direction)), 1.0
+    slope, length = quasi_newton.dot(search.gradient, direction), 1.0
     for _ in range(problem.options.max_trials if slope < 0 else 0):
-        params = model.move(at.params, position + position.dtype.type(length) * direction)
+        params = model.move(at.params, position + length * direction)
         moved, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
         rise = moved.objective - at.objective
         if rise <= quasi_newton.ARMIJO * length * slope:
