@@ -47,7 +47,7 @@ static void __syncthreads()
     }
 }
 
-template <class T> static T __shfl_xor_sync(unsigned, T value, int step)
+template <class T> static T shuffle(T value, unsigned from)
 {
     unsigned lane = threadIdx.x, first = lane / 32 * 32, mine = ++fibers[lane].shuffled;
     fibers[lane].offered[mine % 2] = value;
@@ -57,9 +57,16 @@ template <class T> static T __shfl_xor_sync(unsigned, T value, int step)
             if (fibers[i].done) abort();  // a lane that has left cannot answer
             all &= fibers[i].shuffled >= mine;
         }
-        if (all) return (T)fibers[lane ^ step].offered[mine % 2];
+        if (all) return (T)fibers[from].offered[mine % 2];
         yield_fiber();
     }
+}
+
+template <class T> static T __shfl_xor_sync(unsigned, T value, int step) { return shuffle(value, threadIdx.x ^ step); }
+
+template <class T> static T __shfl_sync(unsigned, T value, int lane, int width)
+{
+    return shuffle(value, threadIdx.x / width * width + lane);
 }
 
 template <class T> static void atomicAdd(T* to, T value) { *to += value; }
@@ -111,10 +118,10 @@ extern "C" void run_forward(int n_blocks, int n_threads, const int* words, const
 
 extern "C" void run_reverse(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
     const REAL* topics, const REAL* doc_prior, const REAL* gamma, const REAL* grad, const REAL* weights,
-    double* table, const int* places, REAL* by_entry, int sorted, int K, int n_sweeps, int held)
+    double* table, const int* places, REAL* by_entry, int sorted, int K, int n_sweeps, int held, int noted)
 {
     launch(n_blocks, n_threads, [=] { reverse(words, numbers, starts, topics, doc_prior, gamma, grad, weights, table,
-        places, by_entry, sorted, K, n_sweeps, held); });
+        places, by_entry, sorted, K, n_sweeps, held, noted); });
 }
 
 extern "C" void run_add_rows(int n_blocks, int n_threads, const REAL* rows, const int* starts, double* table, int K)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST_TOPICS = 1024
 WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
 WARP = 32
-BUSY_WARPS = 16  # of a multiprocessor, at least: while some wait for memory others work
-OVERHEAD = 1024  # bytes of shared memory that every block takes besides its own
+BUSY_WARPS = 20  # of a multiprocessor, at least: while some wait for memory others work
+OVERHEAD = 2560  # bytes of shared memory that every block takes besides its own, at most
 SUM_THREADS = 256  # of a block that sums the entries of a word
 
 Launch = Callable[[int, int, int, Sequence[Any]], None]
@@ -50,14 +50,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch: threads of a block, entries whose topics it holds, and the shared memory that takes."""
+    """A launch: threads of a block, entries whose topics it holds, and of which it notes numbers; shared memory."""
 
     n_threads: int
     held: int
+    noted: int
     n_bytes: int
 
     @classmethod
-    def make(cls, shape: Shape, vectors: int, numbers: int, K: int, itemsize: int, typical: int, room: Room) -> Plan:
+    def make(cls, shape: Shape, vectors: int, notes: int, K: int, itemsize: int, typical: int, room: Room) -> Plan:
         """Return the plan for documents of a typical size.
 
         Parameters
@@ -65,24 +66,27 @@ class Plan:
         shape : Shape
         vectors : int
             Vectors over topics that a block needs, those of its warps aside.
-        numbers : int
-            Numbers that it keeps of every entry it holds, beside the topics.
+        notes : int
+            Numbers that it notes of every entry.
         K, itemsize : int
         typical : int
             Entries of most documents.
         room : Room
             Shared memory of the device.
         """
-        per_entry, typical = (K + numbers) * itemsize, max(typical, 1)
+        per_row, typical = (K + 1) * itemsize, max(typical, 1)
         n_warps = shape.most_warps
-        for fewer in (1, 2, 4, 8, 16):  # as few as keep a multiprocessor busy, with blocks of this size
-            n_bytes = (vectors + fewer) * K * itemsize + typical * per_entry
+        for fewer in (1, 2, 4, 8):  # as few as keep a multiprocessor busy, with blocks of this size
+            n_bytes = ((vectors + fewer) * K + notes * typical) * itemsize + typical * per_row
             if fewer <= n_warps and fewer * (room.multiprocessor // (n_bytes + OVERHEAD)) >= BUSY_WARPS:
                 n_warps = fewer
                 break
-        fixed = (vectors + n_warps) * K * itemsize
-        held = max(min(typical, (room.block - OVERHEAD - fixed) // per_entry), 0)
-        return cls(WARP * n_warps, held, fixed + held * per_entry)
+        left = room.block - OVERHEAD - (vectors + n_warps) * K * itemsize
+        noted = min(typical, max(left, 0) // (2 * notes * itemsize)) if notes else 0
+        held = min(typical, max(left - noted * notes * itemsize, 0) // per_row)
+        held = min(held, noted) if notes else held
+        n_bytes = ((vectors + n_warps) * K + notes * noted) * itemsize + held * per_row
+        return cls(WARP * n_warps, held, noted, n_bytes)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
     if not is_cuda(array) or n_topics > MOST_TOPICS:
         return False
     itemsize, warps = array.dtype.itemsize, Shape.of(n_topics).most_warps
-    return (2 * n_sweeps + 4 + warps) * n_topics * itemsize <= _room(*_place(array)).block - OVERHEAD
+    return (2 * n_sweeps + 3 + warps) * n_topics * itemsize <= _room(*_place(array)).block - OVERHEAD
 
 
 def is_cuda(array: Any) -> bool:
@@ -114,7 +118,7 @@ def forward(
     gamma = xp.empty((n, K), dtype=topics.dtype, device=topics.device)
     sums = xp.empty((2, n), dtype=xp.float64, device=topics.device)
     place, shape = _place(topics), Shape.of(K)
-    plan = Plan.make(shape, 3, 0, K, itemsize, documents.typical, _room(*place))
+    plan = Plan.make(shape, 2, 0, K, itemsize, documents.typical, _room(*place))
     launch = _compile("forward", shape, itemsize, *place)
     arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps, plan.held]
     if n:
@@ -139,12 +143,12 @@ def reverse(
         return
     xp, K, itemsize = namespace_of(topics), topics.shape[1], topics.dtype.itemsize
     place, shape, order = _place(topics), Shape.of(K), documents.order
-    plan = Plan.make(shape, 2 * n_sweeps + 4, 2 * n_sweeps + 1, K, itemsize, documents.typical, _room(*place))
+    plan = Plan.make(shape, 2 * n_sweeps + 3, 2 * n_sweeps + 1, K, itemsize, documents.typical, _room(*place))
     launch = _compile("reverse", shape, itemsize, *place)
     words, numbers, starts = documents.counts
     fixed = [*by_document, table]
     if order is None:
-        rest = [words, topics, 0, K, n_sweeps, plan.held]  # two that are not looked at
+        rest = [words, topics, 0, K, n_sweeps, plan.held, plan.noted]  # two that are not looked at
         arguments = [words, numbers, starts, topics, doc_prior, *fixed, *rest]
         launch(len(documents), plan.n_threads, plan.n_bytes, arguments)
         return
@@ -154,7 +158,7 @@ def reverse(
     for piece, word_starts in zip(order.documents, order.starts, strict=True):
         own = [array[piece.start : piece.stop] for array in by_document]
         begins = starts[piece.start : piece.stop + 1]
-        rest = [order.places, by_entry, 1, K, n_sweeps, plan.held]
+        rest = [order.places, by_entry, 1, K, n_sweeps, plan.held, plan.noted]
         arguments = [words, numbers, begins, topics, doc_prior, *own, table, *rest]
         launch(piece.stop - piece.start, plan.n_threads, plan.n_bytes, arguments)
         add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])

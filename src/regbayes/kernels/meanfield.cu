@@ -5,12 +5,16 @@
 // words are read from L2 in every pass. Inside, LANES neighbouring threads take an entry, each PER_LANE of its topics.
 //
 // The derivative by the probabilities of an entry is a sum over sweeps of (number) x (vector of the document): numbers
-// and vectors are kept, and the table of words hears of an entry once and not in every sweep.
+// and vectors are noted, and the table of words hears of an entry once and not in every sweep.
+//
+// What costs time is waiting, not arithmetic: few documents fit in a multiprocessor. So several entries are taken at
+// once, divisions are few, and chains of dependent operations short.
 //
 // Compiled with REAL (float or double), LANES (8 or 32) and PER_LANE (topics <= LANES * PER_LANE) defined. Vectors over
 // topics have K elements and are not padded. No argument is a floating-point number: launchers disagree on their width.
 
-#define GROUPS (32 / LANES)                  // entries that a warp takes at once
+#define GROUPS (32 / LANES)                  // entries that a warp takes side by side
+#define AT_ONCE (PER_LANE <= 8 ? 2 : 1)      // entries that a thread takes at once
 #define TILE (PER_LANE <= 8 ? 4 : 1)         // entries that a thread adds to the table at once
 #define MOST_THREADS (PER_LANE <= 8 ? 512 : 256)  // of a block: registers are so many
 #define ALL_LANES 0xffffffffu
@@ -20,26 +24,26 @@
 
 // --- special functions
 
-// Return digamma(x + SHIFT) less its logarithm, and what the way there takes off; both small enough to add.
-__device__ __forceinline__ REAL digamma_rest(REAL x, REAL* at)
+// Return digamma(x) less log(at), where `at` is x or, if that is small, x + SHIFT.
+template <class T> __device__ __forceinline__ T digamma_rest(T x, T* at)
 {
-    REAL way = 0;
+    T way = 0;
     *at = x;
-    if (x < SHIFT) {  // sum of 1 / (x + i) as one fraction: divisions are slow
-        REAL top = 0, bottom = 1;
+    if (x < SHIFT) {  // sum of 1 / (x + i) as one fraction, in two halves: divisions are slow, and so is waiting
+        T top = 0, bottom = 1, top2 = 0, bottom2 = 1;
 #pragma unroll
-        for (int i = 0; i < SHIFT; i++) {
-            REAL f = x + i;
-            top = top * f + bottom;
-            bottom *= f;
+        for (int i = 0; i < SHIFT / 2; i++) {
+            T f = x + i, f2 = x + (i + SHIFT / 2);
+            top = top * f + bottom, top2 = top2 * f2 + bottom2;
+            bottom *= f, bottom2 *= f2;
         }
-        way = top / bottom;
+        way = (top * bottom2 + top2 * bottom) / (bottom * bottom2);
         *at = x + SHIFT;
     }
-    REAL inverse = 1 / *at, s = inverse * inverse;
-    REAL series = s * ((REAL)(1. / 12) - s * ((REAL)(1. / 120) - s * ((REAL)(1. / 252) - s * ((REAL)(1. / 240)
-        - s * ((REAL)(1. / 132) - s * (REAL)(691. / 32760))))));
-    return -inverse / 2 - series - way;
+    T inverse = 1 / *at, s = inverse * inverse, s2 = s * s;
+    T odd = (T)(1. / 12) + s2 * ((T)(1. / 252) + s2 * (T)(1. / 132));
+    T even = (T)(1. / 120) + s2 * ((T)(1. / 240) + s2 * (T)(691. / 32760));
+    return -inverse / 2 - s * (odd - s * even) - way;
 }
 
 __device__ __forceinline__ REAL exp_digamma(REAL x)
@@ -48,95 +52,98 @@ __device__ __forceinline__ REAL exp_digamma(REAL x)
     return at * exp(rest > LOWEST ? rest : LOWEST);
 }
 
+__device__ __forceinline__ double digamma(double x)
+{
+    double at, rest = digamma_rest(x, &at);
+    return log(at) + rest;
+}
+
 __device__ __forceinline__ REAL trigamma(REAL x)
 {
     REAL found = 0, at = x;
-    if (x < SHIFT) {  // sum of 1 / (x + i)^2 as one fraction
-        REAL top = 0, bottom = 1;
+    if (x < SHIFT) {  // sum of 1 / (x + i)^2, as above
+        REAL top = 0, bottom = 1, top2 = 0, bottom2 = 1;
 #pragma unroll
-        for (int i = 0; i < SHIFT; i++) {
-            REAL f = (x + i) * (x + i);
-            top = top * f + bottom;
-            bottom *= f;
+        for (int i = 0; i < SHIFT / 2; i++) {
+            REAL f = (x + i) * (x + i), f2 = (x + (i + SHIFT / 2)) * (x + (i + SHIFT / 2));
+            top = top * f + bottom, top2 = top2 * f2 + bottom2;
+            bottom *= f, bottom2 *= f2;
         }
-        found = top / bottom;
+        found = (top * bottom2 + top2 * bottom) / (bottom * bottom2);
         at = x + SHIFT;
     }
-    REAL inverse = 1 / at, s = inverse * inverse;
-    REAL series = s * ((REAL)(1. / 6) - s * ((REAL)(1. / 30) - s * ((REAL)(1. / 42) - s * ((REAL)(1. / 30)
-        - s * ((REAL)(5. / 66) - s * ((REAL)(691. / 2730) - s * (REAL)(7. / 6)))))));
-    return found + inverse * (1 + inverse / 2 + series);
-}
-
-__device__ double digamma(double x)
-{
-    double way = 0;
-    for (; x < SHIFT; x += 1) way += 1 / x;
-    double s = 1 / (x * x);
-    double series = s * (1. / 12 - s * (1. / 120 - s * (1. / 252 - s * (1. / 240 - s * (1. / 132 - s * (691. / 32760))))));
-    return log(x) - 0.5 / x - series - way;
+    REAL inverse = 1 / at, s = inverse * inverse, s2 = s * s;
+    REAL odd = (REAL)(1. / 6) + s2 * ((REAL)(1. / 42) + s2 * ((REAL)(5. / 66) + s2 * (REAL)(7. / 6)));
+    REAL even = (REAL)(1. / 30) + s2 * ((REAL)(1. / 30) + s2 * (REAL)(691. / 2730));
+    return found + inverse * (1 + inverse / 2 + s * (odd - s * even));
 }
 
 // --- what the threads of a block do together
+
+// Where a thread stands: its entry among those that the block takes at a time, and its first topic.
+#define TURN ((int)(threadIdx.x / 32) * GROUPS)  // of the warp: all of its lanes go on together
+#define MEMBER ((int)(threadIdx.x % 32) / LANES)
+#define LANE ((int)(threadIdx.x % LANES))
+#define PER_TURN ((int)(blockDim.x / 32) * GROUPS)
+#define TOPIC(j) (LANE + (j) * LANES)
+#define IS_TOPIC(j) ((PER_LANE <= 8 && (j) < PER_LANE - 1) || TOPIC(j) < K)  // up to 8 a lane, only the last may miss
 
 // A document as its block sees it.
 struct Document {
     const int* words;     // (size,)
     const REAL* numbers;  // (size,)
     int size;             // entries
-    int held;             // entries whose rows of topics are in shared memory
-    const REAL* rows;     // (held, K), shared
+    int held;             // entries whose rows of topics and numbers are in shared memory
+    REAL* rows;           // (held, K), shared
+    REAL* held_numbers;   // (held,), shared
     const REAL* topics;   // (V, K)
     int K;
-
-    __device__ const REAL* row(int i) const { return i < held ? rows + i * K : topics + (size_t)words[i] * K; }
 };
 
-// Sum over all threads; every thread gets it.
-__device__ double block_sum(double x)
+// Sum several numbers over all threads; every thread gets the sums.
+template <int n> __device__ __forceinline__ void block_sum(double* x)
 {
-    __shared__ double parts[32];
-    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    double found = 0;
-    for (int warp = 0; warp < blockDim.x / 32; warp++) found += parts[warp];
-    return found;
-}
-
-// Sum over the lanes that share an entry.
-__device__ __forceinline__ REAL lane_sum(REAL x)
-{
+    __shared__ double parts[n][32];
 #pragma unroll
-    for (int step = LANES / 2; step; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
-    return x;
+    for (int step = 16; step; step /= 2)
+#pragma unroll
+        for (int j = 0; j < n; j++) x[j] += __shfl_xor_sync(ALL_LANES, x[j], step);
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+        for (int j = 0; j < n; j++) parts[j][threadIdx.x / 32] = x[j];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < n; j++) {
+        x[j] = 0;
+        for (int warp = 0; warp < blockDim.x / 32; warp++) x[j] += parts[j][warp];
+    }
 }
 
-// Sum vectors over topics, of which each group of lanes has one, to an array of shape (K,) in shared memory.
-__device__ __forceinline__ void add_groups(const REAL* mine, int K, REAL* partial, REAL* found)
+// Sum vectors over topics, of which each group of lanes has one: parts for each warp, (warps, K), in shared memory.
+__device__ __forceinline__ void add_groups(const REAL* mine, int K, REAL* partial)
 {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    __syncthreads();  // the last sums were read
+    int warp = threadIdx.x / 32;
 #pragma unroll
     for (int j = 0; j < PER_LANE; j++) {
         REAL x = mine[j];
 #pragma unroll
         for (int step = LANES; step < 32; step *= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
-        int k = lane + j * LANES;
-        if (lane < LANES && k < K) partial[warp * K + k] = x;
+        if (MEMBER == 0 && IS_TOPIC(j)) partial[warp * K + TOPIC(j)] = x;
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < K; k += blockDim.x) {
-        REAL sum = 0;
-        for (int w = 0; w < blockDim.x / 32; w++) sum += partial[w * K + k];
-        found[k] = sum;  // read by this thread alone, until the next barrier
-    }
+}
+
+// Sum what `add_groups` left, for one topic.
+__device__ __forceinline__ REAL add_warps(const REAL* partial, int K, int k)
+{
+    REAL sum = 0;
+#pragma unroll 4
+    for (int warp = 0; warp < blockDim.x / 32; warp++) sum += partial[warp * K + k];
+    return sum;
 }
 
 // Copy 16 bytes, or one number, from global to shared memory, without waiting where the chip can do so.
-template <int bytes>
-__device__ __forceinline__ void copy(void* to, const void* from)
+template <int bytes> __device__ __forceinline__ void copy(void* to, const void* from)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
@@ -146,62 +153,180 @@ __device__ __forceinline__ void copy(void* to, const void* from)
 #endif
 }
 
-// Bring the topics of the first words to shared memory.
-__device__ __forceinline__ void hold_rows(Document d, REAL* rows)
+// Bring numbers and topics of the first words to shared memory; return the document's length.
+__device__ __forceinline__ double hold_rows(Document d)
 {
-    int first = threadIdx.x / LANES, lane = threadIdx.x % LANES, n_groups = blockDim.x / LANES;
-    bool wide = d.K * sizeof(REAL) % 16 == 0;
-    int chunks = wide ? d.K * (int)sizeof(REAL) / 16 : d.K;
-    for (int i = first; i < d.held; i += n_groups) {
-        const char* from = (const char*)(d.topics + (size_t)d.words[i] * d.K);
-        char* to = (char*)(rows + i * d.K);
-        for (int c = lane; c < chunks; c += LANES) {
-            if (wide) copy<16>(to + 16 * c, from + 16 * c);
-            else copy<sizeof(REAL)>(to + sizeof(REAL) * c, from + sizeof(REAL) * c);
+    const bool wide = d.K * sizeof(REAL) % 16 == 0;
+    const int width = wide ? 16 : sizeof(REAL), chunks = d.K * (int)sizeof(REAL) / width;
+    const int first = threadIdx.x / LANES, n_groups = blockDim.x / LANES;
+    for (int base = 0; base < d.held; base += n_groups * LANES) {
+        int own = base + first + LANE * n_groups;  // words are read by all lanes at once, and then passed on
+        int word = own < d.held ? d.words[own] : 0;
+        for (int m = 0; m < LANES && base + m * n_groups < d.held; m++) {
+            int i = base + first + m * n_groups, of_row = __shfl_sync(ALL_LANES, word, m, LANES);
+            const char* from = (const char*)(d.topics + (size_t)of_row * d.K);
+            char* to = (char*)(d.rows + i * d.K);
+            for (int c = LANE; i < d.held && c < chunks; c += LANES) {
+                if (wide) copy<16>(to + 16 * c, from + 16 * c);
+                else copy<sizeof(REAL)>(to + sizeof(REAL) * c, from + sizeof(REAL) * c);
+            }
         }
+    }
+    double length[1] = {0};
+    for (int i = threadIdx.x; i < d.size; i += blockDim.x) {
+        REAL number = d.numbers[i];
+        length[0] += number;
+        if (i < d.held) d.held_numbers[i] = number;
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
-    __syncthreads();
+    block_sum<1>(length);  // a barrier too
+    return length[0];
 }
 
-// Where a thread stands: its entry among those of the block's turn, and its first topic.
-#define TURN ((int)(threadIdx.x / 32) * GROUPS)  // of the warp: all of its lanes go on together
-#define MEMBER ((int)(threadIdx.x % 32) / LANES)
-#define LANE ((int)(threadIdx.x % LANES))
-#define PER_TURN ((int)(blockDim.x / 32) * GROUPS)
-
-__device__ __forceinline__ void load(const REAL* vector, int K, REAL* mine)
+__device__ __forceinline__ void load(const REAL* vector, int K, bool wanted, REAL* mine)
 {
 #pragma unroll
-    for (int j = 0; j < PER_LANE; j++) mine[j] = LANE + j * LANES < K ? vector[LANE + j * LANES] : (REAL)0;
+    for (int j = 0; j < PER_LANE; j++) mine[j] = wanted && IS_TOPIC(j) ? vector[TOPIC(j)] : (REAL)0;
 }
 
-__device__ __forceinline__ REAL dot(const REAL* a, const REAL* b)
-{
-    REAL found = 0;
+// Some entries at once, as a group of lanes has them; those beyond the last have no number and no topics.
+struct Entries {
+    int i[AT_ONCE];
+    REAL number[AT_ONCE];
+    REAL p[AT_ONCE][PER_LANE];
+
+    // Two ways to memory, known when compiling: an address that may lie in either is slower.
+    template <bool is_held> __device__ __forceinline__ void load_from(const Document& d, int turn)
+    {
+        const int last = is_held ? d.held : d.size;
 #pragma unroll
-    for (int j = 0; j < PER_LANE; j++) found += a[j] * b[j];
-    return lane_sum(found);
+        for (int e = 0; e < AT_ONCE; e++) {
+            i[e] = turn + e * PER_TURN + MEMBER;
+            bool wanted = i[e] < last;
+            if (is_held) {
+                number[e] = wanted ? d.held_numbers[i[e]] : (REAL)0;
+                load(d.rows + i[e] * d.K, d.K, wanted, p[e]);
+            } else {
+                number[e] = wanted ? d.numbers[i[e]] : (REAL)0;
+                load(d.topics + (wanted ? (size_t)d.words[i[e]] * d.K : 0), d.K, wanted, p[e]);
+            }
+        }
+    }
+
+    // Products with a vector over topics.
+    __device__ __forceinline__ void multiply(const REAL* vector, REAL* found) const
+    {
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            REAL sum = 0;
+#pragma unroll
+            for (int j = 0; j < PER_LANE; j++) sum += p[e][j] * vector[j];
+            found[e] = sum;
+        }
+#pragma unroll
+        for (int step = LANES / 2; step; step /= 2)
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) found[e] += __shfl_xor_sync(ALL_LANES, found[e], step);
+    }
+};
+
+// Where sums over documents go: to the table of words, or to a row for each entry.
+struct Output {
+    double* table;      // (V, K)
+    const int* places;  // (size,): of the document's entries
+    REAL* by_entry;     // (entries, K)
+    int sorted;
+
+    __device__ __forceinline__ void add(const Document& d, int i, int k, REAL value, bool is_first) const
+    {
+        if (!sorted) {
+            atomicAdd(table + (size_t)d.words[i] * d.K + k, (double)value);
+            return;
+        }
+        REAL* to = by_entry + (size_t)places[i] * d.K + k;
+        *to = is_first ? value : *to + value;
+    }
+};
+
+// Add scale * sum_i number_i p_i / (p_i t) to sums: one sweep, less its factor t. docs/math.md eq. (66).
+//
+// What belongs to the entries is noted where there is room, if it shall be; beyond, its part goes to the output at once.
+template <bool is_held>
+__device__ __forceinline__ void sweep_part(
+    const Document& d, const REAL* own, REAL scale, REAL* sums, REAL* notes, int noted, const Output* out)
+{
+    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
+        Entries at;
+        at.load_from<is_held>(d, turn);
+        REAL r[AT_ONCE];
+        at.multiply(own, r);
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            const int i = at.i[e], K = d.K;
+            REAL share = scale * at.number[e] / (r[e] + TINY);
+#pragma unroll
+            for (int j = 0; j < PER_LANE; j++) sums[j] += share * at.p[e][j];
+            if (notes && LANE == 0 && i < (is_held ? d.held : noted)) notes[i] = share;
+            if (!is_held && notes && i >= noted && i < d.size)
+                for (int j = 0; j < PER_LANE; j++)
+                    if (IS_TOPIC(j)) out->add(d, i, TOPIC(j), share * own[j], true);
+        }
+    }
 }
 
-// Write found = scale * sum_i number_i p_i / (p_i t): one sweep, less its factor t. docs/math.md eq. (66).
-__device__ __forceinline__ void sweep(Document d, const REAL* t, REAL scale, REAL* kept, REAL* partial, REAL* found)
+__device__ __forceinline__ void sweep(
+    const Document& d, const REAL* t, REAL scale, REAL* partial, REAL* notes, int noted, const Output* out)
 {
     REAL own[PER_LANE], sums[PER_LANE] = {};
-    load(t, d.K, own);
-#pragma unroll 2
-    for (int turn = TURN; turn < d.size; turn += PER_TURN) {
-        int i = turn + MEMBER;
-        REAL row[PER_LANE] = {};
-        if (i < d.size) load(d.row(i), d.K, row);
-        REAL r = dot(row, own) + TINY, share = i < d.size ? scale * d.numbers[i] / r : (REAL)0;
+    load(t, d.K, true, own);
+    sweep_part<true>(d, own, scale, sums, notes, noted, out);
+    if (d.held < d.size) sweep_part<false>(d, own, scale, sums, notes, noted, out);
+    add_groups(sums, d.K, partial);
+}
+
+// Go back through a sweep: sum what its shares and its products p_i t send back, and note its numbers, as above.
+template <bool is_held>
+__device__ __forceinline__ void reverse_part(
+    const Document& d, const REAL* own, const REAL* own_sum, REAL* by_share, REAL* by_product, REAL* share_notes,
+    REAL* product_notes, int noted, const Output& out)
+{
+    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
+        Entries at;
+        at.load_from<is_held>(d, turn);
+        REAL r[AT_ONCE], through[AT_ONCE];
+        at.multiply(own, r);
+        at.multiply(own_sum, through);
 #pragma unroll
-        for (int j = 0; j < PER_LANE; j++) sums[j] += share * row[j];
-        if (kept && i < d.held && LANE == 0) kept[i] = share;
+        for (int e = 0; e < AT_ONCE; e++) {
+            const int i = at.i[e], K = d.K;
+            REAL inverse = 1 / (r[e] + TINY), share = at.number[e] * inverse, by_r = -through[e] * share * inverse;
+#pragma unroll
+            for (int j = 0; j < PER_LANE; j++) by_share[j] += share * at.p[e][j], by_product[j] += by_r * at.p[e][j];
+            if (LANE == 0 && i < (is_held ? d.held : noted)) share_notes[i] = share, product_notes[i] = by_r;
+            if (!is_held && i >= noted && i < d.size)
+                for (int j = 0; j < PER_LANE; j++)
+                    if (IS_TOPIC(j)) out.add(d, i, TOPIC(j), share * own_sum[j] + by_r * own[j], false);
+        }
     }
-    add_groups(sums, d.K, partial, found);
+}
+
+template <bool is_held> __device__ __forceinline__ double sum_logs(const Document& d, const REAL* own)
+{
+    double logs = 0;
+    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
+        Entries at;
+        at.load_from<is_held>(d, turn);
+        REAL r[AT_ONCE];
+        at.multiply(own, r);
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            double each = at.number[e] * log((double)(r[e] + TINY));
+            logs += LANE == 0 ? each : 0;
+        }
+    }
+    return logs;
 }
 
 // --- kernels
@@ -215,176 +340,125 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) forward(
     int K, int n_sweeps, int held)
 {
     extern __shared__ __align__(16) char shared[];
-    long long begin = starts[blockIdx.x];
-    Document d = {words + begin, numbers + begin, (int)(starts[blockIdx.x + 1] - begin), 0, (REAL*)shared, topics, K};
-    d.held = d.size < held ? d.size : held;
-    REAL *t = (REAL*)shared + held * K, *at = t + K, *sums = at + K, *partial = sums + K;
-    hold_rows(d, (REAL*)shared);
-
-    double length = 0;
-    for (int i = threadIdx.x; i < d.size; i += blockDim.x) length += d.numbers[i];
-    length = block_sum(length);
+    const long long begin = starts[blockIdx.x];
+    const int size = (int)(starts[blockIdx.x + 1] - begin);
+    REAL *rows = (REAL*)shared, *held_numbers = rows + held * K, *t = held_numbers + held, *at = t + K;
+    REAL* partial = at + K;
+    const Document d = {
+        words + begin, numbers + begin, size, size < held ? size : held, rows, held_numbers, topics, K};
+    const double length = hold_rows(d);
     for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(at[k] = doc_prior[k] + (REAL)(length / K));
-    for (int s = 0; s < n_sweeps; s++) {
-        __syncthreads();
-        sweep(d, t, 1, nullptr, partial, sums);
-        for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(at[k] = doc_prior[k] + t[k] * sums[k]);
-    }
     __syncthreads();
+    for (int s = 0; s < n_sweeps; s++) {
+        sweep(d, t, 1, partial, nullptr, 0, nullptr);
+        for (int k = threadIdx.x; k < K; k += blockDim.x)
+            t[k] = exp_digamma(at[k] = doc_prior[k] + t[k] * add_warps(partial, K, k));
+        __syncthreads();
+    }
 
-    double logs = 0, total = 0, apart = 0;
     REAL own[PER_LANE];
-    load(t, K, own);
-    for (int turn = TURN; turn < d.size; turn += PER_TURN) {
-        int i = turn + MEMBER;
-        REAL row[PER_LANE] = {};
-        if (i < d.size) load(d.row(i), K, row);
-        REAL r = dot(row, own) + TINY;
-        if (i < d.size && LANE == 0) logs += d.numbers[i] * log((double)r);
-    }
+    load(t, K, true, own);
+    double sums[4] = {sum_logs<true>(d, own), 0, 0, 0};  // and of gamma, of its divergence, of the prior
+    if (d.held < d.size) sums[0] += sum_logs<false>(d, own);
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-        double g = at[k];
+        double g = at[k], prior = doc_prior[k];
         gamma[(size_t)blockIdx.x * K + k] = at[k];
-        total += g;
-        apart += (g - (double)doc_prior[k]) * digamma(g) - lgamma(g);
+        sums[1] += g, sums[2] += (g - prior) * digamma(g) - lgamma(g), sums[3] += prior;
     }
-    logs = block_sum(logs), total = block_sum(total), apart = block_sum(apart);
-    double prior = 0;
-    for (int k = threadIdx.x; k < K; k += blockDim.x) prior += doc_prior[k];
-    prior = block_sum(prior);
+    block_sum<4>(sums);
     if (threadIdx.x == 0) {
-        likelihoods[blockIdx.x] = logs - length * digamma(total);
-        divergences[blockIdx.x] = apart + lgamma(total) - (total - prior) * digamma(total);
+        const double of_total = digamma(sums[1]);
+        likelihoods[blockIdx.x] = sums[0] - length * of_total;
+        divergences[blockIdx.x] = sums[2] + lgamma(sums[1]) - (sums[1] - sums[3]) * of_total;
     }
 }
 
 // Derivatives of the documents' bounds, and of what else depends on gamma, by the topics: docs/math.md eq. (69), (70).
 //
-// Sweeps are made once more. Vectors over topics are kept for every sweep: its factors t, and g t, what its sums weigh;
-// before that is known its place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow.
+// Sweeps are made once more. A vector over topics is kept of every sweep's factors t, and one of g t, what its sums
+// weigh; before that is known its place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow; the
+// notes of an entry are the numbers that they are multiplied by.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) reverse(
     const int* words, const REAL* numbers, const long long* starts,  // as in forward
     const REAL* topics, const REAL* doc_prior,
     const REAL* gamma, const REAL* grad, const REAL* weights,        // (N, K), (N, K), (N,)
     double* table,                          // added to, unless sorted: (V, K)
     const int* places, REAL* by_entry,      // if sorted: (entries,), the row of an entry; written: (entries, K)
-    int sorted, int K, int n_sweeps, int held)
+    int sorted, int K, int n_sweeps, int held, int noted)
 {
     extern __shared__ __align__(16) char shared[];
-    long long begin = starts[blockIdx.x];
-    Document d = {words + begin, numbers + begin, (int)(starts[blockIdx.x + 1] - begin), 0, (REAL*)shared, topics, K};
-    d.held = d.size < held ? d.size : held;
-    const int n = n_sweeps, n_vectors = 2 * n + 1;
-    REAL *vectors = (REAL*)shared + held * K, *kept = vectors + n_vectors * K, *g = kept + n_vectors * held;
-    REAL *sums = g + K, *through_sums = sums + K, *partial = through_sums + K;
+    const long long begin = starts[blockIdx.x];
+    const int size = (int)(starts[blockIdx.x + 1] - begin), n = n_sweeps, n_vectors = 2 * n + 1;
+    REAL *rows = (REAL*)shared, *held_numbers = rows + held * K, *vectors = held_numbers + held;
+    REAL *notes = vectors + n_vectors * K, *g = notes + n_vectors * noted, *sums = g + K, *partial = sums + K;
+    const Document d = {
+        words + begin, numbers + begin, size, size < held ? size : held, rows, held_numbers, topics, K};
+    const Output out = {table, places + begin, by_entry, sorted};
     const REAL weight = weights[blockIdx.x];
-    const REAL* last = gamma + (size_t)blockIdx.x * K;
-    hold_rows(d, (REAL*)shared);
+    const REAL *last = gamma + (size_t)blockIdx.x * K, *slopes = grad + (size_t)blockIdx.x * K;
+    const double length = hold_rows(d);
 
-    double length = 0;
-    for (int i = threadIdx.x; i < d.size; i += blockDim.x) length += d.numbers[i];
-    length = block_sum(length);
-    for (int s = 0; s <= n; s++) {
+    for (int s = 0; s <= n; s++) {  // sweeps 0 .. n - 2; the result of the last is given; then the bound itself
         REAL *t = vectors + s * K, *at = vectors + (n + 1 + s) * K;
         for (int k = threadIdx.x; k < K; k += blockDim.x) {
-            REAL now = s == n ? last[k] : doc_prior[k] + (s == 0 ? (REAL)(length / K) : t[k - K] * sums[k]);
+            REAL now = s == n ? last[k]
+                : doc_prior[k] + (s == 0 ? (REAL)(length / K) : t[k - K] * add_warps(partial, K, k));
             t[k] = exp_digamma(now);
             if (s < n) at[k] = now;
         }
         __syncthreads();
-        if (s == n) sweep(d, t, -weight, kept + s * held, partial, sums);  // the bound itself
-        else if (s < n - 1) sweep(d, t, 1, nullptr, partial, sums);        // the last sweep's result is given
+        if (s == n) sweep(d, t, -weight, partial, notes + n * noted, noted, &out);
+        else if (s < n - 1) sweep(d, t, 1, partial, nullptr, 0, nullptr);
     }
-    {
-        const REAL* t = vectors + n * K;
-        for (int k = threadIdx.x; k < K; k += blockDim.x)
-            g[k] = grad[(size_t)blockIdx.x * K + k]
-                + (weight * (last[k] - doc_prior[k]) + sums[k] * t[k]) * trigamma(last[k]);
-    }
-
-    REAL own[PER_LANE];
-    // Entries that are not held are added at once, in every sweep; here those of the bound itself.
-    load(vectors + n * K, K, own);
-    for (int turn = d.held / GROUPS * GROUPS + TURN; turn < d.size; turn += PER_TURN) {
-        int i = turn + MEMBER;
-        bool mine = i >= d.held && i < d.size;
-        REAL row[PER_LANE] = {};
-        if (mine) load(d.row(i), K, row);
-        REAL share = -weight * (mine ? d.numbers[i] : (REAL)0) / (dot(row, own) + TINY);
-        for (int j = 0; j < PER_LANE; j++) {
-            int k = LANE + j * LANES;
-            if (!mine || k >= K) continue;
-            if (sorted) by_entry[(size_t)places[begin + i] * K + k] = share * own[j];
-            else atomicAdd(table + (size_t)d.words[i] * K + k, (double)(share * own[j]));
-        }
+    for (int k = threadIdx.x; k < K; k += blockDim.x) {
+        REAL by_t = weight * (last[k] - doc_prior[k]) + add_warps(partial, K, k) * vectors[n * K + k];
+        g[k] = slopes[k] + by_t * trigamma(last[k]);
     }
 
     for (int s = n - 1; s >= 0; s--) {
         REAL *t = vectors + s * K, *by_sum = vectors + (n + 1 + s) * K;
-        // The threads that own g[k] own these elements too.
-        for (int k = threadIdx.x; k < K; k += blockDim.x) {
+        for (int k = threadIdx.x; k < K; k += blockDim.x) {  // the threads that own g[k] own these elements too
             REAL slope = trigamma(by_sum[k]);
             by_sum[k] = g[k] * t[k];
             g[k] = slope;  // what the next g is multiplied by, until it is known
         }
         __syncthreads();
-        REAL own_sum[PER_LANE], of_share[PER_LANE] = {}, of_r[PER_LANE] = {};
-        load(t, K, own);
-        load(by_sum, K, own_sum);
-#pragma unroll 2
-        for (int turn = TURN; turn < d.size; turn += PER_TURN) {
-            int i = turn + MEMBER;
-            REAL row[PER_LANE] = {};
-            if (i < d.size) load(d.row(i), K, row);
-            REAL r = dot(row, own) + TINY, through = dot(row, own_sum);
-            REAL share = i < d.size ? d.numbers[i] / r : (REAL)0, by_r = -through * share / r;
-#pragma unroll
-            for (int j = 0; j < PER_LANE; j++) of_share[j] += share * row[j], of_r[j] += by_r * row[j];
-            if (i < d.held) {
-                if (LANE == 0) kept[(n + 1 + s) * held + i] = share, kept[s * held + i] = by_r;
-            } else if (i < d.size) {
-                for (int j = 0; j < PER_LANE; j++) {
-                    int k = LANE + j * LANES;
-                    if (k >= K) continue;
-                    REAL add = share * own_sum[j] + by_r * own[j];
-                    if (sorted) by_entry[(size_t)places[begin + i] * K + k] += add;
-                    else atomicAdd(table + (size_t)d.words[i] * K + k, (double)add);
-                }
-            }
-        }
+        REAL own[PER_LANE], own_sum[PER_LANE], by_share[PER_LANE] = {}, by_product[PER_LANE] = {};
+        REAL *share_notes = notes + (n + 1 + s) * noted, *product_notes = notes + s * noted;
+        load(t, K, true, own);
+        load(by_sum, K, true, own_sum);
+        reverse_part<true>(d, own, own_sum, by_share, by_product, share_notes, product_notes, noted, out);
+        if (d.held < d.size)
+            reverse_part<false>(d, own, own_sum, by_share, by_product, share_notes, product_notes, noted, out);
         if (s == 0) break;  // even proportions do not depend on the topics
-        add_groups(of_share, K, partial, sums);
-        add_groups(of_r, K, partial, through_sums);
-        for (int k = threadIdx.x; k < K; k += blockDim.x)  // g before is by_sum / t
-            g[k] *= by_sum[k] * sums[k] + through_sums[k] * t[k];
+        add_groups(by_share, K, partial);
+        for (int k = threadIdx.x; k < K; k += blockDim.x) sums[k] = add_warps(partial, K, k);
+        __syncthreads();
+        add_groups(by_product, K, partial);
+        for (int k = threadIdx.x; k < K; k += blockDim.x)  // g of before is by_sum / t
+            g[k] *= by_sum[k] * sums[k] + add_warps(partial, K, k) * t[k];
     }
     __syncthreads();
 
-    // Entries that are held: numbers times vectors, summed over sweeps.
-    for (int first = (threadIdx.x / LANES) * TILE; first < d.held; first += (blockDim.x / LANES) * TILE) {
+    // Entries that were noted: numbers times vectors, summed over sweeps.
+    const int n_noted = size < noted ? size : noted;
+    for (int first = (threadIdx.x / LANES) * TILE; first < n_noted; first += (blockDim.x / LANES) * TILE) {
         REAL tile[TILE][PER_LANE] = {};
         for (int v = 0; v < n_vectors; v++) {
             REAL vector[PER_LANE];
-            load(vectors + v * K, K, vector);
+            load(vectors + v * K, K, true, vector);
 #pragma unroll
             for (int e = 0; e < TILE; e++) {
-                REAL number = first + e < d.held ? kept[v * held + first + e] : (REAL)0;
+                REAL number = first + e < n_noted ? notes[v * noted + first + e] : (REAL)0;
 #pragma unroll
                 for (int j = 0; j < PER_LANE; j++) tile[e][j] += number * vector[j];
             }
         }
 #pragma unroll
-        for (int e = 0; e < TILE; e++) {
-            int i = first + e;
-            if (i >= d.held) continue;
+        for (int e = 0; e < TILE; e++)
 #pragma unroll
-            for (int j = 0; j < PER_LANE; j++) {
-                int k = LANE + j * LANES;
-                if (k >= K) continue;
-                if (sorted) by_entry[(size_t)places[begin + i] * K + k] = tile[e][j];
-                else atomicAdd(table + (size_t)d.words[i] * K + k, (double)tile[e][j]);
-            }
-        }
+            for (int j = 0; j < PER_LANE; j++)
+                if (first + e < n_noted && IS_TOPIC(j)) out.add(d, first + e, TOPIC(j), tile[e][j], true);
     }
 }
 
