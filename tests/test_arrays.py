@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from array_namespaces import Place, list_places
 
+from array_namespaces import Place, list_places
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.newton import RowBoxes, SimplexBlock
 from regbayes.kernels import arrays
@@ -103,7 +103,9 @@ def head_case(kind: str, with_inputs: bool, rng: np.random.Generator):
         "numbers": Numbers(values, np.outer(C, np.ones(L)), 0.0),
     }.get(kind, Classes(labels, cost, C))
     head = MarginHead(targets, squared=True)
-    law = SimplexBlock(columns, head.form, labels, 0.1) if kind in ("classes", "costs") else RowBoxes(columns, head.form)
+    law = (
+        SimplexBlock(columns, head.form, labels, 0.1) if kind in ("classes", "costs") else RowBoxes(columns, head.form)
+    )
 
     def there(place: Place) -> DeviceBlock:
         seen = DeviceInputs(place(X), mean, factor) if with_inputs else None

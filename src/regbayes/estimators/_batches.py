@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from regbayes._types import Floats
 from regbayes.engine import row_blocks
+from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     FirstBatchWarning,
     LabeledRows,
@@ -31,6 +32,7 @@ from regbayes.estimators._bases import (
     warn_if_unscaled,
 )
 from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -62,7 +64,7 @@ class BatchFeatures(BinaryFeatures):
             with one_blas_thread():
                 self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
             return
-        rows = Rows.centre(X, self.mean_, weights)
+        rows = Rows.centre(X, to_host(self.mean_), weights)
         if not np.isfinite(rows.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = prepare(rows)
@@ -75,7 +77,7 @@ class BatchFeatures(BinaryFeatures):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = self.mean_ + state.params.offset
+        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
     def _fitted_settings(self, settings: Settings) -> Settings:
@@ -139,6 +141,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
+        refuse_elsewhere(X, "partial_fit")
         self._check_batchable()
         given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
@@ -183,6 +186,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         check_is_fitted(self, "_state")
+        refuse_elsewhere(X, "fit_weights")
         self._check_squared("fit_weights")
         everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
@@ -197,7 +201,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         def read(part: Any) -> Data:
             of_part = part if places is None else places[part]
             counts = None if weights is None else weights[part]
-            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
+            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), to_host(self.mean_), counts)
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,9 +25,11 @@ from regbayes.estimators._bases import (
     warn_if_truncated,
     warn_if_unused,
 )
+from regbayes.kernels.arrays import join, namespace_of, to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.device import centre
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State
 from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
@@ -50,6 +52,8 @@ FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
 class BinaryFeatures(LatentModel):
     """Binary features of rows, with labels or without: the part of a fit that does not depend on them."""
+
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
@@ -82,16 +86,18 @@ class BinaryFeatures(LatentModel):
         def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
                 yield previous, None
-            early_rows = warmup.draw_early_rows(data.labels, rng)
+            early_rows = draw_early_rows(data, rng)
             yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            n = (len(data.X) + 1) // 2
+            n = min(n, 2 * warmup.EARLY_ROWS) if data.X.on_device else n  # starts are on the host
             while True:  # other starts are those of a random half of the rows
-                half = np.sort(rng.permutation(len(data.X))[: (len(data.X) + 1) // 2])
-                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
+                half = np.sort(rng.permutation(len(data.X))[:n])
+                yield self._start(data.X.take(half), settings, rng), draw_early_rows(data, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
-            if len(data.X) < len(given):
-                rows = Rows.centre(given, self.mean_)
+            if len(data.X) < given.shape[0]:
+                rows = centre(given, data.X.mean)
                 found["embedding_"] = infer_label_free(rows, state.params, self.n_jobs)
                 if settings.slab:
                     found["probabilities_"] = infer_by_blocks(state.params.infer_probabilities, rows, self.n_jobs)
@@ -127,23 +133,33 @@ class BinaryFeatures(LatentModel):
         if state.head is None:
             return ""
         rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
-        if len(data.labeled) < len(rows):
+        if len(data.labeled) < len(rows) and not rows.on_device:
             seen = data.labeled
             rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
-        return find_fault(codes, np.argmax(state.scores(rows, psi), axis=1), data.cost, weights, self.classes_)
+        scores = state.scores(rows, psi)
+        answers = to_host(namespace_of(scores).argmax(scores, axis=1))
+        if rows.on_device:
+            codes, weights, answers = codes[data.labeled], weights[data.labeled], answers[data.labeled]
+        return find_fault(codes, answers, data.cost, weights, self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
 
         Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
         """
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre(self._valid_rows(X), to_host(self.mean_))
         return infer_by_blocks(self._state.params.infer_probabilities, rows, self.n_jobs)
 
     def _infer(self, X: ArrayLike) -> tuple[Rows, Floats]:
         """Return rows and their features as prediction infers them."""
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre(self._valid_rows(X), to_host(self.mean_))
         return rows, infer_label_free(rows, self._state.params, self.n_jobs)
+
+
+def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
+    """Draw the rows for a warm-up, None where it can have them all; of rows on a device they come to the host."""
+    found = warmup.draw_early_rows(data.labels, rng)
+    return np.arange(len(data.X)) if found is None and data.X.on_device else found
 
 
 def normalised_objective(result: FitResult[State], weight: float) -> float:
@@ -255,9 +271,10 @@ def default_prior_ratio(supervision: Supervision, slab: bool) -> float:
 def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
     """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = Rows.centre(X, weights=weights)
+        rows = centre(X, weights=weights)
         mean_square = rows.mean_square
-    if not np.isfinite(mean_square) or (mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != X)):
+    varies = mean_square < np.finfo(np.float64).tiny and np.any(rows.mean != to_host(X))
+    if not np.isfinite(mean_square) or varies:
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
     return rows
 
@@ -265,12 +282,12 @@ def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
 def infer_by_blocks(function: Callable[[Rows], Floats], X: Rows, n_jobs: int | None) -> Floats:
     """Return a function of all rows, as prediction sees them without labels, block by block."""
     with one_blas_thread():
-        return np.concatenate(make_executor(n_threads(n_jobs)).map(function, X.blocks()))
+        return join(make_executor(1 if X.on_device else n_threads(n_jobs)).map(function, X.blocks()))
 
 
 def infer_label_free(X: Rows, params: Params, n_jobs: int | None) -> Floats:
     """Return the features of rows as prediction infers them, shape (n, K)."""
-    few = len(X) <= FEW_ROWS and not sweeps_are_loaded()
+    few = len(X) <= FEW_ROWS and not X.on_device and not sweeps_are_loaded()
     return infer_by_blocks(params.infer_few if few else params.infer, X, n_jobs)
 
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
+from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -33,6 +34,9 @@ from regbayes.estimators._latent import (
     infer_label_free,
     make_settings,
 )
+from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.models.ilsvm.device import centre
+from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
 from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
@@ -194,6 +198,7 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
+        refuse_elsewhere(X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
         self._learn_batch(self._prepare, rows, weights, given, fit_data(given, sample_weight=sample_weight))
@@ -207,19 +212,22 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         X, params = self._valid_rows(X), self._state.params
         if self.transform_temperature is not None:
             params = replace(params, temperature=self.transform_temperature * X.shape[1])
-        return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
+        return infer_label_free(centre(X, to_host(self.mean_)), params, self.n_jobs)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
+        features, mean = self._valid_features(X), to_host(self.mean_)
+        if not is_plain(features):
+            return reconstruct_there(features, self._state.params, mean)
+        return reconstruct(features, self._state.params) + mean
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre(self._valid_rows(X), to_host(self.mean_))
         params = self._state.params
         bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
         return infer_by_blocks(partial(bound, params=params), rows, self.n_jobs)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
-        return float(np.mean(self.score_samples(X)))
+        return float(np.mean(to_host(self.score_samples(X))))

@@ -173,7 +173,7 @@ class _Dual:
         is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
         """
         partition, held = self.partition, self._held
-        if not isinstance(partition, WeightedAtoms) or partition.features.shape[1] <= MOST_FUSED:
+        if not isinstance(partition, WeightedAtoms) or len(partition.mean) <= MOST_FUSED:
             return partition.covariance(point.phi)
         if held is None or error > FALLS_QUICKLY * held.error:
             found = partition.covariance(point.phi)
@@ -389,7 +389,7 @@ def _diverges(problem: _Dual, point: _Point, violation: float, n_iter: int) -> b
     if reach < DIVERGING_NATS:
         return False
     most = DIVERGING_NATS + float(np.ptp(partition.log_weights))
-    return bool(reach > most and np.ptp(partition.features @ point.phi) > most)
+    return bool(reach > most and partition.span(point.phi) > most)
 
 
 def _runs_away(certificates: list[_Certificate]) -> bool:
@@ -481,7 +481,7 @@ def _careful_length(problem: _Dual, direction: Floats) -> float:
     if not isinstance(problem.partition, WeightedAtoms):
         return 0.5
     with np.errstate(over="ignore", invalid="ignore"):
-        nats = float(np.ptp(problem.partition.features @ problem.stack.add_up(direction)))
+        nats = problem.partition.span(problem.stack.add_up(direction))
     if not np.isfinite(nats):
         return 1e-30
     return 2 * float(np.log1p(nats)) / nats if nats > 1 else 0.5

@@ -108,19 +108,18 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
         return None
-    tilt = partition.features @ multipliers
-    if float(tilt.max() - tilt.min()) < MIN_NATS:  # a pass over the features; the covariance would take several
+    if partition.span(multipliers) < MIN_NATS:  # a pass over the features; the covariance would take several
         return None
     unit = partition.unit
     values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
     flat = vectors[:, values < FLAT]
     direction = flat @ (flat.T @ (multipliers * unit)) / unit
+    if partition.span(direction) < MIN_NATS:
+        return None
     scores = partition.features @ direction
     top, bottom = float(scores.max()), float(scores.min())
-    if top - bottom < MIN_NATS:
-        return None
     keep = scores >= top - 1e-7 * (top - bottom)
-    outside = (tilt + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
+    outside = (partition.features @ multipliers + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
     if np.all(keep) or float(np.exp(outside).sum()) > FLAT:
         return None
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.

@@ -20,6 +20,7 @@ from regbayes.framework.features import Features
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
+from regbayes.kernels.arrays import to_host
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
@@ -98,7 +99,7 @@ class RegularizedPosterior(Saveable):
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
             return np.zeros(len(values.names))
-        return find_errors(self._influences.of_features(values.values))
+        return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
@@ -139,7 +140,9 @@ class RegularizedPosterior(Saveable):
     def _influences(self) -> Influences | None:
         if not (isinstance(self.posterior, Samples) and isinstance(self.base, Samples)):
             return None
-        return find_influences(self.posterior, self.base, self.features.values, self.regularizer, self.warm_start)
+        return find_influences(
+            self.posterior, self.base, to_host(self.features.values), self.regularizer, self.warm_start
+        )
 
     @cached_property
     def effective_sample_size(self) -> float:

@@ -147,8 +147,9 @@ class RowProblem(Generic[Block, Params, Stats]):
         """Return the model's sums of what the head's gradient by features is worth to the parameters."""
         parts, first = [], 0
         for rows, part in zip(self.blocks, inferred, strict=True):
-            parts.append((rows, part, slice(first, first + len(part.features))))
-            first += len(part.features)
+            last = first + part.features.shape[0]
+            parts.append((rows, part, slice(first, last)))
+            first = last
 
         def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
             rows, part, place = block

@@ -271,7 +271,5 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
             return [problem.sampled_block(see(n_rows), np.arange(n_rows), view, share)]
 
         see(1)
-        rows = _RemoteRows(
-            self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease())
-        )
+        rows = _RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease()))
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

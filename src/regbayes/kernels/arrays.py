@@ -1,9 +1,9 @@
 """The row work of iLSVM, of large margins and of `regularize` for arrays of any library that keeps to the array API.
 
-PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a graphics card are worked
-on there. What a function returns of the size of the rows stays where the rows are; sums over rows come to the host as
-NumPy arrays in double precision. Arrays are feature-major, (K, n): a step in the sequential index k is one operation
-on n neighbours, and features are taken in blocks of ``BLOCK``, between which there are products of matrices.
+PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a graphics card are
+worked on there. What a function returns of the size of the rows stays where the rows are; sums over rows come to the
+host as NumPy arrays in double precision. Arrays are feature-major, (K, n): a step in the sequential index k is one
+operation on n neighbours, and features are taken in blocks of ``BLOCK``, between which there are products of matrices.
 
 The law is the NumPy reference of each family (`sweeps.py`; `framework/newton.py` for margins): tests hold these
 functions to it, to 1e-12 in double precision and to 1e-5 in single. Single precision is for storage and for what
@@ -45,9 +45,20 @@ def _is_torch(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
 
 
+def _is_cupy(array: Any) -> bool:
+    return type(array).__module__.startswith("cupy")
+
+
+def lies_elsewhere(array: Any) -> bool:
+    """Whether an array of PyTorch or CuPy lies where NumPy cannot read it."""
+    if _is_cupy(array):
+        return True
+    return _is_torch(array) and array.device.type != "cpu"
+
+
 def namespace_of(array: DeviceArray) -> Any:
     """Return the functions of the library that an array belongs to."""
-    if not _is_torch(array) and not type(array).__module__.startswith("cupy"):
+    if not _is_torch(array) and not _is_cupy(array):
         return array.__array_namespace__()
     try:
         from array_api_compat import array_namespace
@@ -59,26 +70,19 @@ def namespace_of(array: DeviceArray) -> Any:
 
 
 def to_host(array: Any) -> NDArray[Any]:
-    """Return an array as NumPy's, a copy unless it is one already."""
+    """Return an array, or what NumPy takes for one, as NumPy's."""
     if isinstance(array, np.ndarray):
         return array
     if _is_torch(array):
         return np.asarray(array.detach().cpu().numpy())
-    if hasattr(array, "get"):  # CuPy's
-        return np.asarray(array.get())
-    if hasattr(array, "to_device"):
-        array = array.to_device(namespace_of(array).Device("CPU_DEVICE")) if _is_strict(array) else array
-    return np.asarray(array)
-
-
-def _is_strict(array: Any) -> bool:
-    return type(array).__module__.startswith("array_api_strict")
+    return np.asarray(array.get() if _is_cupy(array) else array)
 
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
     """Return numbers of the host as an array where another lies, of its type unless one is given."""
-    xp = namespace_of(like)
-    return xp.asarray(np.ascontiguousarray(values), dtype=like.dtype if dtype is None else dtype, device=like.device)
+    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
+    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
@@ -89,6 +93,41 @@ def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
 def join(parts: Sequence[Any], axis: int = 0) -> Any:
     """Return arrays of one library end to end."""
     return parts[0] if len(parts) == 1 else namespace_of(parts[0]).concat(list(parts), axis=axis)
+
+
+def join_columns(parts: Sequence[Any]) -> Any:
+    """Return matrices side by side, having seen that all are of one library and on one device."""
+    kinds = {(type(part).__module__.partition(".")[0], str(getattr(part, "device", ""))) for part in parts}
+    if len(kinds) > 1:
+        found = " and ".join(f"{library} arrays on {device}" for library, device in sorted(kinds))
+        raise TypeError(f"features are {found}: give all of them as arrays of one kind on one device")
+    return join(parts, axis=1)
+
+
+def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
+    """Return some of the columns."""
+    return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
+
+
+def append_columns(array: Any, constant: Floats) -> Any:
+    """Return an array (n, k) with columns behind its own that have one number each."""
+    xp = namespace_of(array)
+    return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
+
+
+def count_not_finite(array: DeviceArray) -> int:
+    """Count the NaN and infinite values."""
+    xp = namespace_of(array)
+    if not xp.isdtype(array.dtype, "real floating"):
+        return 0
+    return int(xp.sum(xp.astype(~xp.isfinite(array), xp.int64)))
+
+
+def find_ranges(array: Any) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest number of each column, (k,) both, on the host."""
+    xp = namespace_of(array)
+    lowest, highest = gather(xp.min(array, axis=0), xp.max(array, axis=0))
+    return lowest, highest
 
 
 def gather(*arrays: DeviceArray) -> list[Floats]:
@@ -231,7 +270,7 @@ def reverse_features(
     """
     xp = namespace_of(gradient)
     below = to_device(np.tril(coupling, -1), gradient)
-    above = to_device(np.triu(coupling, 1), gradient) if len(history) > 1 else None
+    above = to_device(np.triu(coupling, 1), gradient)
     lower = to_device(np.tril(np.ones_like(coupling), -1), gradient, xp.float64)
     total, by_coupling = None, None
     for number in reversed(range(len(history))):
@@ -333,9 +372,9 @@ class TubeRows:
 class ClassRows:
     """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each row.
 
-    `regbayes.framework.newton.SimplexBlock` has the law. A row's multipliers are ``max(0, wanted - (1 - delta) total) /
-    delta``, and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function
-    in pieces ends after a few steps.
+    `regbayes.framework.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
+    and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function in
+    pieces ends after a few steps.
     """
 
     C: DeviceArray  # (n,)
@@ -399,7 +438,7 @@ def _positive(x: DeviceArray) -> DeviceArray:
 
 
 def weigh_grams(columns: DeviceArray, weights: DeviceArray) -> DeviceArray:
-    """Return ``sum_n weights_on columns_n columns_n'`` of each output, from (d, n) and (outputs, n), (outputs, d, d)."""
+    """Return ``sum_n weights_on columns_n columns_n'`` of each output, (outputs, d, d), from (d, n), (outputs, n)."""
     xp = namespace_of(columns)
     (d, n), n_outputs = columns.shape, weights.shape[0]
     found = []
@@ -427,9 +466,9 @@ def sum_atoms(
 ) -> AtomSums:
     """Sum tilted weights of atoms, and with them features (n, m) less a reference, in double precision."""
     xp = namespace_of(features)
-    weights = xp.astype(features @ to_device(phi, features), xp.float64) + log_weights
-    top = xp.max(weights)
-    weights = xp.exp(weights - top)
+    scores = score_atoms(features, log_weights, phi)
+    top = xp.max(scores)
+    weights = xp.exp(scores - top)
     about = to_device(reference, features, xp.float64)
     first, moments, (n, m) = None, None, features.shape
     for rows in pieces(n, max(1, ROOM // m)):
@@ -437,9 +476,21 @@ def sum_atoms(
         found = here @ away
         first = found if first is None else first + found
         if second:
-            away = away * xp.sqrt(here)[:, None]
+            away *= xp.sqrt(here)[:, None]
             found = away.T @ away
             moments = found if moments is None else moments + found
-    parts = [xp.reshape(top, (1,)), xp.reshape(xp.sum(weights), (1,)), first]
+    parts = [top, xp.sum(weights), first]
     host = gather(*parts, moments) if second else gather(*parts)
-    return AtomSums(float(host[0][0]), float(host[1][0]), host[2], host[3] if second else None)
+    return AtomSums(float(host[0]), float(host[1]), host[2], host[3] if second else None)
+
+
+def score_atoms(features: DeviceArray, log_weights: DeviceArray | None, phi: Floats) -> DeviceArray:
+    """Return ``features @ phi + log_weights``, (n,), in double precision whatever the features are stored in."""
+    xp = namespace_of(features)
+    along = to_device(phi, features, xp.float64)
+    if features.dtype == xp.float64:
+        scores = features @ along
+    else:
+        n, m = features.shape
+        scores = join([xp.astype(features[rows, :], xp.float64) @ along for rows in pieces(n, max(1, ROOM // m))])
+    return scores if log_weights is None else scores + log_weights

@@ -222,7 +222,8 @@ class DeviceHead(MarginHead):
     def newton_block(self, part: HeadPart, features: DeviceArray, view: HeadView) -> DeviceBlock:
         """Return a block of rows as Newton's method sees it."""
         scale = float(np.sqrt(self.weight_variance))
-        columns = DeviceColumns(features.T, view.centre, part.inputs, self.fit_intercept, scale)
+        inputs: Any = part.inputs
+        columns = DeviceColumns(features.T, view.centre, inputs, self.fit_intercept, scale)
         return DeviceBlock(columns, self._smooth(part.form, view))
 
     def gradient_of(

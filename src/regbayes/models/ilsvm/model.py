@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -54,6 +55,7 @@ class Rows:
     mean: Floats  # (D,)
     squared_norms: Floats  # (N,): of the centred rows
     weights: Floats | None = None  # (N,): how often each row counts; None: once
+    on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
 
     @classmethod
     def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
@@ -77,7 +79,7 @@ class Rows:
     @property
     def total_weight(self) -> float:
         """What the rows count together, N."""
-        return float(len(self.X)) if self.weights is None else float(self.weights.sum())
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     @property
     def mean_square(self) -> float:
@@ -162,6 +164,8 @@ class Params:
 
     def infer(self, rows: Rows) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        if rows.on_device:
+            return rows.infer_features(self)  # type: ignore[attr-defined]
         return sweep(base_logits(rows, self), self, self.n_sweeps)
 
     def infer_few(self, rows: Rows) -> Floats:
@@ -234,6 +238,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        if rows.on_device:
+            return rows.infer(params)  # type: ignore[attr-defined]
         start, constant = expit(params.log_odds)[None, :], params.constant_logits
         theta = base_logits(rows, params)
         psi = np.empty_like(theta)
@@ -246,6 +252,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
+        if rows.on_device:
+            return rows.pull_back(params, self.weight, inferred, gradient)  # type: ignore[attr-defined]
         psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
         gradient = np.zeros(psi.shape) if gradient is None else gradient
         start = expit(params.log_odds)[None, :]
@@ -451,6 +459,8 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
 
     The bound is the ordinary one, at temperature one, for the features that tempered inference found.
     """
+    if rows.on_device:
+        return rows.bound(params)  # type: ignore[attr-defined]
     psi = infer_features(rows, params)
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
@@ -544,7 +554,7 @@ class ILSVMProblem:
     @property
     def executor(self) -> Executor:
         """Who takes the blocks of rows."""
-        return make_executor(self.settings.n_threads)
+        return make_executor(1 if self.data.X.on_device else self.settings.n_threads)
 
     @cached_property
     def joint(self) -> JointProblem[Rows, Params, Stats]:
@@ -566,6 +576,8 @@ class ILSVMProblem:
 
 def build_head(data: Data, settings: Settings) -> MarginHead:
     """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+    if data.X.on_device:
+        return data.X.build_head(data, settings)  # type: ignore[attr-defined]
     labeled = data.labeled
     everything = len(labeled) == len(data.X)
     rows = data.X if everything else data.X.take(labeled)
@@ -595,4 +607,6 @@ class State:
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""
         assert self.head is not None
+        if rows.on_device:
+            return rows.scores(self.head, psi, self.input_scale)  # type: ignore[attr-defined]
         return self.head.scores(psi, self.input_scale * rows.array() if self.input_scale else None)
