@@ -1,7 +1,7 @@
 """MedLDA by mean field on a GPU against 16 threads: inference of all documents, its derivative, and a whole fit.
 
-A corpus with Zipf's frequencies (50 000 words, 200 tokens a document, five classes) is drawn on the device and copied to
-the host. Forward and reverse are `infer` and `pull_back` of the model, the sums and the terms of the bound included;
+A corpus with Zipf's frequencies (50 000 words, 200 tokens a document, five classes) is drawn on the device and copied
+to the host. Forward and reverse are `infer` and `pull_back` of the model, the sums and the terms of the bound included;
 the fit adds the margins and the steps. On the device in double precision unless said; the host's kernels have single.
 
     python benchmarks/bench_gpu_topics.py            # 10^7 and 10^8 tokens, 40 and 200 topics
@@ -113,6 +113,16 @@ class OnHost:
         return self.executor.map_reduce(of_block, list(zip(self.blocks, inferred, strict=True)))
 
 
+def time_single(there: OnDevice, repeats: int, where: str) -> float:
+    found = there.forward()
+    return seconds(there.forward, repeats, where) + seconds(lambda: there.reverse(found), repeats, where)
+
+
+def time_sorted(there: OnDevice, inferred: Inferred, repeats: int, where: str) -> tuple[float, bool]:
+    took = seconds(lambda: there.reverse(inferred), repeats, where)
+    return took, torch.equal(there.reverse(inferred).by_table, there.reverse(inferred).by_table)
+
+
 def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
     """Time forward and reverse here and there; return the seconds of both on the device."""
     n_tokens = LENGTH * len(labels)
@@ -122,14 +132,8 @@ def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
     forward = seconds(there.forward, repeats, where)
     inferred = there.forward()
     reverse = seconds(lambda: there.reverse(inferred), repeats, where)
-    single = OnDevice(corpus, labels, logits, where, torch.float32)
-    found = single.forward()
-    in_single = seconds(single.forward, repeats, where) + seconds(lambda: single.reverse(found), repeats, where)
-    del single, found
-    in_order = OnDevice(corpus, labels, logits, where, in_order=True)
-    sorted_reverse = seconds(lambda: in_order.reverse(inferred), repeats, where)
-    same = torch.equal(in_order.reverse(inferred).by_table, in_order.reverse(inferred).by_table)
-    del in_order
+    in_single = time_single(OnDevice(corpus, labels, logits, where, torch.float32), repeats, where)
+    sorted_reverse, same = time_sorted(OnDevice(corpus, labels, logits, where, in_order=True), inferred, repeats, where)
     here = OnHost(corpus, labels, logits, n_threads)
     expected = here.forward()
     host_forward = seconds(here.forward, 1)

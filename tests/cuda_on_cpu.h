@@ -12,7 +12,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __align__(n)
 #define __shared__ thread_local  // one block at a time, in one thread: all fibers see the same
 #define __restrict__
@@ -69,6 +69,8 @@ template <class T> static T __shfl_sync(unsigned, T value, int lane, int width)
     return shuffle(value, threadIdx.x / width * width + lane);
 }
 
+static void __syncwarp() { shuffle(0, threadIdx.x); }
+
 template <class T> static void atomicAdd(T* to, T value) { *to += value; }
 
 static void run_fiber()
@@ -110,18 +112,18 @@ static void launch(int n_blocks, int n_threads, std::function<void()> kernel)
 
 extern "C" void run_forward(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
     const REAL* topics, const REAL* doc_prior, REAL* gamma, double* likelihoods, double* divergences, int K,
-    int n_sweeps, int held)
+    int n_sweeps)
 {
     launch(n_blocks, n_threads, [=] { forward(words, numbers, starts, topics, doc_prior, gamma, likelihoods,
-        divergences, K, n_sweeps, held); });
+        divergences, K, n_sweeps); });
 }
 
 extern "C" void run_reverse(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
     const REAL* topics, const REAL* doc_prior, const REAL* gamma, const REAL* grad, const REAL* weights,
-    double* table, const int* places, REAL* by_entry, int sorted, int K, int n_sweeps, int held, int noted)
+    double* table, const int* places, REAL* by_entry, int sorted, int K, int n_sweeps, int noted)
 {
     launch(n_blocks, n_threads, [=] { reverse(words, numbers, starts, topics, doc_prior, gamma, grad, weights, table,
-        places, by_entry, sorted, K, n_sweeps, held, noted); });
+        places, by_entry, sorted, K, n_sweeps, noted); });
 }
 
 extern "C" void run_add_rows(int n_blocks, int n_threads, const REAL* rows, const int* starts, double* table, int K)

@@ -135,36 +135,35 @@ def test_cuda_source_is_that_of_the_reference(tmp_path, dtype, n_topics, n_sweep
     library = compile_for_cpu(tmp_path, {"float64": "double", "float32": "float"}[dtype], shape)
     n, K, prior = len(case.gamma), n_topics, case.doc_prior.astype(dtype)
     places, word_starts = sort_entries(case.counts, case.n_words)
-    # All rows in shared memory, some, none; and numbers of all entries noted, of some.
-    for held, noted, n_warps in ((40, 40, 1), (7, 40, 2), (0, 9, 4)):
+    for noted, n_warps in ((40, 1), (9, 2), (0, 4)):  # numbers of all entries, of some, of none
         gamma, likelihoods, divergences = np.empty((n, K), dtype), np.empty(n), np.empty(n)
         fixed = (n, 32 * n_warps, *case.counts, case.topics, prior)
-        call(library.run_forward, *fixed, gamma, likelihoods, divergences, K, n_sweeps, held)
+        call(library.run_forward, *fixed, gamma, likelihoods, divergences, K, n_sweeps)
         table, in_order = np.zeros((case.n_words, K)), np.zeros((case.n_words, K))
         nothing, by_entry = np.empty(0, np.int32), np.full((len(places), K), np.nan, dtype)
         given = (*fixed, gamma, case.grad, case.weights)
-        call(library.run_reverse, *given, table, nothing, by_entry, 0, K, n_sweeps, held, noted)
-        call(library.run_reverse, *given, table, places, by_entry, 1, K, n_sweeps, held, noted)
+        call(library.run_reverse, *given, table, nothing, by_entry, 0, K, n_sweeps, noted)
+        call(library.run_reverse, *given, table, places, by_entry, 1, K, n_sweeps, noted)
         call(library.run_add_rows, case.n_words, 64, by_entry, word_starts, in_order, K)
         case.check(gamma, likelihoods, divergences, table)
         case.check(gamma, likelihoods, divergences, in_order)
 
 
-def test_shapes_and_plans_fit_the_device():
-    room = cuda.Room(232448, 233472)
-    for K in range(1, cuda.MOST_TOPICS + 1):
-        shape = cuda.Shape.of(K)
-        assert K <= shape.lanes * shape.per_lane
-    for K in (1, 40, 200, 1024):
-        for typical in (0, 1, 110, 10_000):
-            for itemsize in (4, 8):
-                shape = cuda.Shape.of(K)
-                plan = cuda.Plan.make(shape, 13, 11, K, itemsize, typical, room)
-                assert plan.n_bytes <= room.block
-                assert 32 <= plan.n_threads <= 32 * shape.most_warps
-                assert plan.held <= plan.noted <= max(typical, 1)
-    shapes = {cuda.Shape.of(K) for K in range(1, cuda.MOST_TOPICS + 1)}
-    assert len(shapes) == 18
-    # A document of a hundred words is held as a whole at 40 topics, and nearly at 200.
-    assert cuda.Plan.make(cuda.Shape.of(40), 13, 11, 40, 8, 110, room).held == 110
-    assert cuda.Plan.make(cuda.Shape.of(200), 13, 11, 200, 8, 110, room).held > 95
+def test_shapes_fit_the_topics_and_are_few():
+    shapes = [cuda.Shape.of(K) for K in range(1, cuda.MOST_TOPICS + 1)]
+    for K, shape in enumerate(shapes, 1):
+        assert shape.lanes * shape.per_lane >= K
+        if shape.per_lane <= 8:  # the kernels rely on it
+            assert shape.lanes * (shape.per_lane - 1) < K
+    assert len(set(shapes)) == 18
+
+
+def test_notes_fit_into_shared_memory():
+    room = 232448
+    assert cuda._count_noted(5, 40, 8, 164, room) == 164
+    assert cuda._count_noted(5, 200, 8, 10_000, room) > 1000
+    for n_sweeps, K in ((1, 1), (5, 200), (20, 200), (5, 1024)):
+        noted = cuda._count_noted(n_sweeps, K, 8, 10**6, room)
+        assert noted > 0
+        assert cuda._vector_bytes(n_sweeps, K, 8) + (2 * n_sweeps + 1) * 8 * noted <= room - cuda.OVERHEAD
+    assert cuda._count_noted(50, 1024, 8, 100, room) == 0

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
+from regbayes.estimators._arrays import put_beside
 from regbayes.estimators._bases import (
     POSITIVE,
     check_known_classes,
@@ -30,11 +31,14 @@ from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
     TopicModel,
+    bring_targets,
     choose_rows,
     has_partial_fit,
     mean_length,
     read_counts,
+    working_on_documents,
 )
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Classes, Signs
 from regbayes.models.medlda.topics import FittedTopics
 
@@ -110,13 +114,16 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Documents and words are each cut into so many groups, and as many threads find work. More than one makes
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
         and 16 at most, less where documents are short.
+    deterministic : bool, default=False
+        Of documents on a GPU: whether a fit has the same bits every time. Sums over documents are then taken in an
+        order, which takes longer. On the CPU it has, always.
     warm_start : bool, default=False
         Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
         with mean field, it begins at the last topics and weights.
     random_state : int, RandomState instance or None, default=None
         For the chain.
     n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
+        Threads on the CPU. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -189,6 +196,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
+        deterministic: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -212,6 +220,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
+        self.deterministic = deterministic
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -225,7 +234,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
+            Counts of words. Arrays of PyTorch or CuPy, dense or CSR, are worked on where they lie, under
+            ``sklearn.config_context(array_api_dispatch=True)`` and with ``inference="variational"``.
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
             Classes, or an indicator (0 or 1) for each of several labels.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -236,9 +246,10 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with working_on_documents(self, X):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -320,8 +331,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     ) -> tuple[Counts, Signs | Classes | None, Floats | None]:
         """Return counts, margins and weights; the first documents say what the classes are and how long they are."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        labels = self._read_labels(y, counts, first)
+        labels = self._read_labels(bring_targets(y, counts, "y"), counts, first)
         if sample_weight is not None:
+            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
             rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, labels = counts[rows], labels[rows]
         codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
@@ -392,14 +404,15 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = self._shares(X) @ self.coef_.T
+        shares = self._shares(X)
+        scores = shares @ put_beside(to_host(self.coef_), shares).T
         return scores[:, 0] if len(self.coef_) == 1 and not self._several else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
         scores = self.decision_function(X)
         if self._several:
-            return (scores > 0).astype(np.int64)
+            return put_beside(to_host(scores > 0).astype(np.int64), scores)
         return chosen_classes(scores, self.classes_)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,9 +1,9 @@
 """Mean field of topic models for documents on a device: label-free sweeps and their derivative.
 
-`infer_documents` and `reverse_documents` run `meanfield.cu` where the documents lie on a CUDA device (`cuda`), and array
-operations elsewhere: on PyTorch's CPU arrays, on NumPy's in tests, and on a device for more topics than the kernels
-take. The law is the NumPy reference of `meanfield`; tests hold both to it. Single precision is for what belongs to a
-document; sums over documents are taken in double precision.
+`infer_documents` and `reverse_documents` run `meanfield.cu` where the documents lie on a CUDA device (`cuda`), and
+array operations elsewhere: on PyTorch's CPU arrays, on NumPy's in tests, and on a device for more topics than the
+kernels take. The law is the NumPy reference of `meanfield`; tests hold both to it. Single precision is for what
+belongs to a document; sums over documents are taken in double precision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from regbayes.kernels.meanfield import TINY, WordCounts
 
 ROOM = 1 << 24  # numbers in a work array of entries by topics
 SORTED_ROOM = 1 << 27  # the same of the sorted second pass
-MOST_HELD = 0.95  # share of the documents that shall fit in shared memory
+MOST_TYPICAL = 0.95  # share of the documents that have no more entries than a typical one
 SHIFT = 10  # digamma and its kin have series, from here on
 
 
@@ -61,7 +61,7 @@ def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bo
         Whether sums over documents shall always be taken in the same order.
     """
     starts = to_host(counts.starts)
-    typical = int(np.quantile(np.diff(starts), MOST_HELD)) if len(starts) > 1 else 0
+    typical = int(np.quantile(np.diff(starts), MOST_TYPICAL)) if len(starts) > 1 else 0
     held = DeviceDocuments(counts, starts, typical)
     if not (in_order and cuda.takes(counts.numbers, n_topics)):
         return held
@@ -298,4 +298,3 @@ def _trigamma(x: DeviceArray) -> DeviceArray:
 def prior_divergence(doc_prior: Floats) -> float:
     """Return what the divergences of all documents from their prior have in common."""
     return float(np.sum(gammaln(doc_prior)) - gammaln(doc_prior.sum()))
-

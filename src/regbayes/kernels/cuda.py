@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 MOST_TOPICS = 1024
 WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
 WARP = 32
-BUSY_WARPS = 20  # of a multiprocessor, at least: while some wait for memory others work
-OVERHEAD = 2560  # bytes of shared memory that every block takes besides its own, at most
+FORWARD_WARPS = {8: 1, 32: 2}  # of a block, by lanes: as measured
+REVERSE_WARPS = {8: 4, 32: 8}
+OVERHEAD = 2560  # bytes of shared memory that a block takes besides what is asked for, at most
 SUM_THREADS = 256  # of a block that sums the entries of a word
 
 Launch = Callable[[int, int, int, Sequence[Any]], None]
@@ -42,67 +43,23 @@ class Shape:
         per_lane = -(-n_topics // lanes)
         return cls(lanes, per_lane if per_lane <= 8 else next(width for width in WIDE if width >= per_lane))
 
-    @property
-    def most_warps(self) -> int:
-        """Warps of a block: as many as there are registers for."""
-        return 16 if self.per_lane <= 8 else 8
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A launch: threads of a block, entries whose topics it holds, and of which it notes numbers; shared memory."""
-
-    n_threads: int
-    held: int
-    noted: int
-    n_bytes: int
-
-    @classmethod
-    def make(cls, shape: Shape, vectors: int, notes: int, K: int, itemsize: int, typical: int, room: Room) -> Plan:
-        """Return the plan for documents of a typical size.
-
-        Parameters
-        ----------
-        shape : Shape
-        vectors : int
-            Vectors over topics that a block needs, those of its warps aside.
-        notes : int
-            Numbers that it notes of every entry.
-        K, itemsize : int
-        typical : int
-            Entries of most documents.
-        room : Room
-            Shared memory of the device.
-        """
-        per_row, typical = (K + 1) * itemsize, max(typical, 1)
-        n_warps = shape.most_warps
-        for fewer in (1, 2, 4, 8):  # as few as keep a multiprocessor busy, with blocks of this size
-            n_bytes = ((vectors + fewer) * K + notes * typical) * itemsize + typical * per_row
-            if fewer <= n_warps and fewer * (room.multiprocessor // (n_bytes + OVERHEAD)) >= BUSY_WARPS:
-                n_warps = fewer
-                break
-        left = room.block - OVERHEAD - (vectors + n_warps) * K * itemsize
-        noted = min(typical, max(left, 0) // (2 * notes * itemsize)) if notes else 0
-        held = min(typical, max(left - noted * notes * itemsize, 0) // per_row)
-        held = min(held, noted) if notes else held
-        n_bytes = ((vectors + n_warps) * K + notes * noted) * itemsize + held * per_row
-        return cls(WARP * n_warps, held, noted, n_bytes)
-
-
-@dataclass(frozen=True)
-class Room:
-    """Shared memory in bytes."""
-
-    block: int
-    multiprocessor: int
-
 
 def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
     """Whether the kernels take documents that lie where an array does; a reverse keeps two vectors for every sweep."""
     if not is_cuda(array) or n_topics > MOST_TOPICS:
         return False
-    itemsize, warps = array.dtype.itemsize, Shape.of(n_topics).most_warps
-    return (2 * n_sweeps + 3 + warps) * n_topics * itemsize <= _room(*_place(array)).block - OVERHEAD
+    return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*_place(array))) > 0
+
+
+def _count_noted(n_sweeps: int, n_topics: int, itemsize: int, typical: int, room: int) -> int:
+    """Return of how many entries a block can note numbers: those of a typical document, if there is room for them."""
+    left = room - OVERHEAD - _vector_bytes(n_sweeps, n_topics, itemsize)
+    return max(min(typical, left // ((2 * n_sweeps + 1) * itemsize)), 0)
+
+
+def _vector_bytes(n_sweeps: int, n_topics: int, itemsize: int) -> int:
+    n_warps = REVERSE_WARPS[Shape.of(n_topics).lanes]
+    return (2 * n_sweeps + 4 + n_warps) * n_topics * itemsize
 
 
 def is_cuda(array: Any) -> bool:
@@ -118,11 +75,11 @@ def forward(
     gamma = xp.empty((n, K), dtype=topics.dtype, device=topics.device)
     sums = xp.empty((2, n), dtype=xp.float64, device=topics.device)
     place, shape = _place(topics), Shape.of(K)
-    plan = Plan.make(shape, 2, 0, K, itemsize, documents.typical, _room(*place))
+    n_warps = FORWARD_WARPS[shape.lanes]
     launch = _compile("forward", shape, itemsize, *place)
-    arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps, plan.held]
+    arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps]
     if n:
-        launch(n, plan.n_threads, plan.n_bytes, arguments)
+        launch(n, WARP * n_warps, (2 + n_warps) * K * itemsize, arguments)
     return gamma, sums[0, :], sums[1, :]
 
 
@@ -143,14 +100,16 @@ def reverse(
         return
     xp, K, itemsize = namespace_of(topics), topics.shape[1], topics.dtype.itemsize
     place, shape, order = _place(topics), Shape.of(K), documents.order
-    plan = Plan.make(shape, 2 * n_sweeps + 3, 2 * n_sweeps + 1, K, itemsize, documents.typical, _room(*place))
+    noted = _count_noted(n_sweeps, K, itemsize, documents.typical, _room(*place))
+    n_threads = WARP * REVERSE_WARPS[shape.lanes]
+    n_bytes = _vector_bytes(n_sweeps, K, itemsize) + (2 * n_sweeps + 1) * noted * itemsize
     launch = _compile("reverse", shape, itemsize, *place)
     words, numbers, starts = documents.counts
     fixed = [*by_document, table]
     if order is None:
-        rest = [words, topics, 0, K, n_sweeps, plan.held, plan.noted]  # two that are not looked at
+        rest = [words, topics, 0, K, n_sweeps, noted]  # two that are not looked at
         arguments = [words, numbers, starts, topics, doc_prior, *fixed, *rest]
-        launch(len(documents), plan.n_threads, plan.n_bytes, arguments)
+        launch(len(documents), n_threads, n_bytes, arguments)
         return
     add = _compile("add_rows", shape, itemsize, *place)
     sizes = [int(documents.starts[piece.stop] - documents.starts[piece.start]) for piece in order.documents]
@@ -158,9 +117,9 @@ def reverse(
     for piece, word_starts in zip(order.documents, order.starts, strict=True):
         own = [array[piece.start : piece.stop] for array in by_document]
         begins = starts[piece.start : piece.stop + 1]
-        rest = [order.places, by_entry, 1, K, n_sweeps, plan.held, plan.noted]
+        rest = [order.places, by_entry, 1, K, n_sweeps, noted]
         arguments = [words, numbers, begins, topics, doc_prior, *own, table, *rest]
-        launch(piece.stop - piece.start, plan.n_threads, plan.n_bytes, arguments)
+        launch(piece.stop - piece.start, n_threads, n_bytes, arguments)
         add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])
 
 
@@ -175,16 +134,15 @@ def _place(array: DeviceArray) -> tuple[str, int]:
 
 
 @cache
-def _room(library: str, device: int) -> Room:
+def _room(library: str, device: int) -> int:
+    """Return the shared memory that a block may have, in bytes."""
     if library == "torch":
         import torch
 
-        found = torch.cuda.get_device_properties(device)
-        return Room(found.shared_memory_per_block_optin, found.shared_memory_per_multiprocessor)
+        return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
     import cupy
 
-    limits = cupy.cuda.Device(device).attributes
-    return Room(limits["MaxSharedMemoryPerBlockOptin"], limits["MaxSharedMemoryPerMultiprocessor"])
+    return int(cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"])
 
 
 @cache

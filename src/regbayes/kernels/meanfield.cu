@@ -1,14 +1,12 @@
 // Mean field of topic models on a GPU: label-free sweeps (forward) and their derivative (reverse).
 //
-// The NumPy functions of meanfield.py are the law; names are theirs. A block of threads takes a document. Passes over
-// its words are all the work, so the rows of topics of its first `held` words are brought to shared memory once; further
-// words are read from L2 in every pass. Inside, LANES neighbouring threads take an entry, each PER_LANE of its topics.
+// The NumPy functions of meanfield.py are the law; names are theirs. A block of one to eight warps takes a document.
+// Passes over the rows of topics of its words are all the work, and they are read from L2 in every pass: to hold them in
+// shared memory was no faster, because fewer documents are then under way. LANES neighbouring threads take an entry,
+// each PER_LANE of its topics, and AT_ONCE entries at a time, so that there is something to do while others wait.
 //
 // The derivative by the probabilities of an entry is a sum over sweeps of (number) x (vector of the document): numbers
-// and vectors are noted, and the table of words hears of an entry once and not in every sweep.
-//
-// What costs time is waiting, not arithmetic: few documents fit in a multiprocessor. So several entries are taken at
-// once, divisions are few, and chains of dependent operations short.
+// and vectors are noted in shared memory, and the table of words hears of an entry once and not in every sweep.
 //
 // Compiled with REAL (float or double), LANES (8 or 32) and PER_LANE (topics <= LANES * PER_LANE) defined. Vectors over
 // topics have K elements and are not padded. No argument is a floating-point number: launchers disagree on their width.
@@ -16,7 +14,8 @@
 #define GROUPS (32 / LANES)                  // entries that a warp takes side by side
 #define AT_ONCE (PER_LANE <= 8 ? 2 : 1)      // entries that a thread takes at once
 #define TILE (PER_LANE <= 8 ? 4 : 1)         // entries that a thread adds to the table at once
-#define MOST_THREADS (PER_LANE <= 8 ? 512 : 256)  // of a block: registers are so many
+#define MOST_THREADS 256                     // of a block
+#define BLOCKS(n) (PER_LANE <= 8 ? n : 1)    // of so many threads on a multiprocessor: it bounds the registers
 #define ALL_LANES 0xffffffffu
 #define TINY ((REAL)1e-30)                   // keeps words that no topic explains from dividing by zero
 #define LOWEST (sizeof(REAL) == 4 ? (REAL)-50 : (REAL)-600)  // exponent: smaller factors would vanish
@@ -93,9 +92,6 @@ struct Document {
     const int* words;     // (size,)
     const REAL* numbers;  // (size,)
     int size;             // entries
-    int held;             // entries whose rows of topics and numbers are in shared memory
-    REAL* rows;           // (held, K), shared
-    REAL* held_numbers;   // (held,), shared
     const REAL* topics;   // (V, K)
     int K;
 };
@@ -142,46 +138,12 @@ __device__ __forceinline__ REAL add_warps(const REAL* partial, int K, int k)
     return sum;
 }
 
-// Copy 16 bytes, or one number, from global to shared memory, without waiting where the chip can do so.
-template <int bytes> __device__ __forceinline__ void copy(void* to, const void* from)
+// Sum the numbers of a document's entries.
+__device__ __forceinline__ double sum_numbers(const Document& d)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-        "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "n"(bytes));
-#else
-    for (int i = 0; i < bytes / 4; i++) ((int*)to)[i] = ((const int*)from)[i];
-#endif
-}
-
-// Bring numbers and topics of the first words to shared memory; return the document's length.
-__device__ __forceinline__ double hold_rows(Document d)
-{
-    const bool wide = d.K * sizeof(REAL) % 16 == 0;
-    const int width = wide ? 16 : sizeof(REAL), chunks = d.K * (int)sizeof(REAL) / width;
-    const int first = threadIdx.x / LANES, n_groups = blockDim.x / LANES;
-    for (int base = 0; base < d.held; base += n_groups * LANES) {
-        int own = base + first + LANE * n_groups;  // words are read by all lanes at once, and then passed on
-        int word = own < d.held ? d.words[own] : 0;
-        for (int m = 0; m < LANES && base + m * n_groups < d.held; m++) {
-            int i = base + first + m * n_groups, of_row = __shfl_sync(ALL_LANES, word, m, LANES);
-            const char* from = (const char*)(d.topics + (size_t)of_row * d.K);
-            char* to = (char*)(d.rows + i * d.K);
-            for (int c = LANE; i < d.held && c < chunks; c += LANES) {
-                if (wide) copy<16>(to + 16 * c, from + 16 * c);
-                else copy<sizeof(REAL)>(to + sizeof(REAL) * c, from + sizeof(REAL) * c);
-            }
-        }
-    }
     double length[1] = {0};
-    for (int i = threadIdx.x; i < d.size; i += blockDim.x) {
-        REAL number = d.numbers[i];
-        length[0] += number;
-        if (i < d.held) d.held_numbers[i] = number;
-    }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-    block_sum<1>(length);  // a barrier too
+    for (int i = threadIdx.x; i < d.size; i += blockDim.x) length[0] += d.numbers[i];
+    block_sum<1>(length);
     return length[0];
 }
 
@@ -197,21 +159,14 @@ struct Entries {
     REAL number[AT_ONCE];
     REAL p[AT_ONCE][PER_LANE];
 
-    // Two ways to memory, known when compiling: an address that may lie in either is slower.
-    template <bool is_held> __device__ __forceinline__ void load_from(const Document& d, int turn)
+    __device__ __forceinline__ void load_from(const Document& d, int turn, int last)
     {
-        const int last = is_held ? d.held : d.size;
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
             i[e] = turn + e * PER_TURN + MEMBER;
             bool wanted = i[e] < last;
-            if (is_held) {
-                number[e] = wanted ? d.held_numbers[i[e]] : (REAL)0;
-                load(d.rows + i[e] * d.K, d.K, wanted, p[e]);
-            } else {
-                number[e] = wanted ? d.numbers[i[e]] : (REAL)0;
-                load(d.topics + (wanted ? (size_t)d.words[i[e]] * d.K : 0), d.K, wanted, p[e]);
-            }
+            number[e] = wanted ? d.numbers[i[e]] : (REAL)0;
+            load(d.topics + (wanted ? (size_t)d.words[i[e]] * d.K : 0), d.K, wanted, p[e]);
         }
     }
 
@@ -250,107 +205,91 @@ struct Output {
     }
 };
 
-// Add scale * sum_i number_i p_i / (p_i t) to sums: one sweep, less its factor t. docs/math.md eq. (66).
-//
-// What belongs to the entries is noted where there is room, if it shall be; beyond, its part goes to the output at once.
-template <bool is_held>
+// Add scale * sum_i number_i p_i / (p_i t) to sums, over entries from one to another: a part of a sweep, less its factor
+// t. docs/math.md eq. (66). Where notes are given they are 1 / (p_i t), or what p_i is multiplied by in the sum.
 __device__ __forceinline__ void sweep_part(
-    const Document& d, const REAL* own, REAL scale, REAL* sums, REAL* notes, int noted, const Output* out)
+    const Document& d, int first, int last, const REAL* own, REAL scale, REAL* sums, REAL* notes, bool of_shares)
 {
-    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
+    for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
-        at.load_from<is_held>(d, turn);
+        at.load_from(d, turn, last);
         REAL r[AT_ONCE];
         at.multiply(own, r);
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
-            const int i = at.i[e], K = d.K;
-            REAL share = scale * at.number[e] / (r[e] + TINY);
+            REAL inverse = 1 / (r[e] + TINY), share = scale * at.number[e] * inverse;
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++) sums[j] += share * at.p[e][j];
-            if (notes && LANE == 0 && i < (is_held ? d.held : noted)) notes[i] = share;
-            if (!is_held && notes && i >= noted && i < d.size)
-                for (int j = 0; j < PER_LANE; j++)
-                    if (IS_TOPIC(j)) out->add(d, i, TOPIC(j), share * own[j], true);
+            if (notes && LANE == 0 && at.i[e] < last) notes[at.i[e]] = of_shares ? share : inverse;
         }
     }
 }
 
-__device__ __forceinline__ void sweep(
-    const Document& d, const REAL* t, REAL scale, REAL* partial, REAL* notes, int noted, const Output* out)
-{
-    REAL own[PER_LANE], sums[PER_LANE] = {};
-    load(t, d.K, true, own);
-    sweep_part<true>(d, own, scale, sums, notes, noted, out);
-    if (d.held < d.size) sweep_part<false>(d, own, scale, sums, notes, noted, out);
-    add_groups(sums, d.K, partial);
-}
-
-// Go back through a sweep: sum what its shares and its products p_i t send back, and note its numbers, as above.
-template <bool is_held>
+// Go back through a sweep at some entries: sum what their products p_i t send back, and note the numbers that t (over
+// 1 / (p_i t), where that is known) and g t are multiplied by. Entries beyond the notes send theirs to the output.
+template <bool is_noted, bool is_known>
 __device__ __forceinline__ void reverse_part(
-    const Document& d, const REAL* own, const REAL* own_sum, REAL* by_share, REAL* by_product, REAL* share_notes,
-    REAL* product_notes, int noted, const Output& out)
+    const Document& d, int first, int last, const REAL* own, const REAL* own_sum, REAL* by_product, REAL* t_notes,
+    REAL* sum_notes, const Output& out)
 {
-    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
+    const int K = d.K;
+    for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
-        at.load_from<is_held>(d, turn);
-        REAL r[AT_ONCE], through[AT_ONCE];
-        at.multiply(own, r);
+        at.load_from(d, turn, last);
+        REAL inverse[AT_ONCE], through[AT_ONCE];
+        if (is_known) {
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) inverse[e] = at.i[e] < last ? t_notes[at.i[e]] : (REAL)0;
+        } else {
+            at.multiply(own, inverse);
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) inverse[e] = 1 / (inverse[e] + TINY);
+        }
         at.multiply(own_sum, through);
+        __syncwarp();  // all lanes have read the notes
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
-            const int i = at.i[e], K = d.K;
-            REAL inverse = 1 / (r[e] + TINY), share = at.number[e] * inverse, by_r = -through[e] * share * inverse;
+            const int i = at.i[e];
+            REAL share = at.number[e] * inverse[e], by_r = -through[e] * share * inverse[e];
 #pragma unroll
-            for (int j = 0; j < PER_LANE; j++) by_share[j] += share * at.p[e][j], by_product[j] += by_r * at.p[e][j];
-            if (LANE == 0 && i < (is_held ? d.held : noted)) share_notes[i] = share, product_notes[i] = by_r;
-            if (!is_held && i >= noted && i < d.size)
+            for (int j = 0; j < PER_LANE; j++) by_product[j] += by_r * at.p[e][j];
+            if (is_noted && LANE == 0 && i < last) t_notes[i] = by_r, sum_notes[i] = share;
+            if (!is_noted && i < last)
                 for (int j = 0; j < PER_LANE; j++)
                     if (IS_TOPIC(j)) out.add(d, i, TOPIC(j), share * own_sum[j] + by_r * own[j], false);
         }
     }
 }
 
-template <bool is_held> __device__ __forceinline__ double sum_logs(const Document& d, const REAL* own)
+// A whole sweep: its sums are left in parts for each warp.
+__device__ __forceinline__ void sweep(const Document& d, const REAL* t, REAL* notes, int noted, REAL* partial)
 {
-    double logs = 0;
-    for (int turn = TURN + (is_held ? 0 : d.held); turn < (is_held ? d.held : d.size); turn += AT_ONCE * PER_TURN) {
-        Entries at;
-        at.load_from<is_held>(d, turn);
-        REAL r[AT_ONCE];
-        at.multiply(own, r);
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++) {
-            double each = at.number[e] * log((double)(r[e] + TINY));
-            logs += LANE == 0 ? each : 0;
-        }
-    }
-    return logs;
+    REAL own[PER_LANE], sums[PER_LANE] = {};
+    load(t, d.K, true, own);
+    sweep_part(d, 0, noted, own, 1, sums, notes, false);
+    sweep_part(d, noted, d.size, own, 1, sums, nullptr, false);
+    add_groups(sums, d.K, partial);
 }
 
 // --- kernels
 
 // Label-free inference of documents, docs/math.md eq. (66), and their part of the bound, eq. (68): of its divergences
 // the part that is the same for all documents is left to the caller.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) forward(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(LANES == 8 ? 4 : 3)) forward(
     const int* words, const REAL* numbers, const long long* starts,  // documents: (entries,), (entries,), (N + 1,)
     const REAL* topics, const REAL* doc_prior,                       // (V, K), (K,)
     REAL* gamma, double* likelihoods, double* divergences,           // written: (N, K), (N,), (N,)
-    int K, int n_sweeps, int held)
+    int K, int n_sweeps)
 {
     extern __shared__ __align__(16) char shared[];
     const long long begin = starts[blockIdx.x];
-    const int size = (int)(starts[blockIdx.x + 1] - begin);
-    REAL *rows = (REAL*)shared, *held_numbers = rows + held * K, *t = held_numbers + held, *at = t + K;
-    REAL* partial = at + K;
-    const Document d = {
-        words + begin, numbers + begin, size, size < held ? size : held, rows, held_numbers, topics, K};
-    const double length = hold_rows(d);
+    const Document d = {words + begin, numbers + begin, (int)(starts[blockIdx.x + 1] - begin), topics, K};
+    REAL *t = (REAL*)shared, *at = t + K, *partial = at + K;
+    const double length = sum_numbers(d);
     for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(at[k] = doc_prior[k] + (REAL)(length / K));
     __syncthreads();
     for (int s = 0; s < n_sweeps; s++) {
-        sweep(d, t, 1, partial, nullptr, 0, nullptr);
+        sweep(d, t, nullptr, d.size, partial);
         for (int k = threadIdx.x; k < K; k += blockDim.x)
             t[k] = exp_digamma(at[k] = doc_prior[k] + t[k] * add_warps(partial, K, k));
         __syncthreads();
@@ -358,8 +297,18 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) forward(
 
     REAL own[PER_LANE];
     load(t, K, true, own);
-    double sums[4] = {sum_logs<true>(d, own), 0, 0, 0};  // and of gamma, of its divergence, of the prior
-    if (d.held < d.size) sums[0] += sum_logs<false>(d, own);
+    double sums[4] = {0, 0, 0, 0};  // of logarithms, of gamma, of its divergence, of the prior
+    for (int turn = TURN; turn < d.size; turn += AT_ONCE * PER_TURN) {
+        Entries some;
+        some.load_from(d, turn, d.size);
+        REAL r[AT_ONCE];
+        some.multiply(own, r);
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++) {
+            double each = some.number[e] * log((double)(r[e] + TINY));
+            sums[0] += LANE == 0 ? each : 0;
+        }
+    }
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
         double g = at[k], prior = doc_prior[k];
         gamma[(size_t)blockIdx.x * K + k] = at[k];
@@ -377,71 +326,90 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) forward(
 //
 // Sweeps are made once more. A vector over topics is kept of every sweep's factors t, and one of g t, what its sums
 // weigh; before that is known its place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow; the
-// notes of an entry are the numbers that they are multiplied by.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) reverse(
+// notes of an entry are the numbers that they are multiplied by. Before a sweep is gone back through, its notes are
+// 1 / (p_i t).
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
     const int* words, const REAL* numbers, const long long* starts,  // as in forward
     const REAL* topics, const REAL* doc_prior,
     const REAL* gamma, const REAL* grad, const REAL* weights,        // (N, K), (N, K), (N,)
     double* table,                          // added to, unless sorted: (V, K)
     const int* places, REAL* by_entry,      // if sorted: (entries,), the row of an entry; written: (entries, K)
-    int sorted, int K, int n_sweeps, int held, int noted)
+    int sorted, int K, int n_sweeps, int noted)
 {
     extern __shared__ __align__(16) char shared[];
     const long long begin = starts[blockIdx.x];
     const int size = (int)(starts[blockIdx.x + 1] - begin), n = n_sweeps, n_vectors = 2 * n + 1;
-    REAL *rows = (REAL*)shared, *held_numbers = rows + held * K, *vectors = held_numbers + held;
-    REAL *notes = vectors + n_vectors * K, *g = notes + n_vectors * noted, *sums = g + K, *partial = sums + K;
-    const Document d = {
-        words + begin, numbers + begin, size, size < held ? size : held, rows, held_numbers, topics, K};
+    REAL *vectors = (REAL*)shared, *notes = vectors + n_vectors * K, *g = notes + n_vectors * noted;
+    REAL *sums = g + K, *partial = sums + 2 * K;
+    const Document d = {words + begin, numbers + begin, size, topics, K};
     const Output out = {table, places + begin, by_entry, sorted};
+    const int n_noted = size < noted ? size : noted;
     const REAL weight = weights[blockIdx.x];
     const REAL *last = gamma + (size_t)blockIdx.x * K, *slopes = grad + (size_t)blockIdx.x * K;
-    const double length = hold_rows(d);
+    const double length = sum_numbers(d);
+    REAL own[PER_LANE], own_sum[PER_LANE];
 
-    for (int s = 0; s <= n; s++) {  // sweeps 0 .. n - 2; the result of the last is given; then the bound itself
+    for (int s = 0; s < n; s++) {  // the result of the last sweep is given
         REAL *t = vectors + s * K, *at = vectors + (n + 1 + s) * K;
         for (int k = threadIdx.x; k < K; k += blockDim.x) {
-            REAL now = s == n ? last[k]
-                : doc_prior[k] + (s == 0 ? (REAL)(length / K) : t[k - K] * add_warps(partial, K, k));
-            t[k] = exp_digamma(now);
-            if (s < n) at[k] = now;
+            at[k] = doc_prior[k] + (s == 0 ? (REAL)(length / K) : t[k - K] * add_warps(partial, K, k));
+            t[k] = exp_digamma(at[k]);
         }
         __syncthreads();
-        if (s == n) sweep(d, t, -weight, partial, notes + n * noted, noted, &out);
-        else if (s < n - 1) sweep(d, t, 1, partial, nullptr, 0, nullptr);
+        if (s < n - 1) sweep(d, t, notes + s * noted, n_noted, partial);
     }
-    for (int k = threadIdx.x; k < K; k += blockDim.x) {
-        REAL by_t = weight * (last[k] - doc_prior[k]) + add_warps(partial, K, k) * vectors[n * K + k];
-        g[k] = slopes[k] + by_t * trigamma(last[k]);
+
+    {  // The bound itself.
+        REAL *t = vectors + n * K, of_shares[PER_LANE] = {};
+        for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(last[k]);
+        __syncthreads();
+        load(t, K, true, own);
+        sweep_part(d, 0, n_noted, own, -weight, of_shares, notes + n * noted, true);
+        for (int turn = n_noted + TURN; turn < size; turn += AT_ONCE * PER_TURN) {
+            Entries at;
+            at.load_from(d, turn, size);
+            REAL r[AT_ONCE];
+            at.multiply(own, r);
+            for (int e = 0; e < AT_ONCE; e++) {
+                REAL share = -weight * at.number[e] / (r[e] + TINY);
+#pragma unroll
+                for (int j = 0; j < PER_LANE; j++) {
+                    of_shares[j] += share * at.p[e][j];
+                    if (at.i[e] < size && IS_TOPIC(j)) out.add(d, at.i[e], TOPIC(j), share * own[j], true);
+                }
+            }
+        }
+        add_groups(of_shares, K, partial);
+        for (int k = threadIdx.x; k < K; k += blockDim.x) {
+            REAL moved = last[k] - doc_prior[k], by_t = weight * moved + add_warps(partial, K, k) * t[k];
+            g[k] = slopes[k] + by_t * trigamma(last[k]);
+            sums[(n - 1) % 2 * K + k] = moved / t[k - K];  // of the last sweep, as the law has them
+        }
     }
 
     for (int s = n - 1; s >= 0; s--) {
         REAL *t = vectors + s * K, *by_sum = vectors + (n + 1 + s) * K;
         for (int k = threadIdx.x; k < K; k += blockDim.x) {  // the threads that own g[k] own these elements too
-            REAL slope = trigamma(by_sum[k]);
+            REAL at = by_sum[k], slope = trigamma(at);
+            if (s > 0) sums[(s - 1) % 2 * K + k] = (at - doc_prior[k]) / t[k - K];
             by_sum[k] = g[k] * t[k];
             g[k] = slope;  // what the next g is multiplied by, until it is known
         }
         __syncthreads();
-        REAL own[PER_LANE], own_sum[PER_LANE], by_share[PER_LANE] = {}, by_product[PER_LANE] = {};
-        REAL *share_notes = notes + (n + 1 + s) * noted, *product_notes = notes + s * noted;
-        load(t, K, true, own);
+        REAL by_product[PER_LANE] = {}, *t_notes = notes + s * noted, *sum_notes = notes + (n + 1 + s) * noted;
         load(by_sum, K, true, own_sum);
-        reverse_part<true>(d, own, own_sum, by_share, by_product, share_notes, product_notes, noted, out);
-        if (d.held < d.size)
-            reverse_part<false>(d, own, own_sum, by_share, by_product, share_notes, product_notes, noted, out);
+        if (s < n - 1) reverse_part<true, true>(d, 0, n_noted, own, own_sum, by_product, t_notes, sum_notes, out);
+        if (s == n - 1 || n_noted < size) load(t, K, true, own);
+        if (s == n - 1) reverse_part<true, false>(d, 0, n_noted, own, own_sum, by_product, t_notes, sum_notes, out);
+        reverse_part<false, false>(d, n_noted, size, own, own_sum, by_product, t_notes, sum_notes, out);
         if (s == 0) break;  // even proportions do not depend on the topics
-        add_groups(by_share, K, partial);
-        for (int k = threadIdx.x; k < K; k += blockDim.x) sums[k] = add_warps(partial, K, k);
-        __syncthreads();
         add_groups(by_product, K, partial);
         for (int k = threadIdx.x; k < K; k += blockDim.x)  // g of before is by_sum / t
-            g[k] *= by_sum[k] * sums[k] + add_warps(partial, K, k) * t[k];
+            g[k] *= by_sum[k] * sums[s % 2 * K + k] + add_warps(partial, K, k) * t[k];
     }
     __syncthreads();
 
     // Entries that were noted: numbers times vectors, summed over sweeps.
-    const int n_noted = size < noted ? size : noted;
     for (int first = (threadIdx.x / LANES) * TILE; first < n_noted; first += (blockDim.x / LANES) * TILE) {
         REAL tile[TILE][PER_LANE] = {};
         for (int v = 0; v < n_vectors; v++) {

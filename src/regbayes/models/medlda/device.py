@@ -24,6 +24,7 @@ from regbayes.engine.executor import Serial
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred
+from regbayes.kernels import cuda
 from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, gather, namespace_of, sum_of, to_device, to_host
 from regbayes.kernels.arrays_topics import (
     DeviceDocuments,
@@ -98,12 +99,11 @@ class DeviceCorpus:
         """Return the documents as they are on the host."""
         return WordCounts(*map(to_host, self.counts))
 
-    def n_bytes(self, n_topics: int) -> tuple[float, float]:
-        """Return the memory that a document takes in a fit, on average, and what tables of words by topics take."""
-        itemsize = self.counts.numbers.dtype.itemsize
-        per_entry = 4 + itemsize
-        per_document = per_entry * float(self.starts[-1]) / max(self.shape[0], 1) + 8.0 * ROW_ARRAYS * n_topics
-        return per_document, float(TABLES * itemsize * self.n_words * n_topics)
+
+def n_bytes(n_documents: int, n_entries: int, n_words: int, n_topics: int, itemsize: int) -> tuple[float, float]:
+    """Return the memory that a document takes in a fit, on average, and what tables of words by topics take."""
+    per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + 8.0 * ROW_ARRAYS * n_topics
+    return per_document, float(TABLES * itemsize * n_words * n_topics)
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class DeviceTopics(LabelFreeTopics):
         likelihood, apart, by_topic = gather(
             rows.weighed @ found.likelihoods, rows.weighed @ found.divergences, rows.weighed @ tokens
         )
-        apart = float(apart) + float(rows.weights.sum()) * prior_divergence(self.doc_prior)
+        divergence = float(apart) + float(rows.weights.sum()) * prior_divergence(self.doc_prior)
         tokens /= rows.lengths[:, None]
-        return Inferred(tokens, BoundSums(-float(likelihood), apart, by_topic), cache=found.gamma)
+        return Inferred(tokens, BoundSums(-float(likelihood), divergence, by_topic), cache=found.gamma)
 
     def pull_back(
         self, rows: Any, params: TopicLogits, inferred: Inferred[BoundSums], gradient: DeviceArray | None
@@ -188,9 +188,7 @@ class DeviceTopics(LabelFreeTopics):
         if gradient is not None:
             by_gamma[:, :] = xp.astype(gradient / rows.lengths[:, None], gamma.dtype)
         weights = xp.astype(rows.weighed, gamma.dtype)
-        table = reverse_documents(
-            rows.documents, params.table, self.doc_prior, self.n_sweeps, gamma, by_gamma, weights
-        )
+        table = reverse_documents(rows.documents, params.table, self.doc_prior, self.n_sweeps, gamma, by_gamma, weights)
         return TableSums(table)
 
     def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> DeviceArray:
@@ -262,7 +260,10 @@ def fit(
     in_order : bool, default=False
         Whether sums over documents are always taken in the same order, so that a fit has the same bits every time.
     """
-    kept, asked = select_documents(corpus, targets, sample_weight, settings.n_components, in_order)
+    K, numbers = settings.n_components, corpus.counts.numbers
+    if in_order and cuda.is_cuda(numbers) and not cuda.takes(numbers, K, settings.n_sweeps):
+        raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
+    kept, asked = select_documents(corpus, targets, sample_weight, K, in_order)
     head = TopicsHead(
         asked,
         settings.squared,
