@@ -65,6 +65,13 @@ def seconds(work, repeats: int, where: str = "cpu") -> float:
     return min(found[1:])
 
 
+def timed(work):
+    """Return seconds, and what was found."""
+    began = time.perf_counter()
+    found = work()
+    return time.perf_counter() - began, found
+
+
 def settings(n_topics: int, n_steps: int) -> meanfield.Settings:
     return meanfield.Settings(n_topics, 1.0, 0.1, 0.003, True, 5, n_steps, 0.0, 0)
 
@@ -134,11 +141,12 @@ def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
     reverse = seconds(lambda: there.reverse(inferred), repeats, where)
     in_single = time_single(OnDevice(corpus, labels, logits, where, torch.float32), repeats, where)
     sorted_reverse, same = time_sorted(OnDevice(corpus, labels, logits, where, in_order=True), inferred, repeats, where)
+    few = OnHost(corpus[np.arange(200)], labels[:200], logits, n_threads)  # compiles
+    few.reverse(few.forward())
     here = OnHost(corpus, labels, logits, n_threads)
-    expected = here.forward()
-    host_forward = seconds(here.forward, 1)
-    host_reverse = seconds(lambda: here.reverse(expected), 1)
-    table = here.reverse(expected).by_table[:, :n_topics]
+    host_forward, expected = timed(here.forward)
+    host_reverse, found = timed(lambda: here.reverse(expected))
+    table = found.by_table[:, :n_topics]
     gamma = np.concatenate([part.cache[:, :n_topics] for part in expected])
     away = np.abs(inferred.cache.cpu().numpy() / gamma - 1.0).max()
     by_table = there.reverse(inferred).by_table.cpu().numpy()

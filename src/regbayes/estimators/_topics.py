@@ -277,7 +277,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
         self._check_batchable("partial_fit")
-        refuse_device(counts, "partial_fit")
         documents = as_documents(counts)
         if not hasattr(self, "_fitted"):
             if counts.shape[0] < FEW_DOCUMENTS:
@@ -317,7 +316,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the topics as they are."""
-        refuse_device(counts, "fit_weights")
         documents, executor = as_documents(counts), make_executor(n_threads(self.n_jobs))
         if self._scheme != "gibbs":
             self._check_batchable("fit_weights")
@@ -576,9 +574,18 @@ def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: b
         )
     _check_feature_names(estimator, X, reset=reset)
     _check_n_features(estimator, X, reset=reset)
-    n_documents, n_words = (int(size) for size in X.shape)
-    if n_documents == 0:
+    if X.shape[0] == 0:
         raise ValueError("X has 0 rows, and a minimum of 1 is required")
+    counts = _entries_of(X, numbers)
+    if counts.numbers.shape[0]:
+        check_non_negative(counts.numbers, type(estimator).__name__)
+    starts = _check_entries(counts, X.shape)
+    return DeviceCorpus(counts, int(X.shape[1]), starts)
+
+
+def _entries_of(X: Any, numbers: Any) -> WordCounts:
+    """Return the entries of a matrix on a device by rows; numbers have single precision if they had, or double."""
+    xp = namespace_of(numbers)
     if numbers is X:
         present = X != 0
         sizes = xp.sum(xp.astype(present, xp.int64), axis=1)
@@ -586,21 +593,31 @@ def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: b
         starts, words, numbers = xp.concat([zero, xp.cumulative_sum(sizes)]), xp.nonzero(present)[1], X[present]
     elif hasattr(X, "crow_indices"):
         starts, words = X.crow_indices(), X.col_indices()
-    elif X.format == "csr":
-        starts, words = X.indptr, X.indices
     else:
-        return _read_device_counts(estimator, X.tocsr(), X.tocsr().data, reset)
-    numbers = numbers if numbers.dtype == xp.float32 else xp.astype(numbers, xp.float64)
-    if numbers.shape[0]:
-        if not bool(xp.all(xp.isfinite(numbers))):
-            raise ValueError("Input X contains NaN or infinity")
-        lowest, largest = float(xp.min(numbers)), float(xp.max(numbers))
-        if lowest < 0:
-            raise ValueError(f"Negative values in data passed to {type(estimator).__name__}")
-        if largest > LARGEST_COUNT:
-            raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
-    counts = WordCounts(xp.astype(words, xp.int32), numbers, xp.astype(starts, xp.int64))
-    return DeviceCorpus(counts, n_words, to_host(counts.starts))
+        X = X.tocsr()
+        starts, words, numbers = X.indptr, X.indices, X.data
+    if numbers.dtype != xp.float32:
+        numbers = xp.astype(numbers, xp.float64)
+    return WordCounts(xp.astype(words, xp.int32), numbers, xp.astype(starts, xp.int64))
+
+
+def _check_entries(counts: WordCounts, shape: Any) -> Any:
+    """Refuse what kernels cannot take; return where documents begin, on the host."""
+    words, numbers, there = counts
+    xp, starts = namespace_of(numbers), to_host(there)
+    ascend = len(starts) == shape[0] + 1 and starts[0] == 0 and not np.any(np.diff(starts) < 0)
+    if not ascend or starts[-1] != numbers.shape[0]:
+        raise ValueError("X has indices of rows that do not ascend from 0 to the number of its entries")
+    if len(words) == 0:
+        return starts
+    if not bool(xp.all(xp.isfinite(numbers))):
+        raise ValueError("Input X contains NaN or infinity")
+    largest = float(xp.max(numbers))
+    if largest > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    if int(xp.min(words)) < 0 or int(xp.max(words)) >= shape[1]:
+        raise ValueError(f"X has indices of columns outside 0 .. {shape[1] - 1}")
+    return starts
 
 
 def bring_targets(values: Any, counts: Counts, name: str) -> Any:
@@ -614,11 +631,11 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
     return values
 
 
-def refuse_device(counts: Counts, method: str) -> None:
+def refuse_device(X: Any, method: str) -> None:
     """Refuse documents on a device."""
-    if isinstance(counts, DeviceCorpus):
-        where = name_place(counts.counts.numbers)
-        raise TypeError(f"{method} works on the CPU, and X is {where}: give it as a NumPy or SciPy array")
+    numbers = _numbers_of(X)
+    if is_elsewhere(numbers):
+        raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
 
 
 @contextmanager

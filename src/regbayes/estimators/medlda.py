@@ -36,6 +36,7 @@ from regbayes.estimators._topics import (
     has_partial_fit,
     mean_length,
     read_counts,
+    refuse_device,
     working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
@@ -289,6 +290,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
+        refuse_device(X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
@@ -324,6 +326,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self
         """
         check_is_fitted(self, "coef_")
+        refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
     def _read(
@@ -369,8 +372,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
             if labels.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
             return labels
-        check_known_classes(classes, self.classes_)
-        return known_codes(labels, self.classes_)
+        known = to_host(self.classes_)
+        check_known_classes(classes, known)
+        return known_codes(labels, known)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
         """Return one margin per label or class, but only one for two classes; none without a price."""
@@ -405,7 +409,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
         shares = self._shares(X)
-        scores = shares @ put_beside(to_host(self.coef_), shares).T
+        scores = shares @ put_beside(to_host(self.coef_).T, shares)
         return scores[:, 0] if len(self.coef_) == 1 and not self._several else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -25,6 +25,7 @@ from regbayes.estimators._topics import (
     has_partial_fit,
     mean_length,
     read_counts,
+    refuse_device,
     working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
@@ -67,8 +68,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
         each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
         model is supervised latent Dirichlet allocation with normal weights.
-    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start, random_state, n_jobs, \
-    verbose
+    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start
+        As in `MedLDAClassifier`.
+    random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
@@ -201,6 +203,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
+        refuse_device(X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
@@ -228,6 +231,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self
         """
         check_is_fitted(self, "coef_")
+        refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
@@ -281,7 +285,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         intercept = (
             self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
         )
-        return shares @ put_beside(to_host(self.coef_), shares).T + intercept
+        return shares @ put_beside(to_host(self.coef_).T, shares) + intercept
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -169,8 +169,7 @@ class DeviceTopics(LabelFreeTopics):
     def infer(self, rows: Any, params: TopicLogits) -> Inferred[BoundSums]:
         """Make the sweeps; features are the shares of topics, gamma is what is kept."""
         found = infer_documents(rows.documents, params.table, self.doc_prior, self.n_sweeps)
-        xp = namespace_of(found.gamma)
-        tokens = xp.astype(found.gamma, xp.float64) - to_device(self.doc_prior, rows.lengths)
+        tokens = found.gamma - to_device(self.doc_prior, rows.lengths)  # in double precision, as what is taken off
         likelihood, apart, by_topic = gather(
             rows.weighed @ found.likelihoods, rows.weighed @ found.divergences, rows.weighed @ tokens
         )
