@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from regbayes.engine import make_executor
+from regbayes.engine import Serial, make_executor
 from regbayes.framework.composite import Stack
 from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.dual import solve_dual
@@ -29,10 +29,18 @@ from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
 from regbayes.kernels import arrays
+from regbayes.kernels.arrays import HingeRows
+from regbayes.margins.device_tasks import DeviceTaskHead
 from regbayes.margins.head import Tolerance
+from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows, Settings
+from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
+from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
+from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
+from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
+from regbayes.models.mt_ilsvm.model import resolve_scales
 
 WARM = Tolerance(gap=1e-3, max_epochs=20.0)
 
@@ -249,21 +257,70 @@ def time_regularize(device: Device, n: int, m: int) -> None:
     show("solve on the host, times 10", 10 * seconds)
 
 
+def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
+    print(f"MT-iLSVM, {n} rows x {D}, {M} tasks all observed, K = {K}, {device.dtype} on {device.name}")
+    X, _ = make_rows(device, n, D, 2)
+    X = X - arrays.to_device(Rows.centre(X).mean, X) if device.library is not None else X - X.mean(axis=0)
+    scores = device.normal(M, D, seed=5) @ X.T
+    signs = 2.0 * (scores > 0) - 1.0
+    signs = signs.to(X.dtype) if device.library is not None else signs.astype(device.dtype)
+    del scores
+    settings = TaskSettings(n_components=K, C=0.01, task_sharing=0.0, temperature=0.03)
+    device.wait()
+    start = time.perf_counter()
+    moments = sum_moments(X, None)
+    show("moments, once", time.perf_counter() - start)
+    scale, every = float(np.sqrt(moments.mean_square)), np.arange(M)
+    head = DeviceTaskHead(
+        Observations(*np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0))),
+        Outputs(every, np.ones(M, dtype=np.int64), np.zeros(M, dtype=np.int64)),
+        "squared_hinge",
+        settings.C,
+        targets=HingeRows(arrays.to_device(np.full((1, 1), settings.C), X), signs=signs),
+        counts=np.full(M, float(n)),
+    )
+    scales = resolve_scales(settings, 0.03, float(n), float(n) * M)
+    model = DeviceTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
+    problem = TaskProblem(model, [X], head, Serial(), settings, moments, float(n) * M)
+    latent = start_latent(moments, settings, np.random.default_rng(0).normal(size=(D, K)))
+    start = time.perf_counter()
+    at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
+    point = Point(at, problem.pull_back(at, inferred))
+    show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
+    del at, inferred
+    seconds, passes, objectives = [], [], [point.at.objective]
+    for _ in range(12):
+        device.wait()
+        start = time.perf_counter()
+        point = descend(problem, point).state
+        device.wait()
+        seconds.append(time.perf_counter() - start)
+        passes.append(point.at.head.n_passes)
+        objectives.append(point.at.objective)
+    falls = bool(np.all(np.diff(objectives) <= 0))
+    show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
+    if device.name == "cuda":
+        print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "host", "regularize"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "host"]
+    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
     if "regularize" in parts:
         time_regularize(device, 2000 if arguments.smoke else 10_000_000, 6 if arguments.smoke else 50)
+    device.free()
+    if "tasks" in parts:
+        time_tasks(device, n, D, K, 4 if arguments.smoke else 100)
     if "host" in parts:
         time_host(n if arguments.smoke else n // 10, D, K, L, 2 if arguments.smoke else arguments.threads, 10)
 

@@ -412,9 +412,9 @@ class ClassRows:
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
         ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
-        mixed = (1.0 - delta) * total * total + delta * squares
-        loss = xp.sum(omega * margins, axis=0) - 0.5 * ridge * mixed
-        worst = _positive(xp.max(margins, axis=0))
+        # Where a class has a multiplier its margin is ridge (delta omega + (1 - delta) total).
+        loss = 0.5 * ridge * ((1.0 - delta) * total * total + delta * squares)
+        worst = xp.max(margins, axis=0)  # that of the true class is zero
         exact = self.C * worst * worst
         bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
         phi = xp.where(truth, total, -omega)
@@ -436,17 +436,19 @@ class ClassRows:
         """Return each row's multipliers, the margins that its classes miss (0 of the true one), and which is true."""
         xp, delta = namespace_of(scores), self.smoothing
         truth = true_classes(self.labels, scores)
-        zeros = xp.zeros_like(scores)
-        own = xp.sum(xp.where(truth, scores, zeros), axis=0)
-        margins = xp.where(truth, zeros, scores - own + (1.0 if self.cost is None else self.cost))
+        own = xp.take_along_axis(scores, self.labels[None, :], axis=0)
+        none = xp.zeros((1, 1), dtype=scores.dtype, device=scores.device)
+        margins = scores - (own - 1.0) if self.cost is None else scores - own + self.cost
+        margins = xp.where(truth, none, margins)
         wanted = margins * (2.0 * self.C)
-        total, count = xp.zeros_like(own), None
+        total, count = xp.zeros_like(own[0, :]), None
         for _ in range(scores.shape[0]):
-            inside = xp.astype(wanted > (1.0 - delta) * total, scores.dtype)
-            number = xp.sum(inside, axis=0)
+            inside = wanted > (1.0 - delta) * total
+            number = sum_of(xp.astype(inside, xp.uint8), axis=0)
             if count is not None and bool(xp.all(number == count)):
                 break
-            total, count = xp.sum(inside * wanted, axis=0) / (delta + (1.0 - delta) * number), number
+            total, count = xp.sum(xp.where(inside, wanted, none), axis=0), number
+            total = total / xp.astype(delta + (1.0 - delta) * number, scores.dtype, copy=False)
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
 
 
