@@ -285,6 +285,8 @@ def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: py
         ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
     with pytest.raises(TypeError, match="InfiniteSVMClassifier works on the host"):
         InfiniteSVMClassifier().fit(torch.asarray(X), torch.asarray(y))
+    with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
+        regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
     somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read
     with sklearn.config_context(array_api_dispatch=False), pytest.raises(TypeError, match="array_api_dispatch is off"):
         ILSVMClassifier().fit(somewhere, [0, 1, 0, 1])
