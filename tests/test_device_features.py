@@ -126,8 +126,8 @@ def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, 
 def test_descent_never_rises_and_samples_curvature(
     place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(margins_head, "SAMPLE_PER_WEIGHT", 10)
-    monkeypatch.setattr(margins_head, "CLASS_SAMPLE_PER_WEIGHT", 5)
+    monkeypatch.setattr(margins_head, "SAMPLE_PER_WEIGHT", 3)
+    monkeypatch.setattr(margins_head, "CLASS_SAMPLE_PER_WEIGHT", 2)
     _, problem, params = make_problems(place, make_settings(one_vs_rest=one_vs_rest), weighted=False)
     search = descent.start(problem.joint, params)
     first = search.at.objective
