@@ -40,7 +40,7 @@ def is_plain(array: Any) -> bool:
     """
     if isinstance(array, np.ndarray | np.generic | type):
         return True
-    return not (hasattr(array, "__array_namespace__") or _is_torch(array))
+    return not (hasattr(array, "__array_namespace__") or _is_torch(array) or _is_cupy(array))
 
 
 def _is_torch(array: Any) -> bool:
