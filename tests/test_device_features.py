@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sklearn
+from sklearn.utils.estimator_checks import check_array_api_input
 
 import regbayes
 from array_namespaces import Place, list_places
-from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.baselines import InfiniteSVMClassifier
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Here, RemoteProblem
@@ -264,6 +265,17 @@ def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str)
     assert not hasattr(model, "classes_")
 
 
+@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
+@pytest.mark.parametrize(
+    "kind", [ILSVMClassifier, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
+)
+def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(library)
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    options = {"device_name": "cpu", "dtype_name": "float64"} if library == "torch" else {}
+    check_array_api_input(kind.__name__, kind(n_components=3, max_iter=3), library, **options)
+
+
 @pytest.mark.usefixtures("dispatch")
 def test_mixed_arrays_are_refused(place: Place) -> None:
     X, y = make_data()
@@ -303,7 +315,7 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(device.DeviceRows, "infer", fail)
     monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
     model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
-    with pytest.raises(MemoryError, match=r"About \d+ of these rows fit.*blocks: regbayes.dask"):
+    with pytest.raises(MemoryError, match=r"About \d+ of these rows fit.*blocks, on the host: regbayes.dask"):
         model.fit(torch.asarray(X), torch.asarray(y))
     assert not hasattr(model, "classes_")
     assert not hasattr(model, "_state")
