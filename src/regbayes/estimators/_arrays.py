@@ -110,6 +110,11 @@ def bring_targets(X: Any, **given: Any) -> list[Any]:
     return [None if values is None else bring_beside(values, X, name) for name, values in given.items()]
 
 
+def on_host(*given: Any) -> list[Any]:
+    """Return arrays of other libraries as NumPy's, and everything else as it is."""
+    return [values if is_plain(values) else to_host(values) for values in given]
+
+
 def check_options(estimator: Any) -> None:
     """Refuse parameters that a fit on a device does not have."""
     for name, (refused, reason) in NEEDS_HOST.items():
@@ -178,8 +183,7 @@ def describe_room(estimator: Any, X: Any) -> str:
     )
     return (
         f"the memory of the device does not hold a fit of {n_rows:,} rows, which takes {of_row:,} bytes a row.{fits} "
-        "Give fewer rows, or float32; or rows in blocks: regbayes.dask with a device for each worker, or partial_fit "
-        "on the host"
+        "Give fewer rows, or float32; or rows in blocks, on the host: regbayes.dask, or partial_fit"
     )
 
 

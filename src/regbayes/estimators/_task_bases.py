@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, read_rows, working_on
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
 from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
@@ -217,7 +217,8 @@ class TaskRegressor(RegressorMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             How much the targets of each row count.
         """
-        return explained_variance_pooled(y, self.predict(X, task), sample_weight=sample_weight)
+        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
+        return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
 
 
 class TaskClassifier(ClassifierMixin, TaskModel):
@@ -293,7 +294,8 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             How much the labels of each row count.
         """
-        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled, sample_weight=sample_weight)
+        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
+        return task_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
