@@ -18,8 +18,7 @@ from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm import device, warmup
-from regbayes.models.ilsvm.device import centre
-from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, ILSVMProblem, Settings, bound_rows
+from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, ILSVMProblem, Rows, Settings, bound_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -64,7 +63,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
         labels = np.where(np.arange(len(X)) % 7 == 0, UNLABELED, labels)
     prices = np.ones(len(X)) if weights is None else weights
     cost = 1.0 - np.eye(3)
-    here, there = (Data(centre(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
+    here, there = (Data(Rows.centre(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
     local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
     return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
@@ -145,7 +144,7 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
     first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
-    X = centre(place(make_data()[0][:150]), local.data.X.mean)
+    X = Rows.centre(place(make_data()[0][:150]), local.data.X.mean)
     there = ILSVMProblem.of(replace(first.data, X=X), settings)
     held = [
         HeldRows(
@@ -183,7 +182,16 @@ def test_classifier_is_that_of_numpy(place: Place, options: dict) -> None:
     assert there.objective_ == pytest.approx(here.objective_, rel=1e-6 if double else 2e-2)
     assert np.all(np.diff(there.trace_.objective) <= 0)
     kind = type(place(X))
-    for name in ("components_", "coef_", "intercept_", "mean_", "offset_", "stick_weights_", "embedding_", "classes_"):
+    for name in (
+        "components_",
+        "coef_features_",
+        "intercept_",
+        "mean_",
+        "offset_",
+        "stick_weights_",
+        "embedding_",
+        "classes_",
+    ):
         assert isinstance(getattr(there, name), kind), name
     assert there.components_.dtype == place(X).dtype
     scores, answers, features = there.decision_function(place(X)), there.predict(place(X)), there.transform(place(X))
@@ -277,6 +285,8 @@ def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: py
         ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
     with pytest.raises(TypeError, match="InfiniteSVMClassifier works on the host"):
         InfiniteSVMClassifier().fit(torch.asarray(X), torch.asarray(y))
+    with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
+        regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
     somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read
     with sklearn.config_context(array_api_dispatch=False), pytest.raises(TypeError, match="array_api_dispatch is off"):
         ILSVMClassifier().fit(somewhere, [0, 1, 0, 1])

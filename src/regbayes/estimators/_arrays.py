@@ -20,11 +20,14 @@ from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 NO_LABELS = "no_validation"  # as scikit-learn says it
 ROW_ARRAYS = 7  # of rows times features, that a fit has beside the inputs at its most
 
-NEEDS_HOST: dict[str, tuple[Any, str]] = {
-    "loss": ("hinge", 'coordinate ascent is sequential. Use loss="squared_hinge"'),
-    "margins": ("posterior", 'the paper\'s alternation has no kernels there. Use margins="consistent"'),
-    "transductive": (True, "labels are guessed on the host. Use unlabeled= alone"),
-    "slab": ("half-normal", "features with amounts have no kernels there. Use slab=None"),
+NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
+    "loss": (
+        ("hinge", "epsilon_insensitive"),
+        'coordinate ascent is sequential. Use loss="squared_hinge", or "squared_epsilon_insensitive" for numbers',
+    ),
+    "margins": (("posterior",), 'the paper\'s alternation has no kernels there. Use margins="consistent"'),
+    "transductive": ((True,), "labels are guessed on the host. Use unlabeled= alone"),
+    "slab": (("half-normal",), "features with amounts have no kernels there. Use slab=None"),
 }
 
 
@@ -102,30 +105,33 @@ def bring_beside(values: Any, X: Any, name: str) -> NDArray[Any]:
     return to_host(values)
 
 
+def bring_targets(X: Any, **given: Any) -> list[Any]:
+    """Return what belongs to rows on a device, on the host; None where nothing was given."""
+    return [None if values is None else bring_beside(values, X, name) for name, values in given.items()]
+
+
 def check_options(estimator: Any) -> None:
     """Refuse parameters that a fit on a device does not have."""
-    for name, (value, reason) in NEEDS_HOST.items():
-        if getattr(estimator, name, None) == value and type(getattr(estimator, name)) is type(value):
+    for name, (refused, reason) in NEEDS_HOST.items():
+        value = getattr(estimator, name, None)
+        if any(value is one or (isinstance(one, str) and value == one) for one in refused):
             raise ValueError(f"{name}={value!r} needs rows on the host as a NumPy array: {reason}")
 
 
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
-    """Fit where rows lie: in the end fitted attributes follow them there, and nothing is left of a fit that failed."""
+    """Fit where rows lie: in the end fitted attributes follow them there."""
     if is_plain(X):
         yield
         return
     check_options(estimator)
-    before = dict(vars(estimator))
     try:
         yield
-        follow(estimator, X)
     except BaseException as error:
-        vars(estimator).clear()
-        vars(estimator).update(before)
         if "OutOfMemory" in type(error).__name__:
             raise MemoryError(describe_room(estimator, X)) from error
         raise
+    follow(estimator, X)
 
 
 def follow(estimator: Any, X: Any) -> None:
@@ -133,6 +139,13 @@ def follow(estimator: Any, X: Any) -> None:
     for name, value in list(vars(estimator).items()):
         if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
             setattr(estimator, name, put_beside(value, X))
+
+
+def answer_beside(values: Any, X: Any) -> Any:
+    """Return answers, of which there may be a list, where the rows lie that they are about."""
+    if is_plain(X):
+        return values
+    return [put_beside(one, X) for one in values] if isinstance(values, list) else put_beside(values, X)
 
 
 def put_beside(values: NDArray[Any], X: Any) -> Any:

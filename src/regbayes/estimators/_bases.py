@@ -88,6 +88,22 @@ def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
 
 
+@contextmanager
+def keep_on_failure(estimator: Any) -> Iterator[None]:
+    """Leave an estimator as it was where a fit fails: with what an earlier fit has set, or with nothing."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except Warning:  # one that a user made an error, of a fit that is there
+        raise
+    except BaseException:
+        vars(estimator).update(before)
+        for name in vars(estimator).keys() - before.keys():
+            if "callback" not in name:  # scikit-learn tears its callbacks down by what it has set
+                delattr(estimator, name)
+        raise
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
@@ -531,12 +547,27 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
         return int(self.components_.shape[0])
 
 
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is learned from: the rows that count."""
+
+    X: Floats  # (n, d)
+    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
+    given: Floats  # all rows, those that do not count among them
+    data: dict[str, Any]  # what the user gave, for callbacks
+
+    @property
+    def counts(self) -> Floats:
+        """How often each row counts, (n,)."""
+        return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
+
+
 class UnsupervisedFeatures(LatentModel):
     """Latent features that are learned without labels."""
 
     @abstractmethod
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        """Set the fitted attributes, from the rows that count; ``given`` are all of them, ``data`` is for callbacks."""
+    def _learn(self, rows: TrainingRows) -> None:
+        """Set the fitted attributes."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -554,29 +585,21 @@ class UnsupervisedFeatures(LatentModel):
         -------
         self
         """
-        given = read_rows(self, X, ensure_min_samples=2)
-        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        with working_on(self, given):
-            self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        with keep_on_failure(self):
+            given = read_rows(self, X, ensure_min_samples=2)
+            rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+            with working_on(self, given):
+                self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
 
 @dataclass(frozen=True)
-class LabeledRows:
+class LabeledRows(TrainingRows):
     """What a classifier learns from: the rows that count, and their classes as numbers."""
 
-    X: Floats  # (n, d)
     codes: Integers  # (n,): UNLABELED where there is none
     cost: Floats  # (n_classes, n_classes): of a wrong class, a row per true one
-    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
     label_weights: Floats  # (n,): factors on C; those of the rows are in them
-    given: Floats  # all rows, those that do not count among them
-    data: dict[str, Any]  # what the user gave, for callbacks
-
-    @property
-    def counts(self) -> Floats:
-        """How often each row counts, (n,)."""
-        return np.ones(len(self.codes)) if self.row_weights is None else self.row_weights
 
     def targets(self, C: float) -> Classes:
         """Return the margins of rows that all have a label."""
@@ -614,14 +637,15 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         -------
         self
         """
-        given, y = read_rows(self, X, y, ensure_min_samples=2)
-        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
-        check_classification_targets(labels)
-        labeled = labeled_rows(labels, self.unlabeled)
-        data = fit_data(given, y, sample_weight=sample_weight)
-        with working_on(self, given):
+        with keep_on_failure(self):
+            given, y = read_rows(self, X, y, ensure_min_samples=2)
+            rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+            check_classification_targets(labels)
+            labeled = labeled_rows(labels, self.unlabeled)
             self.classes_, found = coded_classes(self, labels[labeled])
-            self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
+            data = fit_data(given, y, sample_weight=sample_weight)
+            with working_on(self, given):
+                self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
     def _describe_rows(
@@ -642,7 +666,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         label_weights = np.ones(len(labeled)) if weights is None else weights.copy()
         label_weights[labeled] *= by_class[found]
         cost = cost_matrix(self.cost, len(self.classes_))
-        return LabeledRows(rows, codes, cost, weights, label_weights, given, data)
+        return LabeledRows(rows, weights, given, data, codes, cost, label_weights)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,13 +13,13 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from regbayes._types import Floats
 from regbayes.engine import row_blocks
 from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     FirstBatchWarning,
-    LabeledRows,
     LatentClassifier,
+    LatentModel,
+    TrainingRows,
     check_known_classes,
     check_several,
     drop_weightless,
@@ -31,43 +30,37 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
-from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings
+from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings, centre_rows
 
 FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
 
-Prepare = Callable[[Rows], tuple[Data, Settings]]
 
+class BatchFeatures(LatentModel):
+    """What `regbayes.estimators.ilsvm.BinaryFeatures` need to be learned from batches."""
 
-class BatchFeatures(BinaryFeatures):
-    """Binary features that can be learned from batches."""
-
-    def _learn_batch(
-        self, prepare: Prepare, X: Floats, weights: Floats | None, given: Floats, shown: dict[str, Any]
-    ) -> None:
+    def _learn_batch(self, rows: TrainingRows) -> None:
         """Fit the first batch, or learn from a further one; set the fitted attributes.
 
-        ``prepare`` makes data and settings from centred rows; the rest is as in `_fit_features`. Attributes change when
-        all is done: a batch that is refused leaves the model as it was.
+        Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
         if not hasattr(self, "_state"):
-            warn_of_few_rows(len(X))
-            warn_if_unscaled(X)
-            data, settings = prepare(centre_rows(X, weights))
+            warn_of_few_rows(len(rows.X))
+            warn_if_unscaled(rows.X)
+            data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights), MIN_BLOCK_ROWS)
             self._check_batch_settings(settings)
-            self._fit_features(data, settings, given, shown)
+            self._learn(rows, (data, settings))
             with one_blas_thread():
                 self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
             return
-        rows = Rows.centre(X, to_host(self.mean_), weights)
-        if not np.isfinite(rows.mean_square):
+        centred = Rows.centre(rows.X, self.mean_, rows.row_weights)
+        if not np.isfinite(centred.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
-        data, settings = prepare(rows)
+        data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
             settings = self._fitted_settings(settings)
@@ -104,7 +97,7 @@ class BatchFeatures(BinaryFeatures):
 class BatchClassifier(LatentClassifier, BatchFeatures):
     """A classifier on binary features that can be learned from batches.
 
-    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    A subclass says in ``_head_attributes`` what a user sees of its head.
     """
 
     @with_callbacks
@@ -159,8 +152,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         found = known_codes(labels[labeled], named)
         self.classes_ = named
         data = fit_data(given, y, sample_weight=sample_weight)
-        described: LabeledRows = self._describe_rows(rows, labeled, found, weights, given, data)
-        self._learn_batch(lambda centred: self._prepare(described, centred, MIN_BLOCK_ROWS), rows, weights, given, data)
+        self._learn_batch(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -201,7 +193,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         def read(part: Any) -> Data:
             of_part = part if places is None else places[part]
             counts = None if weights is None else weights[part]
-            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), to_host(self.mean_), counts)
+            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])
@@ -221,7 +213,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
             self._batches = batches.settle(self._batches, head, state)
-        for name, value in {**classifier_attributes(state), "_state": state}.items():
+        for name, value in {**self._head_attributes(state), "_state": state}.items():
             setattr(self, name, value)
         return self
 

@@ -137,7 +137,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         -------
         list of n_components lists
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}")
         V = self.n_features_in_
@@ -158,14 +158,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if fitted is None:
             raise AttributeError(f"{type(self).__name__} has no components_ before fit")
-        return put_beside(fitted.components(), getattr(self, "coef_", None))
+        return put_beside(fitted.components(), getattr(self, "coef_features_", None))
 
     @property
     def _n_features_out(self) -> int:
         return int(self._fitted.n_topics)
 
     def _documents(self, X: ArrayLike) -> tuple[WordCounts | DeviceCorpus, FittedTopics]:
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         counts = read_counts(self, X, reset=False)
         if not isinstance(counts, DeviceCorpus):
             return as_documents(counts), self._fitted
@@ -640,24 +640,20 @@ def refuse_device(X: Any, method: str) -> None:
 
 @contextmanager
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
-    """Fit where documents lie: attributes follow them there in the end, and nothing is left of a fit that failed."""
+    """Fit where documents lie: in the end fitted attributes follow them there."""
     numbers = _numbers_of(X)
     if not is_elsewhere(numbers):
         yield
         return
-    attributes = vars(model)
-    before = dict(attributes)
     try:
         yield
-        xp = namespace_of(numbers)
-        dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
-        follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
     except BaseException as error:
-        attributes.clear()
-        attributes.update(before)
         if "OutOfMemory" in type(error).__name__:
             raise MemoryError(_describe_room(model, X, numbers)) from error
         raise
+    xp = namespace_of(numbers)
+    dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
+    follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
 
 
 def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:

@@ -23,6 +23,7 @@ from regbayes.estimators._bases import (
     chosen_classes,
     cost_matrix,
     fit_data,
+    keep_on_failure,
     known_codes,
     weights_by_class,
 )
@@ -134,8 +135,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         For indicators of several labels, the numbers of their columns.
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_.T``.
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
     trace_ : Trace
         Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
         settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
@@ -247,7 +248,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        with working_on_documents(self, X):
+        with keep_on_failure(self), working_on_documents(self, X):
             return self._fit_topics(
                 *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
             )
@@ -325,7 +326,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
@@ -404,13 +405,13 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
         coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
-        return {"_fitted": fitted, "coef_": coef}
+        return {"_fitted": fitted, "coef_features_": coef}
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
         shares = self._shares(X)
-        scores = shares @ put_beside(to_host(self.coef_).T, shares)
-        return scores[:, 0] if len(self.coef_) == 1 and not self._several else scores
+        scores = shares @ put_beside(to_host(self.coef_features_).T, shares)
+        return scores[:, 0] if len(self.coef_features_) == 1 and not self._several else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, check_is
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._arrays import put_beside
-from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data, keep_on_failure
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
@@ -77,8 +77,9 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     ----------
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
-    coef_ : array of shape (n_components,) or (n_targets, n_components)
-        Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
+    coef_features_ : array of shape (n_components,) or (n_targets, n_components)
+        Mean weights of the topics, in the targets' units: ``predict(X)`` is
+        ``transform(X) @ coef_features_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
         The mean of the targets.
     response_variance_ : float or array of shape (n_targets,)
@@ -178,7 +179,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        with working_on_documents(self, X):
+        with keep_on_failure(self), working_on_documents(self, X):
             return self._fit_topics(
                 *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
             )
@@ -230,7 +231,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
@@ -271,7 +272,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
         zeros = np.zeros((len(self._mean), fitted.n_topics))
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
-        found: dict[str, Any] = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+        found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
         if fitted.response_variance is not None:
             found["response_variance_"] = fitted.response_variance * self._scale**2
         if self._single:
@@ -285,7 +286,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         intercept = (
             self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
         )
-        return shares @ put_beside(to_host(self.coef_).T, shares) + intercept
+        return shares @ put_beside(to_host(self.coef_features_).T, shares) + intercept
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -39,7 +39,7 @@ class DeviceAtoms(WeightedAtoms):
         self._settle(np.asarray(to_host(held[int(np.argmax(log_weights)), :]), dtype=np.float64))
 
     @cached_property
-    def features(self) -> Any:
+    def features(self) -> Any:  # type: ignore[override]
         """The features on the host, (n, m), in double precision."""
         return np.ascontiguousarray(to_host(self.held), dtype=np.float64)
 

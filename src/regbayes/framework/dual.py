@@ -24,9 +24,8 @@ from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.framework.composite import Piece, Stack, block_scale, minimize_composite, prox_conjugate
-from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import MOST_FUSED, GaussianAffine, LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP
+from regbayes.framework.regularizers.base import TINY_STEP, BoxDual
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60

@@ -88,10 +88,10 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if isinstance(feature, Picked):
         inner = evaluate_features(draws, feature.features)
         columns = pick_columns(inner.names, feature.index)
-        names = tuple(inner.names[i] for i in columns)
+        picked = tuple(inner.names[i] for i in columns)
         if arrays.lies_elsewhere(inner.values):
-            return Features(arrays.take_columns(inner.values, columns), names)
-        return Features(np.ascontiguousarray(inner.values[:, columns]), names)
+            return Features(arrays.take_columns(inner.values, columns), picked)
+        return Features(np.ascontiguousarray(inner.values[:, columns]), picked)
     if isinstance(feature, OnEvent):
         return _on_event(draws, feature)
     if isinstance(feature, str):

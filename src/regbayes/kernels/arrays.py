@@ -12,9 +12,9 @@ belongs to a row: sums over rows are taken in double precision, products with su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,9 @@ def is_plain(array: Any) -> bool:
 
     This is the one place where it is decided which kernels run.
     """
-    return isinstance(array, np.ndarray) or not (hasattr(array, "__array_namespace__") or _is_torch(array))
+    if isinstance(array, np.ndarray | np.generic | type):
+        return True
+    return not (hasattr(array, "__array_namespace__") or _is_torch(array) or _is_cupy(array))
 
 
 def _is_torch(array: Any) -> bool:
@@ -104,6 +106,11 @@ def join_columns(parts: Sequence[Any]) -> Any:
     return join(parts, axis=1)
 
 
+def take_rows(array: DeviceArray, rows: Any) -> DeviceArray:
+    """Return some of the rows, whose places are on the host."""
+    return namespace_of(array).take(array, integers_to_device(rows, array), axis=0)
+
+
 def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
     """Return some of the columns."""
     return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
@@ -113,6 +120,17 @@ def append_columns(array: Any, constant: Floats) -> Any:
     """Return an array (n, k) with columns behind its own that have one number each."""
     xp = namespace_of(array)
     return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
+
+
+def sum_squares(array: DeviceArray, about: Floats, weights: Floats | None) -> Floats:
+    """Return the sum of squares of each column less a number, rows as often as weights on the host say, (k,)."""
+    xp, found, (n, k) = namespace_of(array), [], array.shape
+    for rows in pieces(n, max(1, ROOM // k)):
+        away = xp.astype(array[rows, :], xp.float64, copy=False) - to_device(about, array, xp.float64)
+        away *= away
+        some = to_device(np.ones(away.shape[0]) if weights is None else weights[rows], array, xp.float64)
+        found.append(some @ away)
+    return np.add.reduce(gather(*found))
 
 
 def count_not_finite(array: DeviceArray) -> int:
@@ -133,7 +151,7 @@ def find_ranges(array: Any) -> tuple[Floats, Floats]:
 def gather(*arrays: DeviceArray) -> list[Floats]:
     """Bring small arrays to the host, in double precision and in one transfer."""
     xp = namespace_of(arrays[0])
-    flat = xp.concat([xp.astype(xp.reshape(array, (-1,)), xp.float64) for array in arrays])
+    flat = xp.concat([xp.astype(xp.reshape(array, (-1,)), xp.float64, copy=False) for array in arrays])
     found, first, host = [], 0, to_host(flat)
     for array in arrays:
         size = int(np.prod(array.shape))
@@ -165,12 +183,18 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     return found
 
 
-def sigmoid(x: DeviceArray) -> DeviceArray:
-    """Return 1 / (1 + exp(-x))."""
-    xp = namespace_of(x)
-    if hasattr(xp, "sigmoid"):  # PyTorch has it in one pass
-        return xp.sigmoid(x)
-    return 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
+def find_sigmoid(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+    """Return the function 1 / (1 + exp(-x)): the library's own where it has one, as PyTorch, which takes one pass."""
+    if hasattr(xp, "sigmoid"):
+        return cast("Callable[[DeviceArray], DeviceArray]", xp.sigmoid)
+    return lambda x: 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
+
+
+def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+    """Return the function -x log(x), 0 at 0: the library's own where it has one."""
+    if hasattr(xp, "special") and hasattr(xp.special, "entr"):
+        return cast("Callable[[DeviceArray], DeviceArray]", xp.special.entr)
+    return lambda x: -x * xp.log(xp.clip(x, float(xp.finfo(x.dtype).smallest_normal), 1.0))
 
 
 # --- binary features: sweeps of mean field, and their reverse
@@ -202,16 +226,16 @@ def sweep_features(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps
 
 def _sweep(logits: DeviceArray, below: DeviceArray) -> DeviceArray:
     """Write ``psi_k = sigmoid(logits_k - sum_{j < k} below_kj psi_j)`` for k in order over the logits; return them."""
-    K = logits.shape[0]
-    for block in pieces(K, BLOCK):
+    to_probability = find_sigmoid(namespace_of(logits))
+    for block in pieces(logits.shape[0], BLOCK):
         first, last = block.start, block.stop
         if first:
-            logits[first:last, :] -= below[first:last, :first] @ logits[:first, :]
+            logits[block, :] -= below[block, :first] @ logits[:first, :]
         for k in range(first, last):
             row = logits[k, :]
             if k > first:
                 row = row - below[k, first:k] @ logits[first:k, :]
-            logits[k, :] = sigmoid(row)
+            logits[k, :] = to_probability(row)
     return logits
 
 
@@ -230,19 +254,19 @@ def sum_features(psi: DeviceArray, theta: DeviceArray, weights: DeviceArray | No
     The work arrays are a block of features long.
     """
     xp = namespace_of(psi)
-    tiny = float(xp.finfo(psi.dtype).smallest_normal)  # 0 log 0 = 0
+    entropy_of = find_entropy(xp)
     by_theta, entropy, counts = [], [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
         weighed = some if weights is None else some * weights
         counts.append(sum_of(weighed, axis=1))
         by_theta.append(sum_of(weighed * theta[block, :]))
-        rest = 1.0 - some
-        each = some * xp.log(xp.clip(some, tiny, 1.0)) + rest * xp.log(xp.clip(rest, tiny, 1.0))
+        each = entropy_of(some)
+        each += entropy_of(1.0 - some)
         entropy.append(sum_of(each if weights is None else each * weights))
     gram = multiply_rows(psi if weights is None else psi * weights, psi)
     found = gather(xp.concat(counts), gram, xp.stack(by_theta), xp.stack(entropy))
-    return FeatureSums(found[0], found[1], float(found[2].sum()), -float(found[3].sum()))
+    return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
 
 
 def reverse_features(
@@ -293,12 +317,12 @@ def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, below: DeviceArray) 
         first = max(last - BLOCK, 0)
         if last < K:
             incoming[first:last, :] -= below[last:, first:last].T @ incoming[last:, :]
+        slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
         for k in reversed(range(first, last)):
             row = incoming[k, :]
             if k + 1 < last:
                 row = row - below[k + 1 : last, k] @ incoming[k + 1 : last, :]
-            state = psi[k, :]
-            incoming[k, :] = row * (state - state * state)
+            incoming[k, :] = row * slopes[k - first, :]
     return incoming
 
 
@@ -389,9 +413,9 @@ class ClassRows:
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
         ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
-        mixed = (1.0 - delta) * total * total + delta * squares
-        loss = xp.sum(omega * margins, axis=0) - 0.5 * ridge * mixed
-        worst = _positive(xp.max(margins, axis=0))
+        # Where a class has a multiplier its margin is ridge (delta omega + (1 - delta) total).
+        loss = 0.5 * ridge * ((1.0 - delta) * total * total + delta * squares)
+        worst = xp.max(margins, axis=0)  # that of the true class is zero
         exact = self.C * worst * worst
         bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
         phi = xp.where(truth, total, -omega)
@@ -413,17 +437,19 @@ class ClassRows:
         """Return each row's multipliers, the margins that its classes miss (0 of the true one), and which is true."""
         xp, delta = namespace_of(scores), self.smoothing
         truth = true_classes(self.labels, scores)
-        zeros = xp.zeros_like(scores)
-        own = xp.sum(xp.where(truth, scores, zeros), axis=0)
-        margins = xp.where(truth, zeros, scores - own + (1.0 if self.cost is None else self.cost))
+        own = xp.take_along_axis(scores, self.labels[None, :], axis=0)
+        none = xp.zeros((1, 1), dtype=scores.dtype, device=scores.device)
+        margins = scores - (own - 1.0) if self.cost is None else scores - own + self.cost
+        margins = xp.where(truth, none, margins)
         wanted = margins * (2.0 * self.C)
-        total, count = xp.zeros_like(own), None
+        total, count = xp.zeros_like(own[0, :]), None
         for _ in range(scores.shape[0]):
-            inside = xp.astype(wanted > (1.0 - delta) * total, scores.dtype)
-            number = xp.sum(inside, axis=0)
+            inside = wanted > (1.0 - delta) * total
+            number = sum_of(xp.astype(inside, xp.uint8), axis=0)
             if count is not None and bool(xp.all(number == count)):
                 break
-            total, count = xp.sum(inside * wanted, axis=0) / (delta + (1.0 - delta) * number), number
+            total, count = xp.sum(xp.where(inside, wanted, none), axis=0), number
+            total = total / xp.astype(delta + (1.0 - delta) * number, scores.dtype, copy=False)
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
 
 
@@ -469,18 +495,22 @@ def sum_atoms(
     scores = score_atoms(features, log_weights, phi)
     top = xp.max(scores)
     weights = xp.exp(scores - top)
+    total = xp.sum(weights)
     about = to_device(reference, features, xp.float64)
     first, moments, (n, m) = None, None, features.shape
     for rows in pieces(n, max(1, ROOM // m)):
-        away, here = xp.astype(features[rows, :], xp.float64) - about, weights[rows]
-        found = here @ away
+        some, here = xp.astype(features[rows, :], xp.float64, copy=False), weights[rows]
+        if second:
+            some = some - about
+        found = here @ some
         first = found if first is None else first + found
         if second:
-            away *= xp.sqrt(here)[:, None]
-            found = away.T @ away
+            some *= xp.sqrt(here)[:, None]
+            found = some.T @ some
             moments = found if moments is None else moments + found
-    parts = [top, xp.sum(weights), first]
-    host = gather(*parts, moments) if second else gather(*parts)
+    if not second:
+        first = first - total * about
+    host = gather(top, total, first, moments) if second else gather(top, total, first)
     return AtomSums(float(host[0]), float(host[1]), host[2], host[3] if second else None)
 
 
@@ -492,5 +522,7 @@ def score_atoms(features: DeviceArray, log_weights: DeviceArray | None, phi: Flo
         scores = features @ along
     else:
         n, m = features.shape
-        scores = join([xp.astype(features[rows, :], xp.float64) @ along for rows in pieces(n, max(1, ROOM // m))])
+        scores = join(
+            [xp.astype(features[rows, :], xp.float64, copy=False) @ along for rows in pieces(n, max(1, ROOM // m))]
+        )
     return scores if log_weights is None else scores + log_weights

@@ -99,6 +99,7 @@ class DeviceBlock:
 
     columns: DeviceColumns
     rows: HingeRows | TubeRows | ClassRows
+    _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, and slopes there
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -154,9 +155,11 @@ class DeviceBlock:
             bent = rows.curvatures(self.columns.scores(weights)) * change
             return arrays.gather(self.columns.combine(bent))[0]
         xp = namespace_of(change)
-        active, truth = rows.active(self.columns.scores(weights))
-        own, shared, _ = rows.slopes(active)
-        among = xp.astype(active, change.dtype)
+        if not self._bent or self._bent[0] is not weights:  # a system is solved with many products at the same weights
+            active, truth = rows.active(self.columns.scores(weights))
+            own, shared, _ = rows.slopes(active)
+            self._bent[:] = weights, truth, xp.astype(active, change.dtype), own, shared
+        _, truth, among, own, shared = self._bent
         change = among * (change - xp.sum(xp.where(truth, change, xp.zeros_like(change)), axis=0))
         omega = among * (own * change - shared * xp.sum(change, axis=0))
         return arrays.gather(self.columns.combine(xp.where(truth, -xp.sum(omega, axis=0), omega)))[0]

@@ -38,6 +38,7 @@ class DeviceRows(Rows):
     def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
         """Return rows less a mean: their own, unless it is given. Weights are on the host."""
         counts = None if weights is None else to_device(weights, X)
+        mean = None if mean is None else np.asarray(to_host(mean), dtype=np.float64)
         if mean is None:
             total = _add_rows(X, counts)
             mean = total / (float(X.shape[0]) if weights is None else float(weights.sum()))
@@ -167,20 +168,14 @@ class DeviceRows(Rows):
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
         squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
-        tiny = float(xp.finfo(psi.dtype).smallest_normal)
-        rest = 1.0 - psi
-        entropy = -xp.sum(psi * xp.log(xp.clip(psi, tiny, 1.0)) + rest * xp.log(xp.clip(rest, tiny, 1.0)), axis=1)
+        rest, entropy_of = 1.0 - psi, arrays.find_entropy(xp)
+        entropy = xp.sum(entropy_of(psi) + entropy_of(rest), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(squares, psi)
         residual += self.n_inputs * (psi @ to_device(params.variances, psi))
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
         return entropy + prior - (0.5 / params.noise_variance) * residual - float(normaliser)
-
-
-def centre(X: Any, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
-    """Return rows less a mean, wherever they are."""
-    return (Rows if arrays.is_plain(X) else DeviceRows).centre(X, mean, weights)
 
 
 def reconstruct(psi: DeviceArray, params: Params, mean: Floats) -> DeviceArray:
@@ -194,8 +189,8 @@ def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:
         return arrays.gather(arrays.sum_of(X, axis=0))[0]
     xp, found = namespace_of(X), []
     for rows in arrays.pieces(X.shape[0], max(1, arrays.ROOM // X.shape[1])):
-        weights = xp.astype(counts[rows], xp.float64)
-        found.append(weights @ xp.astype(X[rows, :], xp.float64))
+        weights = xp.astype(counts[rows], xp.float64, copy=False)
+        found.append(weights @ xp.astype(X[rows, :], xp.float64, copy=False))
     return np.add.reduce(arrays.gather(*found))
 
 

@@ -30,7 +30,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     infer_features,
 )
-from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
+from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -88,16 +88,16 @@ def fit(
         starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
     else:
         starts = [start] if isinstance(start, Params) else start
-    starts = [convert_params(params, settings) for params in starts]
+    if settings.slab or isinstance(starts[0], SlabParams):
+        starts = [convert_params(params, settings) for params in starts]
     there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
-    step: Any
     state: Any
+    step: Any = partial(descent.step, problem.joint)
     if margins == "posterior":
         step = partial(alternation.step, problem.joint, tolerance=ROUND)
         state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
-        step = partial(descent.step, problem.joint)
         if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:

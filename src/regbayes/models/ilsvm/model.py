@@ -26,6 +26,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -59,7 +60,12 @@ class Rows:
 
     @classmethod
     def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
-        """Return rows less a mean: their own, unless it is given."""
+        """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
+        if not is_plain(X):
+            from regbayes.models.ilsvm.device import DeviceRows
+
+            return DeviceRows.centre(X, mean, weights)
+        mean = None if mean is None else to_host(mean)
         if mean is None:
             mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
         norms = np.empty(len(X))
@@ -126,6 +132,17 @@ class Rows:
         return float(values.sum()) if self.weights is None else float(self.weights @ values)
 
 
+def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
+    """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rows = Rows.centre(X, weights=weights)
+        mean_square = rows.mean_square
+    vanishes = mean_square < np.finfo(np.float64).tiny
+    if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
+        raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
+    return rows
+
+
 @persistable(name="regbayes.ilsvm.Params")
 @dataclass(frozen=True)
 class Params:
@@ -166,7 +183,10 @@ class Params:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
         if rows.on_device:
             return rows.infer_features(self)  # type: ignore[attr-defined]
-        return sweep(base_logits(rows, self), self, self.n_sweeps)
+        theta = base_logits(rows, self)
+        psi = np.empty_like(theta)
+        sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
+        return psi
 
     def infer_few(self, rows: Rows) -> Floats:
         """Return the features of few rows by the law, which has done before Numba has loaded the kernel."""
@@ -257,8 +277,11 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
         gradient = np.zeros(psi.shape) if gradient is None else gradient
         start = expit(params.log_odds)[None, :]
-        theta = None if params.n_sweeps == 1 else base_logits(rows, params)
-        before = start if theta is None else sweep(theta, params, params.n_sweeps - 1)
+        theta, before = None, start
+        if params.n_sweeps > 1:
+            theta = base_logits(rows, params)
+            before = np.empty_like(theta)
+            sweep_features(theta, coupling, start, params.n_sweeps - 1, before)
         # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
         # theta less the couplings, and it is zero once the sweeps have converged.
         gradient += self.weight * rows.weigh((psi - before) @ np.tril(coupling, -1))
@@ -350,18 +373,11 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 
 def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
-    squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(
-        rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows)
-    )
-
-
-def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:
-    """Summed entropy of independent binary features, each row as often as it counts."""
-    rest = 1.0 - psi
-    tiny = np.finfo(np.float64).tiny  # 0 log 0 = 0
+    rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
     on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
-    return -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
+    entropy = -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
+    squared_norm = rows.sum_weighted(rows.squared_norms)
+    return Stats(rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy)
 
 
 def base_logits(rows: Rows, params: Params) -> Floats:
@@ -369,13 +385,6 @@ def base_logits(rows: Rows, params: Params) -> Floats:
     theta = rows.project(params.precision * params.loadings)
     theta += params.constant_logits
     return theta
-
-
-def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
-    """Return psi after some sweeps from the prior."""
-    psi = np.empty_like(theta)
-    sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], n_sweeps, psi)
-    return psi
 
 
 def infer_features(rows: Rows, params: Params) -> Floats:

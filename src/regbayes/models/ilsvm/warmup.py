@@ -309,11 +309,20 @@ class WarmUp:
         try:
             if not is_new:
                 return self._cool(starts[0], multipliers), Status.CONVERGED
-            tried = [self._take_first_steps(start) for start in starts]
-            judged = [self._judge(search.at) for search in tried]
+            tried, judged = [], []
+            for start in starts:
+                tried.append(self._take_first_steps(start))
+                judged.append(self._judge(tried[-1].at))
             enough = min(judged) + BETTER * self.problem.unit
             self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
-            return self._settle(self.latest), Status.CONVERGED
+            # Take out features that are not worth having, then add some while they are.
+            search = self._prune(self.latest)
+            before = len(search.at.params.loadings)
+            while (larger := self._add_feature(search)) is not None:
+                search = self.latest = larger
+            if len(search.at.params.loadings) > before:
+                search = self._prune(search)
+            return search, Status.CONVERGED
         except CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
@@ -371,17 +380,6 @@ class WarmUp:
         if result.status in (Status.STOPPED, Status.INTERRUPTED):
             raise CutShortError(keep or result.state, result.status)
         return result.state
-
-    def _settle(self, search: Search) -> Search:
-        """Take out features that are not worth having, then add some while they are."""
-        search = self._prune(search)
-        before = len(search.at.params.loadings)
-        while True:
-            larger = self._add_feature(search)
-            if larger is None:
-                break
-            search = self.latest = larger
-        return search if len(search.at.params.loadings) == before else self._prune(search)
 
     def _judge(self, at: Evaluation) -> float:
         """Return the normalised objective; of some rows, as large as their share in that of all of them."""
