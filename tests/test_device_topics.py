@@ -309,7 +309,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
     assert not any(name.endswith("_") for name in vars(model))
 
 
-def test_dispatch_must_be_on_for_sparse_tensors():
+def test_dispatch_must_be_on_for_sparse_arrays_of_torch():
     pytest.importorskip("torch")
     X, proportions = make_corpus()
     with pytest.raises(TypeError, match="array_api_dispatch is off"):
