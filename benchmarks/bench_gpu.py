@@ -12,15 +12,19 @@ are multiplied by it.
 from __future__ import annotations
 
 import argparse
+import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import sklearn
 from threadpoolctl import threadpool_limits
 
+from regbayes import ILSVMClassifier
 from regbayes.engine import Serial, make_executor
 from regbayes.framework.composite import Stack
 from regbayes.framework.device_atoms import DeviceAtoms
@@ -35,7 +39,7 @@ from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
-from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows, Settings
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
 from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
@@ -104,17 +108,26 @@ def make_settings(K: int, D: int, L: int, one_vs_rest: bool, n_threads: int = 1)
 
 
 def make_rows(device: Device, n: int, D: int, L: int, seed: int = 0) -> tuple[Any, np.ndarray]:
-    """Rows with a dozen binary features, and labels that depend on them, with a fifth of errors."""
-    loadings = device.normal(12, D, seed=1)
-    on = device.normal(n, 12, seed=seed) > 0.3
+    """Rows with as many binary features as the model may have, labels that depend on them, and a fifth of errors."""
+    K = 8 if D < 100 else 50
+    loadings = device.normal(K, D, seed=1)
+    on = device.normal(n, K, seed=seed) > 0.3
     on = on.to(loadings.dtype) if device.library is not None else on.astype(device.dtype)
     X = on @ loadings + device.normal(n, D, seed=seed + 2)
-    scores = on @ device.normal(12, L, seed=3)
+    scores = on @ device.normal(K, L, seed=3)
     labels = arrays.to_host(scores.argmax(-1)).astype(np.int64)
     rng = np.random.default_rng(seed)
     wrong = rng.random(n) < 0.2
     labels[wrong] = rng.integers(L, size=int(wrong.sum()))
     return X, labels
+
+
+def make_start(data: Data, settings: Settings) -> Params:
+    """Where a fit starts: directions of some rows that stand out from the noise."""
+    few = data.X.take(np.arange(min(len(data.X), 4096)))
+    start = warmup.initial_params(few, settings)[0]
+    print(f"  start with {len(start.loadings)} features")
+    return replace(start, temperature=settings.temperature)
 
 
 def show(name: str, seconds: float, note: str = "") -> None:
@@ -139,9 +152,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
         del square, phi, back
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
-        few = data.X.take(np.arange(min(n, 4096)))
-        start = warmup.random_params(few, settings, np.random.default_rng(0))
-        params, joint = replace(start, temperature=settings.temperature), ILSVMProblem.of(data, settings).joint
+        params, joint = make_start(data, settings), ILSVMProblem.of(data, settings).joint
         if one_vs_rest:
             time_rows(device, joint, params)
         device.free()
@@ -203,8 +214,7 @@ def time_host(n: int, D: int, K: int, L: int, n_threads: int, factor: int) -> No
 
 
 def time_host_case(host: Device, data: Data, settings: Settings, factor: int) -> None:
-    few = data.X.take(np.arange(min(len(data.X), 4096)))
-    params = replace(warmup.random_params(few, settings, np.random.default_rng(0)), temperature=settings.temperature)
+    params = make_start(data, settings)
     joint, executor = ILSVMProblem.of(data, settings).joint, make_executor(settings.n_threads)
     model, name = joint.model, "one-vs-rest" if settings.one_vs_rest else "multi-class"
 
@@ -303,16 +313,34 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
 
 
+def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
+    print(f"ILSVMClassifier, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
+    X, labels = make_rows(device, n, D, L)
+    y = labels if device.library is None else device.library.asarray(labels, device=device.name)
+    os.environ["SCIPY_ARRAY_API"] = "1"
+    with warnings.catch_warnings(), sklearn.config_context(array_api_dispatch=device.library is not None):
+        warnings.simplefilter("ignore")  # of max_iter
+        model = ILSVMClassifier(K, multi_class="ovr", max_iter=30, random_state=0, n_jobs=-1)
+        start = time.perf_counter()
+        model.fit(X, y)
+        device.wait()
+        whole, steps = time.perf_counter() - start, float(model.trace_.elapsed[-1] - model.trace_.elapsed[0])
+        show("fit", whole, f"{model.n_iter_} iterations, {model.n_components_} features")
+        show("of which the descent over all rows", steps)
+        right = float((model.predict(X) == y).sum()) / n
+        show("predict", device.time(lambda: model.predict(X), 3), f"{right:.3f} right of the training rows")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks", "fit"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "host"]
+    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
@@ -321,6 +349,8 @@ def main() -> None:
     device.free()
     if "tasks" in parts:
         time_tasks(device, n, D, K, 4 if arguments.smoke else 100)
+    if "fit" in parts:
+        time_fit(device, n, D, K, L)
     if "host" in parts:
         time_host(n if arguments.smoke else n // 10, D, K, L, 2 if arguments.smoke else arguments.threads, 10)
 

@@ -350,3 +350,16 @@ def test_too_many_topics_for_the_same_bits():
         patch.setattr(device.cuda, "takes", lambda *_: False)
         with pytest.raises(ValueError, match="deterministic=True takes at most"):
             device.fit(corpus_there(X, "numpy"), make_targets(proportions)["classes"], settings, in_order=True)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_words_are_counted_as_on_the_host(library, monkeypatch):
+    monkeypatch.setattr(device, "COUNTED_ENTRIES", 37)
+    X, proportions = make_corpus()
+    X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # documents without words are left out
+    weights, targets = np.random.default_rng(0).random(N), make_targets(proportions)["classes"]
+    here, asked = meanfield.select_documents(documents_of(X), targets, weights)
+    there, _ = device.select_documents(corpus_there(X, library), targets, weights, K, False)
+    np.testing.assert_allclose(there.count_words(V, weights[2:]), here.count_words(V, weights[2:]), rtol=1e-6)
+    logits = [meanfield.first_logits(rows, V, asked, K, 0, None) for rows in (here, there)]
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-6)

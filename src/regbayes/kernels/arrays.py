@@ -214,27 +214,33 @@ def sweep_features(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps
         At least one.
     """
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
-    below = to_device(np.tril(coupling, -1), theta)
+    mixing = to_device(_mixing(coupling), theta)
     logits = theta - to_device(later @ start, theta)[:, None]
-    history = [_sweep(logits, below)]
+    history = [_sweep(logits, mixing)]
     if n_sweeps > 1:
         above = to_device(later, theta)
     for _ in range(n_sweeps - 1):
-        history.append(_sweep(theta - above @ history[-1], below))
+        history.append(_sweep(theta - above @ history[-1], mixing))
     return history
 
 
-def _sweep(logits: DeviceArray, below: DeviceArray) -> DeviceArray:
-    """Write ``psi_k = sigmoid(logits_k - sum_{j < k} below_kj psi_j)`` for k in order over the logits; return them."""
+def _mixing(coupling: Floats) -> Floats:
+    """Return what a feature sees of itself and of those before it in a sweep, (K, K): 1, and minus the coupling."""
+    return np.eye(len(coupling)) - np.tril(coupling, -1)
+
+
+def _sweep(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
+    """Write ``psi_k = sigmoid(logits_k - sum_{j < k} coupling_kj psi_j)`` for k in order over the logits; return them.
+
+    Rows before k have features by then, and row k has its logits: one product takes both.
+    """
     to_probability = find_sigmoid(namespace_of(logits))
     for block in pieces(logits.shape[0], BLOCK):
-        first, last = block.start, block.stop
+        first = block.start
         if first:
-            logits[block, :] -= below[block, :first] @ logits[:first, :]
-        for k in range(first, last):
-            row = logits[k, :]
-            if k > first:
-                row = row - below[k, first:k] @ logits[first:k, :]
+            logits[block, :] += mixing[block, :first] @ logits[:first, :]
+        for k in range(first, block.stop):
+            row = logits[k, :] if k == first else mixing[k, first : k + 1] @ logits[first : k + 1, :]
             logits[k, :] = to_probability(row)
     return logits
 
@@ -293,12 +299,11 @@ def reverse_features(
         The first summed over rows.
     """
     xp = namespace_of(gradient)
-    below = to_device(np.tril(coupling, -1), gradient)
-    above = to_device(np.triu(coupling, 1), gradient)
+    mixing, above = to_device(_mixing(coupling), gradient), to_device(np.triu(coupling, 1), gradient)
     lower = to_device(np.tril(np.ones_like(coupling), -1), gradient, xp.float64)
     total, by_coupling = None, None
     for number in reversed(range(len(history))):
-        delta = _reverse_sweep(gradient, history[number], below)
+        delta = _reverse_sweep(gradient, history[number], mixing)
         found = multiply_rows(delta, history[number]) * lower
         if number > 0:
             found += multiply_rows(delta, history[number - 1]) * lower.T
@@ -310,18 +315,16 @@ def reverse_features(
     return total, by_coupling, sum_of(total, axis=1)
 
 
-def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, below: DeviceArray) -> DeviceArray:
+def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
     """Write the gradient by the arguments of one sweep's sigmoids over the one by its state; return it."""
     K = psi.shape[0]
     for last in range(K, 0, -BLOCK):
         first = max(last - BLOCK, 0)
         if last < K:
-            incoming[first:last, :] -= below[last:, first:last].T @ incoming[last:, :]
+            incoming[first:last, :] += mixing[last:, first:last].T @ incoming[last:, :]
         slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
         for k in reversed(range(first, last)):
-            row = incoming[k, :]
-            if k + 1 < last:
-                row = row - below[k + 1 : last, k] @ incoming[k + 1 : last, :]
+            row = incoming[k, :] if k + 1 == last else mixing[k:last, k] @ incoming[k:last, :]
             incoming[k, :] = row * slopes[k - first, :]
     return incoming
 
@@ -350,10 +353,9 @@ class HingeRows:
     def look(self, scores: DeviceArray) -> RowLosses:
         """Look at rows."""
         signs = self._signs(scores)
-        missed = _positive(self.margin - signs * scores)
-        phi = 2.0 * self.C * missed
-        loss = 0.5 * sum_of(phi * missed)
-        return RowLosses(loss, 0.0 * loss, 0.0 * loss, phi * signs)
+        missed = signs * scores
+        missed = _positive(self.margin - missed)
+        return _weigh(self.C, missed, signs)
 
     def curvatures(self, scores: DeviceArray) -> DeviceArray:
         """Return the second derivatives by the scores, (outputs, n)."""
@@ -378,10 +380,10 @@ class TubeRows:
         """Look at rows."""
         xp = namespace_of(scores)
         away = self.values - scores
+        if self.epsilon == 0.0:
+            return _weigh(self.C, away, None)
         missed = _positive(xp.abs(away) - self.epsilon)
-        phi = 2.0 * self.C * missed
-        loss = 0.5 * sum_of(phi * missed)
-        return RowLosses(loss, 0.0 * loss, 0.0 * loss, phi * xp.sign(away))
+        return _weigh(self.C, missed, xp.sign(away))
 
     def curvatures(self, scores: DeviceArray) -> DeviceArray:
         """Return the second derivatives by the scores, (outputs, n)."""
@@ -451,6 +453,19 @@ class ClassRows:
             total, count = xp.sum(xp.where(inside, wanted, none), axis=0), number
             total = total / xp.astype(delta + (1.0 - delta) * number, scores.dtype, copy=False)
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
+
+
+def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> RowLosses:
+    """Return ``C missed^2`` summed, and ``2 C`` times what was missed with its sign, if it has none of its own."""
+    xp = namespace_of(missed)
+    weighed = 2.0 * C * missed
+    if missed.dtype == xp.float64:
+        loss = 0.5 * (xp.reshape(weighed, (-1,)) @ xp.reshape(missed, (-1,)))
+    else:
+        loss = 0.5 * sum_of(weighed * missed)
+    if signs is not None:
+        weighed *= signs
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed)
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:

@@ -22,6 +22,8 @@ from regbayes.kernels.arrays import ClassRows, DeviceArray, HingeRows, TubeRows,
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes
 
+MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
+
 
 @dataclass(frozen=True)
 class DeviceInputs:
@@ -211,6 +213,10 @@ class DeviceHead(MarginHead):
     def gathers(self, n_features: int) -> bool:
         """Rows stay in their blocks."""
         return False
+
+    def n_sampled(self, level: int, n_features: int) -> int:
+        """Return how many rows with targets the curvature is taken from."""
+        return MORE_ROWS * super().n_sampled(level, n_features)
 
     def sum_features(self, blocks: Sequence[DeviceArray], executor: Executor | None = None) -> tuple[float, Floats]:
         """Return what the rows with targets count together, and the sum of their features (K,)."""

@@ -19,7 +19,7 @@ from regbayes.engine import Executor
 from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, to_device
-from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
+from regbayes.margins.device import MORE_ROWS, DeviceBlock, DeviceColumns, DeviceInputs
 from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
 from regbayes.margins.tasks import MAX_SAMPLE_SHARE, BlockwiseTasks, TaskHead, TaskWeights
 
@@ -61,7 +61,7 @@ class DeviceTaskHead(TaskHead):
             start = warm_start.weights
 
         def sample(level: int) -> list[DeviceBlock] | None:
-            drawn = self._draw_rows(SAMPLE_PER_WEIGHT * start.shape[1] * 2**level, int(ends[-1]))
+            drawn = self._draw_rows(MORE_ROWS * SAMPLE_PER_WEIGHT * start.shape[1] * 2**level, int(ends[-1]))
             if drawn is None:
                 return None
             cut = np.split(drawn, np.searchsorted(drawn, ends[1:-1]))
