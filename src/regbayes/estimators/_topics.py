@@ -640,24 +640,20 @@ def refuse_device(X: Any, method: str) -> None:
 
 @contextmanager
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
-    """Fit where documents lie: attributes follow them there in the end, and nothing is left of a fit that failed."""
+    """Fit where documents lie: in the end fitted attributes follow them there."""
     numbers = _numbers_of(X)
     if not is_elsewhere(numbers):
         yield
         return
-    attributes = vars(model)
-    before = dict(attributes)
     try:
         yield
-        xp = namespace_of(numbers)
-        dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
-        follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
     except BaseException as error:
-        attributes.clear()
-        attributes.update(before)
         if "OutOfMemory" in type(error).__name__:
             raise MemoryError(_describe_room(model, X, numbers)) from error
         raise
+    xp = namespace_of(numbers)
+    dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
+    follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
 
 
 def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:

@@ -250,9 +250,9 @@ def add_at(table: DeviceArray, index: DeviceArray, values: DeviceArray) -> Devic
     elif hasattr(table, "index_add_"):
         table.index_add_(0, index, values)
     else:
-        import cupyx
+        import cupy
 
-        cupyx.scatter_add(table, index, values)
+        cupy.add.at(table, index, values)
     return table
 
 

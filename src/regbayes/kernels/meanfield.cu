@@ -155,16 +155,18 @@ __device__ __forceinline__ void load(const REAL* vector, int K, bool wanted, REA
 
 // Some entries at once, as a group of lanes has them; those beyond the last have no number and no topics.
 struct Entries {
-    int i[AT_ONCE];
+    int i[AT_ONCE];  // -1: beyond the last
     REAL number[AT_ONCE];
     REAL p[AT_ONCE][PER_LANE];
 
-    __device__ __forceinline__ void load_from(const Document& d, int turn, int last)
+    // Passes go to and fro: rows that the last one read in the end are still near.
+    __device__ __forceinline__ void load_from(const Document& d, int turn, int first, int last, bool backwards)
     {
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
-            i[e] = turn + e * PER_TURN + MEMBER;
-            bool wanted = i[e] < last;
+            const int place = turn + e * PER_TURN + MEMBER;
+            const bool wanted = place < last;
+            i[e] = !wanted ? -1 : backwards ? first + last - 1 - place : place;
             number[e] = wanted ? d.numbers[i[e]] : (REAL)0;
             load(d.topics + (wanted ? (size_t)d.words[i[e]] * d.K : 0), d.K, wanted, p[e]);
         }
@@ -194,25 +196,28 @@ struct Output {
     REAL* by_entry;     // (entries, K)
     int sorted;
 
-    __device__ __forceinline__ void add(const Document& d, int i, int k, REAL value, bool is_first) const
+    // Where the row of an entry begins. Read before anything is added: the compiler cannot know that words stay.
+    __device__ __forceinline__ size_t row(const Document& d, int i) const
     {
-        if (!sorted) {
-            atomicAdd(table + (size_t)d.words[i] * d.K + k, (double)value);
-            return;
-        }
-        REAL* to = by_entry + (size_t)places[i] * d.K + k;
-        *to = is_first ? value : *to + value;
+        return (size_t)(sorted ? places[i] : d.words[i]) * d.K;
+    }
+
+    __device__ __forceinline__ void add(size_t at, REAL value, bool is_first) const
+    {
+        if (!sorted) atomicAdd(table + at, (double)value);
+        else by_entry[at] = is_first ? value : by_entry[at] + value;
     }
 };
 
 // Add scale * sum_i number_i p_i / (p_i t) to sums, over entries from one to another: a part of a sweep, less its factor
 // t. docs/math.md eq. (66). Where notes are given they are 1 / (p_i t), or what p_i is multiplied by in the sum.
 __device__ __forceinline__ void sweep_part(
-    const Document& d, int first, int last, const REAL* own, REAL scale, REAL* sums, REAL* notes, bool of_shares)
+    const Document& d, int first, int last, bool backwards, const REAL* own, REAL scale, REAL* sums, REAL* notes,
+    bool of_shares)
 {
     for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
-        at.load_from(d, turn, last);
+        at.load_from(d, turn, first, last, backwards);
         REAL r[AT_ONCE];
         at.multiply(own, r);
 #pragma unroll
@@ -220,7 +225,7 @@ __device__ __forceinline__ void sweep_part(
             REAL inverse = 1 / (r[e] + TINY), share = scale * at.number[e] * inverse;
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++) sums[j] += share * at.p[e][j];
-            if (notes && LANE == 0 && at.i[e] < last) notes[at.i[e]] = of_shares ? share : inverse;
+            if (notes && LANE == 0 && at.i[e] >= 0) notes[at.i[e]] = of_shares ? share : inverse;
         }
     }
 }
@@ -229,17 +234,17 @@ __device__ __forceinline__ void sweep_part(
 // 1 / (p_i t), where that is known) and g t are multiplied by. Entries beyond the notes send theirs to the output.
 template <bool is_noted, bool is_known>
 __device__ __forceinline__ void reverse_part(
-    const Document& d, int first, int last, const REAL* own, const REAL* own_sum, REAL* by_product, REAL* t_notes,
-    REAL* sum_notes, const Output& out)
+    const Document& d, int first, int last, bool backwards, const REAL* own, const REAL* own_sum, REAL* by_product,
+    REAL* t_notes, REAL* sum_notes, const Output& out)
 {
     const int K = d.K;
     for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
-        at.load_from(d, turn, last);
+        at.load_from(d, turn, first, last, backwards);
         REAL inverse[AT_ONCE], through[AT_ONCE];
         if (is_known) {
 #pragma unroll
-            for (int e = 0; e < AT_ONCE; e++) inverse[e] = at.i[e] < last ? t_notes[at.i[e]] : (REAL)0;
+            for (int e = 0; e < AT_ONCE; e++) inverse[e] = at.i[e] >= 0 ? t_notes[at.i[e]] : (REAL)0;
         } else {
             at.multiply(own, inverse);
 #pragma unroll
@@ -253,21 +258,24 @@ __device__ __forceinline__ void reverse_part(
             REAL share = at.number[e] * inverse[e], by_r = -through[e] * share * inverse[e];
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++) by_product[j] += by_r * at.p[e][j];
-            if (is_noted && LANE == 0 && i < last) t_notes[i] = by_r, sum_notes[i] = share;
-            if (!is_noted && i < last)
-                for (int j = 0; j < PER_LANE; j++)
-                    if (IS_TOPIC(j)) out.add(d, i, TOPIC(j), share * own_sum[j] + by_r * own[j], false);
+            if (is_noted && LANE == 0 && i >= 0) t_notes[i] = by_r, sum_notes[i] = share;
+            if (is_noted || i < 0) continue;
+            const size_t row = out.row(d, i);
+#pragma unroll
+            for (int j = 0; j < PER_LANE; j++)
+                if (IS_TOPIC(j)) out.add(row + TOPIC(j), share * own_sum[j] + by_r * own[j], false);
         }
     }
 }
 
 // A whole sweep: its sums are left in parts for each warp.
-__device__ __forceinline__ void sweep(const Document& d, const REAL* t, REAL* notes, int noted, REAL* partial)
+__device__ __forceinline__ void sweep(
+    const Document& d, bool backwards, const REAL* t, REAL* notes, int noted, REAL* partial)
 {
     REAL own[PER_LANE], sums[PER_LANE] = {};
     load(t, d.K, true, own);
-    sweep_part(d, 0, noted, own, 1, sums, notes, false);
-    sweep_part(d, noted, d.size, own, 1, sums, nullptr, false);
+    sweep_part(d, 0, noted, backwards, own, 1, sums, notes, false);
+    sweep_part(d, noted, d.size, backwards, own, 1, sums, nullptr, false);
     add_groups(sums, d.K, partial);
 }
 
@@ -275,7 +283,7 @@ __device__ __forceinline__ void sweep(const Document& d, const REAL* t, REAL* no
 
 // Label-free inference of documents, docs/math.md eq. (66), and their part of the bound, eq. (68): of its divergences
 // the part that is the same for all documents is left to the caller.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(LANES == 8 ? 4 : 3)) forward(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 ? 4 : 3)) forward(
     const int* words, const REAL* numbers, const long long* starts,  // documents: (entries,), (entries,), (N + 1,)
     const REAL* topics, const REAL* doc_prior,                       // (V, K), (K,)
     REAL* gamma, double* likelihoods, double* divergences,           // written: (N, K), (N,), (N,)
@@ -289,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(LANES == 8 ? 4
     for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(at[k] = doc_prior[k] + (REAL)(length / K));
     __syncthreads();
     for (int s = 0; s < n_sweeps; s++) {
-        sweep(d, t, nullptr, d.size, partial);
+        sweep(d, s % 2, t, nullptr, d.size, partial);
         for (int k = threadIdx.x; k < K; k += blockDim.x)
             t[k] = exp_digamma(at[k] = doc_prior[k] + t[k] * add_warps(partial, K, k));
         __syncthreads();
@@ -300,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(LANES == 8 ? 4
     double sums[4] = {0, 0, 0, 0};  // of logarithms, of gamma, of its divergence, of the prior
     for (int turn = TURN; turn < d.size; turn += AT_ONCE * PER_TURN) {
         Entries some;
-        some.load_from(d, turn, d.size);
+        some.load_from(d, turn, 0, d.size, n_sweeps % 2);
         REAL r[AT_ONCE];
         some.multiply(own, r);
 #pragma unroll
@@ -328,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(LANES == 8 ? 4
 // weigh; before that is known its place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow; the
 // notes of an entry are the numbers that they are multiplied by. Before a sweep is gone back through, its notes are
 // 1 / (p_i t).
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 ? 3 : 2)) reverse(
     const int* words, const REAL* numbers, const long long* starts,  // as in forward
     const REAL* topics, const REAL* doc_prior,
     const REAL* gamma, const REAL* grad, const REAL* weights,        // (N, K), (N, K), (N,)
@@ -356,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
             t[k] = exp_digamma(at[k]);
         }
         __syncthreads();
-        if (s < n - 1) sweep(d, t, notes + s * noted, n_noted, partial);
+        if (s < n - 1) sweep(d, s % 2, t, notes + s * noted, n_noted, partial);
     }
 
     {  // The bound itself.
@@ -364,18 +372,20 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
         for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(last[k]);
         __syncthreads();
         load(t, K, true, own);
-        sweep_part(d, 0, n_noted, own, -weight, of_shares, notes + n * noted, true);
+        sweep_part(d, 0, n_noted, (n + 1) % 2, own, -weight, of_shares, notes + n * noted, true);
         for (int turn = n_noted + TURN; turn < size; turn += AT_ONCE * PER_TURN) {
             Entries at;
-            at.load_from(d, turn, size);
+            at.load_from(d, turn, n_noted, size, (n + 1) % 2);
             REAL r[AT_ONCE];
             at.multiply(own, r);
+#pragma unroll
             for (int e = 0; e < AT_ONCE; e++) {
+                const size_t row = at.i[e] >= 0 ? out.row(d, at.i[e]) : 0;
                 REAL share = -weight * at.number[e] / (r[e] + TINY);
 #pragma unroll
                 for (int j = 0; j < PER_LANE; j++) {
                     of_shares[j] += share * at.p[e][j];
-                    if (at.i[e] < size && IS_TOPIC(j)) out.add(d, at.i[e], TOPIC(j), share * own[j], true);
+                    if (at.i[e] >= 0 && IS_TOPIC(j)) out.add(row + TOPIC(j), share * own[j], true);
                 }
             }
         }
@@ -398,10 +408,13 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
         __syncthreads();
         REAL by_product[PER_LANE] = {}, *t_notes = notes + s * noted, *sum_notes = notes + (n + 1 + s) * noted;
         load(by_sum, K, true, own_sum);
-        if (s < n - 1) reverse_part<true, true>(d, 0, n_noted, own, own_sum, by_product, t_notes, sum_notes, out);
+        const bool back = (s + 1) % 2;  // this pass begins where the last one, of s + 1, ended
         if (s == n - 1 || n_noted < size) load(t, K, true, own);
-        if (s == n - 1) reverse_part<true, false>(d, 0, n_noted, own, own_sum, by_product, t_notes, sum_notes, out);
-        reverse_part<false, false>(d, n_noted, size, own, own_sum, by_product, t_notes, sum_notes, out);
+        if (s == n - 1)
+            reverse_part<true, false>(d, 0, n_noted, back, own, own_sum, by_product, t_notes, sum_notes, out);
+        else reverse_part<true, true>(d, 0, n_noted, back, own, own_sum, by_product, t_notes, sum_notes, out);
+        if (n_noted < size)
+            reverse_part<false, false>(d, n_noted, size, back, own, own_sum, by_product, t_notes, sum_notes, out);
         if (s == 0) break;  // even proportions do not depend on the topics
         add_groups(by_product, K, partial);
         for (int k = threadIdx.x; k < K; k += blockDim.x)  // g of before is by_sum / t
@@ -412,6 +425,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
     // Entries that were noted: numbers times vectors, summed over sweeps.
     for (int first = (threadIdx.x / LANES) * TILE; first < n_noted; first += (blockDim.x / LANES) * TILE) {
         REAL tile[TILE][PER_LANE] = {};
+        size_t row[TILE];
+#pragma unroll
+        for (int e = 0; e < TILE; e++) row[e] = first + e < n_noted ? out.row(d, first + e) : 0;
         for (int v = 0; v < n_vectors; v++) {
             REAL vector[PER_LANE];
             load(vectors + v * K, K, true, vector);
@@ -426,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(3)) reverse(
         for (int e = 0; e < TILE; e++)
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++)
-                if (first + e < n_noted && IS_TOPIC(j)) out.add(d, first + e, TOPIC(j), tile[e][j], true);
+                if (first + e < n_noted && IS_TOPIC(j)) out.add(row[e] + TOPIC(j), tile[e][j], true);
     }
 }
 

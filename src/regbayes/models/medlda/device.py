@@ -120,14 +120,16 @@ class DeviceTraining:
 
     def count_words(self, n_words: int, weights: Floats) -> Floats:
         """Return how often each word occurs in documents that count so often, on the host, shape (V,)."""
-        words, numbers, _ = self.documents.counts
-        xp, starts = namespace_of(words), self.documents.starts
+        words, numbers, starts = self.documents.counts
+        xp, factors = namespace_of(words), to_device(weights, self.lengths)
         found = xp.zeros(n_words, dtype=xp.float64, device=words.device)
-        edges = np.unique(np.searchsorted(starts, np.arange(starts[0], starts[-1], COUNTED_ENTRIES)))
-        for first, last in zip(edges, [*edges[1:], len(self)], strict=True):
-            entries = slice(int(starts[first]), int(starts[last]))
-            factors = to_device(np.repeat(weights[first:last], np.diff(starts[first : last + 1])), found)
-            add_at(found, xp.astype(words[entries], xp.int64), factors * xp.astype(numbers[entries], xp.float64))
+        begin, end = int(self.documents.starts[0]), int(self.documents.starts[-1])
+        for first in range(begin, end, COUNTED_ENTRIES):
+            entries = slice(first, min(first + COUNTED_ENTRIES, end))
+            places = xp.arange(entries.start, entries.stop, dtype=xp.int64, device=words.device)
+            document = xp.searchsorted(starts, places, side="right") - 1
+            each = xp.take(factors, document) * xp.astype(numbers[entries], xp.float64)
+            found = add_at(found, xp.astype(words[entries], xp.int64), each)
         return to_host(found)
 
 

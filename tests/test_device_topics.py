@@ -21,7 +21,7 @@ from regbayes.persistence import load, save
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
 from topic_array_tools import place as put
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*[Ss]parse:UserWarning")  # PyTorch says that CSR is young
 
 ELSEWHERE = LIBRARIES[1:]
 N, V, K = 120, 40, 6
@@ -183,7 +183,7 @@ def test_classifier_answers_where_documents_lie(library, dtype, n_classes, tmp_p
     X, y = X.astype(dtype), proportions[:, :n_classes].argmax(axis=1)
     there, labels = put(X.toarray(), library), put(y, library)
     model = classifier().fit(there, labels)
-    for found in (model.coef_, model.components_, model.transform(there), model.decision_function(there)):
+    for found in (model.coef_features_, model.components_, model.transform(there), model.decision_function(there)):
         assert type(found) is type(there)
         assert found.dtype == there.dtype
         assert found.device == there.device
@@ -194,11 +194,11 @@ def test_classifier_answers_where_documents_lie(library, dtype, n_classes, tmp_p
     # The same documents as CSR, and on the host once the model was saved.
     sparse = sparse_there(X, library)
     again = classifier().fit(sparse, labels)
-    np.testing.assert_allclose(to_numpy(again.coef_), to_numpy(model.coef_), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(to_numpy(again.coef_features_), to_numpy(model.coef_features_), rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(to_numpy(model.predict(sparse)), to_numpy(answers))
     save(model, tmp_path / "model")
     local = load(tmp_path / "model")
-    assert isinstance(local.coef_, np.ndarray)
+    assert isinstance(local.coef_features_, np.ndarray)
     tolerance = 1e-4
     np.testing.assert_allclose(local.transform(X), to_numpy(model.transform(there)), atol=tolerance)
     np.testing.assert_allclose(to_numpy(local.transform(there)), to_numpy(model.transform(there)), atol=1e-6)
@@ -309,7 +309,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
     assert not any(name.endswith("_") for name in vars(model))
 
 
-def test_dispatch_must_be_on_for_sparse_tensors():
+def test_dispatch_must_be_on_for_sparse_arrays_of_torch():
     pytest.importorskip("torch")
     X, proportions = make_corpus()
     with pytest.raises(TypeError, match="array_api_dispatch is off"):
@@ -350,3 +350,16 @@ def test_too_many_topics_for_the_same_bits():
         patch.setattr(device.cuda, "takes", lambda *_: False)
         with pytest.raises(ValueError, match="deterministic=True takes at most"):
             device.fit(corpus_there(X, "numpy"), make_targets(proportions)["classes"], settings, in_order=True)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_words_are_counted_as_on_the_host(library, monkeypatch):
+    monkeypatch.setattr(device, "COUNTED_ENTRIES", 37)
+    X, proportions = make_corpus()
+    X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # documents without words are left out
+    weights, targets = np.random.default_rng(0).random(N), make_targets(proportions)["classes"]
+    here, asked = meanfield.select_documents(documents_of(X), targets, weights)
+    there, _ = device.select_documents(corpus_there(X, library), targets, weights, K, False)
+    np.testing.assert_allclose(there.count_words(V, weights[2:]), here.count_words(V, weights[2:]), rtol=1e-6)
+    logits = [meanfield.first_logits(rows, V, asked, K, 0, None) for rows in (here, there)]
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-6)
