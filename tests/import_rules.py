@@ -25,6 +25,7 @@ LAYERS = (
     "framework",
     "margins",
     "joint",
+    "adapters",
     "ppl",
     "priors",
     "models",

@@ -1,6 +1,6 @@
-"""Models that users wrote in a differentiable library, as joint models: features under margins, pulled back by autodiff.
+"""Models that users wrote in PyTorch or JAX, as joint models: features under margins, pulled back by autodiff.
 
-`from_torch` takes modules or functions of PyTorch, `from_jax` functions of JAX. Neither library is imported before that.
+`from_torch` takes modules or functions, `from_jax` functions. Neither library is imported before they are called.
 """
 
 from regbayes.adapters.fit import FittedModel, fit, fit_batches

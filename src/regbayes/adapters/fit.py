@@ -37,7 +37,6 @@ def fit(
     tol: float = 1e-4,
     squared: bool = True,
     seed: int = 0,
-    start: Reals | None = None,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[FittedModel]:
     """Learn parameters and head together, by L-BFGS on all rows; J never rises.
@@ -56,8 +55,6 @@ def fit(
         Whether losses are squared.
     seed : int, default=0
         Of what the generative loss draws.
-    start : array of shape (P,), default=None
-        Parameters to start from; the model's by default.
     callbacks : sequence of callables
         As in `regbayes.engine.run`.
     """
@@ -65,7 +62,7 @@ def fit(
     head = None if targets is None else MarginHead(targets, squared=squared)
     result: FitResult[Any] = fit_joint(
         JointProblem(model, blocks, head, DescentOptions()),
-        model.start if start is None else start,
+        model.start,
         stop=AbsoluteChange(tol * sum(map(len, blocks)), patience=3),
         max_iter=max_iter,
         callbacks=callbacks,
@@ -84,7 +81,6 @@ def fit_batches(
     batch_size: int = 128,
     learning_rate: float = 1e-3,
     seed: int = 0,
-    start: Reals | None = None,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[FittedModel]:
     """Learn parameters and head together from mini-batches of rows; the head is solved on all rows at the end.
@@ -94,7 +90,7 @@ def fit_batches(
 
     Parameters
     ----------
-    model, X, targets, start, callbacks
+    model, X, targets, callbacks
         As in `fit`.
     max_iter : int, default=50
         Passes over all rows.
@@ -120,7 +116,7 @@ def fit_batches(
         terms = dict(model.terms(state.params, state.stats.scale(n)))  # running means over the last batches
         return StepResult(_Pass(state, search.number + 1), terms)
 
-    begun = OnlineState.begin(model, model.start if start is None else start, n_features)
+    begun = OnlineState.begin(model, model.start, n_features)
     result: FitResult[Any] = run(
         step,
         _Pass(begun, 0),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock
+from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
 
 
 def from_jax(
@@ -26,11 +26,11 @@ def from_jax(
     Parameters
     ----------
     encoder : callable
-        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and a
-        row's features may not depend on other rows.
+        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and
+        a row's features may not depend on other rows.
     generative_loss : callable
-        ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus its
-        evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
+        ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus
+        its evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
     params : pytree of arrays
         To start from.
     weight : float, default=1.0
@@ -80,6 +80,7 @@ class JaxModel(OwnModel):
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
         if len(kinds) > 1 or not kinds.pop().startswith("float"):
             raise ValueError(f"all params must be floating and of one type, got {sorted(map(str, kinds)) or params}")
+        self._unravel: Any
         flat, self._unravel = ravel_pytree(params)
         self._start: Reals = np.asarray(flat)
         self._draws = "key" in inspect.signature(generative_loss).parameters
@@ -135,14 +136,8 @@ class JaxModel(OwnModel):
         import jax
 
         params = self._unravel(flat)
-        try:
-            encoded = self.encoder(params, rows)
-        except TypeError as error:
-            error.add_note("The encoder is called with params and rows alone: features are inferred without labels.")
-            raise
-        encoded = encoded if isinstance(encoded, tuple) else (encoded,)
         loss = partial(self.generative_loss, key=jax.random.key(seed)) if self._draws else self.generative_loss
-        return encoded[0], loss(params, rows, *encoded)
+        return call_in_turn(partial(self.encoder, params, rows), partial(loss, params, rows), len(rows))
 
     def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any) -> Any:
         features, losses = self._call(flat, rows, seed)

@@ -1,13 +1,13 @@
 """A joint model out of a user's differentiable code: all that does not depend on the library it is written in.
 
 An encoder infers features of rows, without labels; a generative loss says, for each row, what explaining it costs. Both
-are functions of one flat array of parameters, which descent moves. The library computes values and pulls gradients back.
+are functions of one flat array of parameters, which descent moves. The library computes values and gradients.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,8 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
     """Encoder and generative loss of a user, as a model that `regbayes.joint.descent.fit_joint` takes.
 
     The generative loss is a term of the objective with a weight; parameters may have a Gaussian prior besides
-    (``weight_decay``, its precision). Everything that the loss draws at random is a function of the block's seed, so the
-    objective is one fixed function of the parameters.
+    (``weight_decay``, its precision). Everything that the loss draws at random is a function of the block's seed, so
+    the objective is one fixed function of the parameters.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
 
     @abstractmethod
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
-        """Return the features (n, K) and the generative loss of each row (n,), wrong shapes included."""
+        """Return the features (n, K) and the generative loss of each row (n,)."""
 
     @abstractmethod
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
@@ -113,9 +113,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         loss = float(np.sum(losses, dtype=np.float64)) if np.all(np.isfinite(features)) else np.inf
         return Inferred(features, LossSums(float(len(features)), loss))
 
-    def pull_back(
-        self, rows: RowBlock, params: Reals, inferred: Inferred[LossSums], gradient: Floats | None
-    ) -> Pulled:
+    def pull_back(self, rows: RowBlock, params: Reals, inferred: Inferred[LossSums], gradient: Floats | None) -> Pulled:
         """Differentiate both by the parameters. The forward pass runs again: no block's activations are kept."""
         return Pulled(self.backward(rows, params, gradient).astype(np.float64))
 
@@ -144,6 +142,28 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return LEARNING_RATE * float(np.sqrt(params.size))
 
 
+def call_in_turn(encode: Callable[[], Any], loss: Callable[..., Any], n_rows: int) -> tuple[Any, Any]:
+    """Call an encoder, and a loss with all that it returned; return features and losses of so many rows."""
+    try:
+        encoded = encode()
+    except TypeError as error:
+        error.add_note("Raised by the encoder. It gets no labels: features are inferred without them.")
+        raise
+    encoded = encoded if isinstance(encoded, tuple) else (encoded,)
+    shape = tuple(encoded[0].shape)
+    if len(shape) != 2 or shape[0] != n_rows or shape[1] == 0:
+        raise ValueError(
+            f"the encoder must return features of shape ({n_rows}, K) for {n_rows} rows, got shape {shape}"
+        )
+    losses = loss(*encoded)
+    if tuple(losses.shape) != (n_rows,):
+        raise ValueError(
+            f"generative_loss must return one number for each row, shape ({n_rows},) for {n_rows} rows, got shape "
+            f"{tuple(losses.shape)}; take neither the sum nor the mean over rows: blocks and batches are added up"
+        )
+    return encoded[0], losses
+
+
 def check(model: OwnModel, rows: Any) -> None:
     """Try encoder and loss on a few rows, and say what is wrong with them."""
     n = min(len(rows), N_PROBED)
@@ -151,13 +171,6 @@ def check(model: OwnModel, rows: Any) -> None:
         raise ValueError("there are no rows")
     few = rows[:n]
     features, losses = model.forward(RowBlock(few, 0), model.start)
-    if features.ndim != 2 or len(features) != n or features.shape[1] == 0:
-        raise ValueError(f"the encoder must return features of shape ({n}, K) for {n} rows, got shape {features.shape}")
-    if losses.shape != (n,):
-        raise ValueError(
-            f"generative_loss must return one number for each row, shape ({n},) for {n} rows, got shape "
-            f"{losses.shape}; take neither the sum nor the mean over rows: blocks and batches of them are added up"
-        )
     for name, values in (("the encoder's features", features), ("generative_loss", losses)):
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} has NaN or infinite values at the parameters to start from")
@@ -178,14 +191,17 @@ def check(model: OwnModel, rows: Any) -> None:
 
 def _check_rows_alone(model: OwnModel, few: Any, features: Reals) -> None:
     """Compare the features of rows in a block with those of the rows one by one."""
-    alone = np.concatenate([model.forward(RowBlock(few[i : i + 1], 0), model.start)[0] for i in range(len(few))])
+    try:
+        alone = np.concatenate([model.forward(RowBlock(few[i : i + 1], 0), model.start)[0] for i in range(len(few))])
+        far = float(np.max(np.abs(alone - features)))
+    except (ValueError, RuntimeError):  # batch normalisation in training refuses one row, or shapes differ
+        far = np.inf
     size = float(np.max(np.abs(features)))
-    far = np.max(np.abs(alone - features)) if alone.shape == features.shape else np.inf
     if not far <= SAME * max(size, float(np.finfo(np.float32).tiny)):
         raise ValueError(
             "the encoder gives a row other features when it stands alone: it mixes rows, looks at something by their "
-            f"place (labels?) or draws at random; features move by {far:.3g}, and are at most {size:.3g} in size. Batch "
-            "normalisation and dropout must be in evaluation mode: module.eval()"
+            f"place (labels?) or draws at random; features move by {far:.3g}, and are at most {size:.3g} in size. "
+            "Batch normalisation and dropout must be in evaluation mode: module.eval()"
         )
 
 

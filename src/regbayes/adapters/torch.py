@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock
+from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
 
 _SWAPPING = threading.RLock()  # a module holds one set of parameters at a time
 
@@ -40,7 +41,7 @@ def from_torch(
     Returns
     -------
     TorchModel
-        Parameters are those of all modules that encoder and loss are, belong to or refer to, and that require a gradient.
+        Parameters are those that require a gradient, of all modules that encoder and loss are, belong to or refer to.
         The modules themselves stay as they are; `TorchModel.load` puts parameters into them. Rows take the type and the
         device of the parameters; float64 lets the line search see smaller gains.
 
@@ -68,8 +69,8 @@ class TorchModel(OwnModel):
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
         if not self._moving:
             raise ValueError(
-                "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, methods "
-                "of them, or functions that refer to them by name"
+                "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, "
+                "methods of them, or functions that refer to them by name"
             )
         kinds = {(p.dtype, p.device) for p in self._moving.values()}
         if len(kinds) > 1:
@@ -129,7 +130,9 @@ class TorchModel(OwnModel):
         for name, p in self._moving.items():
             if name not in arrays or np.shape(arrays[name]) != tuple(p.shape):
                 found = np.shape(arrays[name]) if name in arrays else "nothing"
-                raise ValueError(f"the parameter {name} has shape {tuple(p.shape)} in the modules, and {found} in the file")
+                raise ValueError(
+                    f"the parameter {name} has shape {tuple(p.shape)} in the modules, and {found} in the file"
+                )
         return np.concatenate([np.ravel(arrays[name]) for name in self._moving])
 
     def load(self, params: Reals) -> None:
@@ -156,7 +159,7 @@ class TorchModel(OwnModel):
             return total + (features * torch.as_tensor(by_features, dtype=self._dtype, device=self._device)).sum()
 
     def _run(self, block: RowBlock, flat: Any) -> tuple[Any, Any]:
-        """Call encoder and loss at other parameters; what is drawn follows the seed, and the modules stay as they are."""
+        """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
         import torch
 
         values = self._split(flat) | {name: buffer.clone() for name, buffer in self._caller.named_buffers()}
@@ -166,13 +169,7 @@ class TorchModel(OwnModel):
         return found
 
     def _call(self, rows: Any) -> tuple[Any, Any]:
-        try:
-            encoded = self.encoder(rows)
-        except TypeError as error:
-            error.add_note("The encoder is called with rows alone: features are inferred without labels.")
-            raise
-        encoded = encoded if isinstance(encoded, tuple) else (encoded,)
-        return encoded[0], self.generative_loss(rows, *encoded)
+        return call_in_turn(partial(self.encoder, rows), partial(self.generative_loss, rows), len(rows))
 
     def _tensor(self, params: Reals) -> Any:
         import torch
@@ -189,10 +186,6 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
     """Return one module that has those which functions are, belong to or refer to, and calls what it is given."""
     import torch
 
-    class Caller(torch.nn.ModuleList):
-        def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-            return function(*arguments)
-
     found: list[Any] = []
     for function in functions:
         if not callable(function):
@@ -202,4 +195,6 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
             names = inspect.getclosurevars(function)
             candidates += [*names.nonlocals.values(), *names.globals.values()]
         found += [m for m in candidates if isinstance(m, torch.nn.Module) and not any(m is known for known in found)]
-    return Caller(found)
+    gathered = torch.nn.ModuleList(found)
+    gathered.forward = lambda function, *arguments: function(*arguments)
+    return gathered

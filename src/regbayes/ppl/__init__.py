@@ -10,9 +10,11 @@ from typing import Any
 
 _HOME_OF = {
     "BlackJAXModel": "regbayes.ppl.blackjax",
+    "EachRow": "regbayes.ppl.elbo",
     "FunctionModel": "regbayes.ppl.function",
     "NumPyroModel": "regbayes.ppl.numpyro",
     "PyMCModel": "regbayes.ppl.pymc",
+    "RegularizedELBO": "regbayes.ppl.elbo",
     "Run": "regbayes.framework.sampler",
     "Sampler": "regbayes.framework.sampler",
     "Start": "regbayes.framework.sampler",

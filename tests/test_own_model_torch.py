@@ -1,0 +1,294 @@
+"""Joint models from code in PyTorch: the same J as by hand, gradients, noise, mini-batches, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from own_model_tools import (
+    DECAY,
+    WEIGHT,
+    D,
+    K,
+    check_finite_differences,
+    check_same_problem,
+    make_data,
+    pose,
+    some_params,
+)
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the `torch` extra)")
+
+from regbayes.adapters import fit, fit_batches, from_torch  # noqa: E402
+from regbayes.engine import Status  # noqa: E402
+from regbayes.joint.descent import fit_joint  # noqa: E402
+from regbayes.joint.model import JointModel  # noqa: E402
+from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost  # noqa: E402
+
+nn = torch.nn
+
+
+def linear(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
+
+
+def linear_model(**options):
+    encoder, decoder = linear(D, K), linear(K, D)
+    return from_torch(encoder, lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1), **options)
+
+
+class VAE(nn.Module):
+    """One hidden layer each way, ReLU free so that finite differences meet no kink."""
+
+    def __init__(self, n_inputs=D, n_hidden=6, n_features=K):
+        super().__init__()
+        self.hidden, self.mean = nn.Linear(n_inputs, n_hidden), nn.Linear(n_hidden, n_features)
+        self.log_variance = nn.Linear(n_hidden, n_features)
+        self.decoder = nn.Sequential(nn.Linear(n_features, n_hidden), nn.Tanh(), nn.Linear(n_hidden, n_inputs))
+        self.double()
+
+    def encode(self, rows):
+        hidden = torch.tanh(self.hidden(rows))
+        return self.mean(hidden), self.log_variance(hidden)
+
+    def loss(self, rows, mean, log_variance):
+        z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+        divergence = 0.5 * (mean**2 + log_variance.exp() - log_variance - 1).sum(1)
+        return 0.5 * ((rows - self.decoder(z)) ** 2).sum(1) + divergence
+
+
+@pytest.fixture
+def vae():
+    torch.manual_seed(0)
+    return VAE()
+
+
+def classes_of(y, C=0.5):
+    return Classes(y, zero_one_cost(3), np.full(len(y), C))
+
+
+def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
+    X, y = make_data()
+    check_same_problem(linear_model(weight=WEIGHT, weight_decay=DECAY), X, y, some_params())
+
+
+def test_the_pull_back_is_that_of_finite_differences(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.2, weight_decay=0.1)
+    check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
+
+
+def test_blocks_of_rows_add_up():
+    """The loss draws nothing here: what is drawn belongs to a block."""
+    X, y = make_data()
+    model = linear_model(weight=WEIGHT)
+    one = model.blocks(X)
+    three = [type(one[0])(model.to_rows(part), 0) for part in np.array_split(X, 3)]
+    (a, found_a), (b, found_b) = (
+        (problem, problem.evaluate(some_params(), None, problem.options.tolerance.first))
+        for problem in (pose(model, one, y), pose(model, three, y))
+    )
+    assert found_a[0].objective == pytest.approx(found_b[0].objective, rel=1e-12)
+    np.testing.assert_allclose(a.gradient(*found_a), b.gradient(*found_b), rtol=1e-9)
+
+
+def test_what_the_loss_draws_is_a_function_of_the_seed(vae):
+    """So J is one function of the parameters; and the caller's own generator is left as it was."""
+    X, _ = make_data()
+    model = from_torch(vae.encode, vae.loss)
+    assert isinstance(model, JointModel)
+    before = torch.random.get_rng_state()
+    first, again, other = (model.infer(model.blocks(X, seed)[0], model.start).stats.loss for seed in (3, 3, 4))
+    assert first == again != other
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_fit_descends_and_leaves_the_modules_as_they_are(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    before = copy.deepcopy(vae.state_dict())
+    result = fit(model, X, classes_of(y), max_iter=60)
+    assert result.trace.rises.count == 0
+    assert result.trace.objective[-1] < result.trace.objective[0] - 5.0
+    assert all(torch.equal(value, before[name]) for name, value in vae.state_dict().items())
+    model.load(result.state.params)
+    features = vae.encode(torch.as_tensor(X))[0].detach().numpy()
+    np.testing.assert_allclose(features, model.infer(model.blocks(X)[0], result.state.params).features)
+    # the head is the large-margin solution at these features: no head nearby is better
+    head, targets = result.state.head, classes_of(y)
+    assert np.mean(head.scores(features).argmax(1) == y) > 0.9
+    assert targets.n_outputs == len(head.weights)
+
+
+@pytest.mark.parametrize("kind", ["signs", "numbers"])
+def test_other_targets_have_the_same_head(vae, kind):
+    X, y = make_data()
+    signs = np.where(np.eye(3)[y] > 0, 1.0, -1.0)
+    targets = Signs(signs, np.ones_like(signs)) if kind == "signs" else Numbers(X[:, :1] ** 2, np.ones((len(X), 1)))
+    result = fit(from_torch(vae.encode, vae.loss, weight=0.1), X, targets, max_iter=20)
+    assert result.trace.objective[-1] < result.trace.objective[0]
+
+
+def test_without_targets_it_is_the_generative_model_alone():
+    """A linear autoencoder of rows with K directions of variance explains them exactly."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, K)) @ rng.standard_normal((K, D))
+    result = fit(linear_model(), X, None, max_iter=500, tol=1e-9)
+    assert result.state.head is None
+    assert result.trace.objective[-1] < 1e-4 * result.trace.objective[0]
+
+
+def test_mini_batches_reach_what_all_rows_reach():
+    """Learned in batches of 20, J over all rows ends close to where L-BFGS on all rows ends."""
+    X, y = make_data(160)
+    model = linear_model(weight=WEIGHT, weight_decay=DECAY)
+    problem, targets = pose(model, model.blocks(X), y), classes_of(y)
+    full = fit(model, X, targets, max_iter=300, tol=1e-7).state
+    batches = fit_batches(model, X, targets, max_iter=40, batch_size=40, learning_rate=0.03).state
+    first, best, found = (
+        problem.evaluate(params, None, problem.options.tolerance.first)[0].objective
+        for params in (model.start, full.params, batches.params)
+    )
+    assert found - best < 0.05 * (first - best)
+
+
+def test_a_fit_in_batches_is_a_function_of_its_seed(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    first, again = (fit_batches(model, X, classes_of(y), max_iter=3, batch_size=16) for _ in range(2))
+    np.testing.assert_array_equal(first.state.params, again.state.params)
+    assert first.status is Status.ITERATION_LIMIT
+
+
+def test_parameters_are_found_wherever_functions_refer_to_them(vae):
+    decoder = linear(K, D)
+    encoder = linear(D, K)
+    assert from_torch(vae.encode, vae.loss).start.size == sum(p.numel() for p in vae.parameters())
+    assert from_torch(encoder, lambda rows, z: (decoder(z) - rows).sum(1)).start.size == 2 * D * K
+    for p in decoder.parameters():
+        p.requires_grad_(False)
+    assert from_torch(encoder, lambda rows, z: (decoder(z) - rows).sum(1)).start.size == D * K
+
+
+def test_parameters_come_back_from_arrays_by_name(vae):
+    model = from_torch(vae.encode, vae.loss)
+    arrays = model.state_dict(model.start)
+    assert all(type(array) is np.ndarray for array in arrays.values())
+    np.testing.assert_array_equal(model.from_state_dict(arrays), model.start)
+    name = next(iter(arrays))
+    with pytest.raises(ValueError, match="in the file"):
+        model.from_state_dict({**arrays, name: np.zeros(3)})
+
+
+# --- what is refused
+
+
+def squares(rows, z):
+    return (z**2).sum(1)
+
+
+def mixing(module):
+    return nn.Sequential(linear(D, K), module.double())
+
+
+BY_PLACE = torch.arange(100.0, dtype=torch.float64)[:, None]
+
+
+class LooksAtLabels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return self.weights(rows) + BY_PLACE[: len(rows)]
+
+
+class WithLabels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows, labels):
+        return self.weights(rows) + labels
+
+
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return self.weights(rows).detach()
+
+
+class Undefined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return torch.log(self.weights(rows) - 1e6)
+
+
+hidden_away = [linear(K, D)]
+
+REFUSED = {
+    "batch norm in training": (lambda: mixing(nn.BatchNorm1d(K)), squares, "mixes rows"),
+    "dropout in training": (lambda: mixing(nn.Dropout(0.5)), squares, "mixes rows"),
+    "features by place": (LooksAtLabels, squares, "labels"),
+    "a flat vector of features": (lambda: nn.Sequential(linear(D, K), nn.Flatten(0)), squares, "shape"),
+    "one number for all rows": (lambda: linear(D, K), lambda rows, z: (z**2).mean(), "each row"),
+    "losses of each feature": (lambda: linear(D, K), lambda rows, z: z**2, "each row"),
+    "no gradient of the features": (Detached, lambda rows, z: z.sum(1), "no gradient"),
+    "no gradient of the loss": (lambda: linear(D, K), lambda rows, z: z.detach().sum(1), "no gradient"),
+    "NaN features": (Undefined, squares, "NaN"),
+    "NaN losses": (lambda: linear(D, K), lambda rows, z: torch.log(-1 - z**2).sum(1), "NaN"),
+    "parameters out of sight": (
+        lambda: linear(D, K),
+        lambda rows, z: ((rows - hidden_away[0](z)) ** 2).sum(1),
+        "would not be learned",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_clear_errors(what):
+    make, loss, message = REFUSED[what]
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        fit(from_torch(make(), loss), *[make_data()[0], None])
+
+
+def test_batch_norm_in_evaluation_mode_is_fine():
+    X, _ = make_data()
+    assert len(from_torch(mixing(nn.BatchNorm1d(K)).eval(), squares).blocks(X)) == 1
+
+
+def test_an_encoder_gets_no_labels():
+    with pytest.raises(TypeError) as caught:
+        from_torch(WithLabels(), squares).blocks(make_data()[0])
+    assert "without them" in caught.value.__notes__[0]
+
+
+def test_something_to_learn_is_needed():
+    with pytest.raises(ValueError, match="no parameters"):
+        from_torch(lambda rows: rows, squares)
+    with pytest.raises(TypeError, match="callable"):
+        from_torch(3, squares)
+    mixed = nn.Sequential(linear(D, K), nn.Linear(K, K))
+    with pytest.raises(ValueError, match="one type"):
+        from_torch(mixed, squares)
+
+
+def test_where_the_loss_is_infinite_the_line_search_backs_off():
+    """A loss with a wall: J stays finite all the way down."""
+    X, y = make_data()
+    encoder = linear(D, K)
+    wall = from_torch(encoder, lambda rows, z: -torch.log(9.0 - (z**2).sum(1)) + 0.1 * ((rows - 1) ** 2).sum(1))
+    with torch.no_grad():
+        encoder.weight.mul_(0.1)
+    problem = pose(wall, wall.blocks(X), y)
+    result = fit_joint(problem, wall.start, max_iter=30, stop=None)
+    assert np.all(np.isfinite(result.trace.objective))
