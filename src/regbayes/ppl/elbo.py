@@ -170,9 +170,10 @@ class RegularizedELBO:
         found = []
         for constraint in self.constraints:
             x = np.asarray(self._expect(constraint, values, args, kwargs), dtype=np.float64)
-            value, slope = self._envelope(constraint, x, args, kwargs)
+            regularizer, factor = _regularizer_of(constraint, x, args, kwargs)
+            slope = self._envelope(constraint, x, args, kwargs)[1]
             label = constraint.name if isinstance(constraint, EachRow) else constraint.label()
-            found.append(Regularization(label, x, -slope, value))
+            found.append(Regularization(label, x, -slope, factor * regularizer.value(x.ravel())))
         return found
 
     def _penalty(self, rng_key: Any, params: Mapping[str, Any], model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
