@@ -34,7 +34,7 @@ class LinearAutoencoder(JointModel):
         return Pulled(np.concatenate([(by_z.T @ rows).ravel(), (off.T @ z).ravel()]))
 
     def terms(self, params, stats):
-        return {"generative": WEIGHT * stats.loss, "weight_decay": 0.5 * DECAY * float(params @ params)}
+        return {"generative": WEIGHT * stats.loss, "prior": 0.5 * DECAY * float(params @ params)}
 
     def gradient(self, params, stats, pulled):
         return pulled.by_params + DECAY * params

@@ -66,14 +66,22 @@ def vae_params(H=6):
 
 def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
     X, y = make_data()
-    model = from_jax(encode, linear_loss, linear_params(), weight=WEIGHT, weight_decay=DECAY)
+    model = from_jax(encode, linear_loss, linear_params(), weight=WEIGHT, prior=DECAY)
     np.testing.assert_array_equal(model.start, some_params())
     check_same_problem(model, X, y, some_params(2))
+    own = from_jax(
+        encode,
+        linear_loss,
+        linear_params(),
+        weight=WEIGHT,
+        prior=lambda p: 0.5 * DECAY * ((p["a"] ** 2).sum() + (p["b"] ** 2).sum()),
+    )
+    check_same_problem(own, X, y, some_params(2))
 
 
 def test_the_pull_back_is_that_of_finite_differences():
     X, y = make_data()
-    model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.2, weight_decay=0.1)
+    model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.2, prior=0.1)
     check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
 
 

@@ -71,12 +71,24 @@ def classes_of(y, C=0.5):
 
 def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
     X, y = make_data()
-    check_same_problem(linear_model(weight=WEIGHT, weight_decay=DECAY), X, y, some_params())
+    check_same_problem(linear_model(weight=WEIGHT, prior=DECAY), X, y, some_params())
+
+
+def test_a_prior_may_be_a_function():
+    X, y = make_data()
+    encoder, decoder = linear(D, K), linear(K, D)
+    model = from_torch(
+        encoder,
+        lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1),
+        weight=WEIGHT,
+        prior=lambda: 0.5 * DECAY * (encoder.weight.square().sum() + decoder.weight.square().sum()),
+    )
+    check_same_problem(model, X, y, some_params())
 
 
 def test_the_pull_back_is_that_of_finite_differences(vae):
     X, y = make_data()
-    model = from_torch(vae.encode, vae.loss, weight=0.2, weight_decay=0.1)
+    model = from_torch(vae.encode, vae.loss, weight=0.2, prior=0.1)
     check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
 
 
@@ -143,7 +155,7 @@ def test_without_targets_it_is_the_generative_model_alone():
 def test_mini_batches_reach_what_all_rows_reach():
     """Learned in batches of 20, J over all rows ends close to where L-BFGS on all rows ends."""
     X, y = make_data(160)
-    model = linear_model(weight=WEIGHT, weight_decay=DECAY)
+    model = linear_model(weight=WEIGHT, prior=DECAY)
     problem, targets = pose(model, model.blocks(X), y), classes_of(y)
     full = fit(model, X, targets, max_iter=300, tol=1e-7).state
     batches = fit_batches(model, X, targets, max_iter=40, batch_size=40, learning_rate=0.03).state

@@ -123,7 +123,9 @@ def fit_batches(
         max_iter=max_iter,
         keep="last",
         callbacks=callbacks,
-        view=lambda search: FittedModel(search.state.params, None),
+        view=lambda search: FittedModel(
+            search.state.params, None if head is None else online.linear_head(search.state, head.fit_intercept)
+        ),
     )
     return replace(result, state=_finish(model, blocks, result.state.state.params, head, None))
 

@@ -19,7 +19,7 @@ def from_jax(
     params: Any,
     *,
     weight: float = 1.0,
-    weight_decay: float = 0.0,
+    prior: float | Callable[..., Any] = 0.0,
 ) -> JaxModel:
     """Make a joint model of code in JAX.
 
@@ -35,8 +35,9 @@ def from_jax(
         To start from.
     weight : float, default=1.0
         Of the generative loss in the objective.
-    weight_decay : float, default=0.0
-        Precision of a Gaussian prior on all parameters.
+    prior : float or callable, default=0.0
+        Precision of a Gaussian prior on all parameters; or a function of params that returns minus the logarithm of
+        their prior, a scalar.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def from_jax(
     >>> model.start.shape
     (640,)
     """
-    return JaxModel(encoder, generative_loss, params, weight, weight_decay)
+    return JaxModel(encoder, generative_loss, params, weight, prior)
 
 
 class JaxModel(OwnModel):
@@ -67,13 +68,13 @@ class JaxModel(OwnModel):
         generative_loss: Callable[..., Any],
         params: Any,
         weight: float,
-        weight_decay: float,
+        prior: float | Callable[..., Any],
     ) -> None:
         import jax
         from jax.flatten_util import ravel_pytree
 
         self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.weight_decay = float(weight), float(weight_decay)
+        self.weight, self.prior = float(weight), prior
         params = jax.tree.map(jax.numpy.asarray, params)
         if not jax.tree.leaves(params):
             raise ValueError("params has no arrays")
@@ -86,6 +87,8 @@ class JaxModel(OwnModel):
         self._draws = "key" in inspect.signature(generative_loss).parameters
         self._forward = jax.jit(self._call)
         self._backward = jax.jit(jax.grad(self._total))
+        if callable(prior):
+            self._prior = jax.jit(jax.value_and_grad(lambda flat: prior(self._unravel(flat))))
 
     @property
     def start(self) -> Reals:
@@ -108,6 +111,11 @@ class JaxModel(OwnModel):
         """Return the gradient by the parameters."""
         given = None if by_features is None else by_features.astype(params.dtype)
         return np.asarray(self._backward(params, block.rows, block.seed, given))
+
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's function, and its gradient."""
+        value, gradient = self._prior(params)
+        return float(value), np.asarray(gradient)
 
     def state_dict(self, params: Reals) -> dict[str, Any]:
         """Return the parameters by their places in the tree, as NumPy arrays."""

@@ -51,20 +51,20 @@ class Pulled(RowSums):
 class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
     """Encoder and generative loss of a user, as a model that `regbayes.joint.descent.fit_joint` takes.
 
-    The generative loss is a term of the objective with a weight; parameters may have a Gaussian prior besides
-    (``weight_decay``, its precision). Everything that the loss draws at random is a function of the block's seed, so
-    the objective is one fixed function of the parameters.
+    The generative loss is a term of the objective with a weight; parameters may have a prior besides.
+    Everything that the loss draws at random is a function of the block's seed, so the objective is one fixed function
+    of the parameters.
 
     Attributes
     ----------
     weight : float
         Of the generative loss.
-    weight_decay : float
-        Half of this times the squared norm of the parameters is added to the objective.
+    prior : float or callable
+        Of the parameters: the precision of a Gaussian, or minus the logarithm of the prior as a function of the user's.
     """
 
     weight: float
-    weight_decay: float
+    prior: float | Callable[..., Any]
 
     @property
     @abstractmethod
@@ -88,6 +88,10 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return []
 
     @abstractmethod
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's own function for the prior, and its gradient by the parameters."""
+
+    @abstractmethod
     def state_dict(self, params: Reals) -> dict[str, Any]:
         """Return the parameters as arrays, by the names that they have in the user's code."""
 
@@ -107,6 +111,12 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         check(self, rows)
         return [RowBlock(rows[part], seed + i) for i, part in enumerate(row_blocks(len(rows)))]
 
+    def encode(self, X: Any, params: Reals) -> Reals:
+        """Return the features of rows, shape (n, K)."""
+        rows = self.to_rows(X)
+        blocks = [RowBlock(rows[part], 0) for part in row_blocks(len(rows))]
+        return np.concatenate([self.forward(block, params)[0] for block in blocks])
+
     def infer(self, rows: RowBlock, params: Reals) -> Inferred[LossSums]:
         """Infer features without labels, and sum the generative loss."""
         features, losses = self.forward(rows, params)
@@ -121,13 +131,20 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         """Return the generative loss with its weight, and the prior of the parameters."""
         loss = self.weight * stats.loss
         found = {"generative": loss if np.isfinite(loss) else np.inf}
-        if self.weight_decay:
-            found["weight_decay"] = 0.5 * self.weight_decay * float(np.sum(np.square(params, dtype=np.float64)))
+        if self.prior:
+            found["prior"] = self.prior_value(params)[0]
         return found
 
     def gradient(self, params: Reals, stats: LossSums, pulled: Pulled) -> Reals:
         """Return the gradient of the objective by the parameters."""
-        return (pulled.by_params + self.weight_decay * params).astype(params.dtype)
+        found = pulled.by_params + self.prior_value(params)[1] if self.prior else pulled.by_params
+        return found.astype(params.dtype)
+
+    def prior_value(self, params: Reals) -> tuple[float, Reals]:
+        """Return minus the logarithm of the prior, up to a constant, and its gradient."""
+        if callable(self.prior):
+            return self.call_prior(params)
+        return 0.5 * self.prior * float(np.sum(np.square(params, dtype=np.float64))), self.prior * params
 
     def position(self, params: Reals) -> Reals:
         """Return the parameters: all of them move."""

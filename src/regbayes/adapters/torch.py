@@ -21,7 +21,7 @@ def from_torch(
     generative_loss: Callable[..., Any],
     *,
     weight: float = 1.0,
-    weight_decay: float = 0.0,
+    prior: float | Callable[..., Any] = 0.0,
 ) -> TorchModel:
     """Make a joint model of code in PyTorch.
 
@@ -35,8 +35,9 @@ def from_torch(
         as minus its evidence lower bound. What it draws (``torch.randn_like``) is drawn with the block's own seed.
     weight : float, default=1.0
         Of the generative loss in the objective.
-    weight_decay : float, default=0.0
-        Precision of a Gaussian prior on all parameters.
+    prior : float or callable, default=0.0
+        Precision of a Gaussian prior on all parameters; or a function without arguments that returns minus the
+        logarithm of their prior, a scalar, such as the squared norm of the encoder's weights times a number.
 
     Returns
     -------
@@ -54,18 +55,22 @@ def from_torch(
     >>> model.start.shape
     (709,)
     """
-    return TorchModel(encoder, generative_loss, weight, weight_decay)
+    return TorchModel(encoder, generative_loss, weight, prior)
 
 
 class TorchModel(OwnModel):
     """A joint model in PyTorch; made by `from_torch`."""
 
     def __init__(
-        self, encoder: Callable[..., Any], generative_loss: Callable[..., Any], weight: float, weight_decay: float
+        self,
+        encoder: Callable[..., Any],
+        generative_loss: Callable[..., Any],
+        weight: float,
+        prior: float | Callable[..., Any],
     ) -> None:
         self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.weight_decay = float(weight), float(weight_decay)
-        self._caller = _gather_modules(encoder, generative_loss)
+        self.weight, self.prior = float(weight), prior
+        self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
         if not self._moving:
             raise ValueError(
@@ -105,6 +110,16 @@ class TorchModel(OwnModel):
         total = self._total(block, flat, by_features)
         found = torch.autograd.grad(total, flat, allow_unused=True)[0] if total.requires_grad else None
         return np.zeros_like(params) if found is None else found.cpu().numpy()
+
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's function, and its gradient."""
+        import torch
+
+        flat = self._tensor(params).requires_grad_()
+        with _SWAPPING, torch.enable_grad():
+            value = torch.func.functional_call(self._caller, self._split(flat), (self.prior,))
+            gradient = torch.autograd.grad(value, flat)[0]
+        return float(value.detach()), gradient.cpu().numpy()
 
     def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
         """Return the shapes of tensors that would have a gradient and are no parameters of the modules."""
