@@ -7,9 +7,10 @@
 Every system has the same encoder: one hidden layer of 256, and as many features as there are classes. `margins` is the
 autoencoder of examples/vae_margins.py with a margin head on its label-free features, by 60 steps of L-BFGS; `two
 stages` is the same autoencoder without labels, by 60 passes over the rows in batches, then LinearSVC; `network` has the
-encoder and a linear layer, cross-entropy and no generative part, by 60 passes too. Settings are chosen by accuracy on folds of the training half, for each split anew: weight of the
-generative part and decay of the encoder, C of LinearSVC, weight decay of the network. `rows explained` is the share of
-the test rows' squares that features explain through the decoder.
+encoder and a linear layer, cross-entropy and no generative part, by 60 passes too. Settings are chosen by accuracy on
+folds of the training half, for each split anew: weight of the generative part and decay of the encoder, C of LinearSVC,
+weight decay of the network. `rows explained` is the share of the test rows' squares that features explain through the
+decoder.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def summarize(name: str, found: list[dict[str, Any]]) -> None:
     lead = means["margins"] - means["two stages"]
     print(
         f"{name:8s} margins {'reach' if means['margins'] >= bar else 'do not reach'} {bar}; ahead of two stages by "
-        f"{100 * lead:.1f} points, {'at least' if lead >= ahead else 'less than'} {100 * ahead:.0f}; ahead of the network "
-        f"by {100 * (means['margins'] - means['network']):+.1f}",
+        f"{100 * lead:.1f} points, {'at least' if lead >= ahead else 'less than'} {100 * ahead:.0f}; ahead of the "
+        f"network by {100 * (means['margins'] - means['network']):+.1f}",
         flush=True,
     )
 

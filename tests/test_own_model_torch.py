@@ -21,6 +21,12 @@ from own_model_tools import (
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the `torch` extra)")
 
+from sklearn.base import clone  # noqa: E402
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from sklearn.utils._param_validation import InvalidParameterError  # noqa: E402
+
+import regbayes  # noqa: E402
+from regbayes import MarginClassifier  # noqa: E402
 from regbayes.adapters import fit, fit_batches, from_torch  # noqa: E402
 from regbayes.engine import Status  # noqa: E402
 from regbayes.joint.descent import fit_joint  # noqa: E402
@@ -304,3 +310,58 @@ def test_where_the_loss_is_infinite_the_line_search_backs_off():
     problem = pose(wall, wall.blocks(X), y)
     result = fit_joint(problem, wall.start, max_iter=30, stop=None)
     assert np.all(np.isfinite(result.trace.objective))
+
+
+# --- the estimator
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    torch.manual_seed(0)
+    X, y = make_data()
+    vae = VAE()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    names = np.array(["a", "b", "c"])[y]
+    return model, X, names, MarginClassifier(model, max_iter=150, tol=1e-3, random_state=0).fit(X, names)
+
+
+def test_the_classifier_is_the_fit_below_it(fitted):
+    model, X, y, classifier = fitted
+    assert classifier.transform(X).shape == (len(X), K)
+    np.testing.assert_allclose(classifier.transform(X), model.encode(X, classifier.params_))
+    np.testing.assert_allclose(classifier.decision_function(X), classifier.head_.scores(classifier.transform(X)))
+    assert set(classifier.predict(X)) <= {"a", "b", "c"}
+    assert classifier.score(X, y) > 0.9
+    assert classifier.trace_.rises.count == 0
+    assert list(classifier.get_feature_names_out()) == ["marginclassifier0", "marginclassifier1"]
+
+
+def test_a_saved_classifier_predicts_as_before_once_it_has_its_code(fitted, tmp_path):
+    model, X, _, classifier = fitted
+    classifier.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="set_params"):
+        loaded.predict(X)
+    loaded.set_params(model=model)
+    np.testing.assert_array_equal(loaded.decision_function(X), classifier.decision_function(X))
+    other = VAE(n_hidden=5)
+    with pytest.raises(ValueError, match="in the file"):
+        loaded.set_params(model=from_torch(other.encode, other.loss)).predict(X)
+
+
+def test_copies_and_searches_work_as_with_any_classifier(fitted):
+    model, X, y, classifier = fitted
+    copied = clone(classifier)
+    assert copied.model is model
+    assert not hasattr(copied, "head_")
+    quick = clone(classifier).set_params(max_iter=3, batch_size=20)
+    search = GridSearchCV(quick, {"C": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert search.best_params_["C"] in (0.01, 1.0)
+    two = clone(quick).fit(X, y == "a")
+    assert two.decision_function(X).shape == (len(X),)
+
+
+def test_the_classifier_says_what_it_needs():
+    X, y = make_data()
+    with pytest.raises(InvalidParameterError, match="model"):
+        MarginClassifier().fit(X, y)
