@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -106,6 +109,17 @@ def test_a_fit_descends_and_comes_back_as_the_tree_that_was_given():
     np.testing.assert_array_equal(model.from_state_dict(model.state_dict(result.state.params)), result.state.params)
     batches = fit_batches(model, X, targets, max_iter=2, batch_size=20)
     assert np.all(np.isfinite(batches.state.params))
+
+
+def test_the_block_of_the_page_runs():
+    import jax.numpy as jnp
+
+    page = (Path(__file__).parent.parent / "docs" / "own_model.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page.partition("## In JAX")[2].partition("## In")[0], re.DOTALL)
+    rng = np.random.default_rng(0)
+    names = {"jnp": jnp, "params": {"encode": rng.standard_normal((D, K)), "decode": rng.standard_normal((K, D))}}
+    exec(block, names)
+    assert len(names["model"].blocks(make_data()[0])) == 1
 
 
 REFUSED = {

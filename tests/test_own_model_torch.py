@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from regbayes.joint.model import JointModel  # noqa: E402
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost  # noqa: E402
 
 nn = torch.nn
+ROOT = Path(__file__).parent.parent
 
 
 def linear(inputs, outputs):
@@ -159,17 +162,18 @@ def test_without_targets_it_is_the_generative_model_alone():
 
 
 def test_mini_batches_reach_what_all_rows_reach():
-    """Learned in batches of 20, J over all rows ends close to where L-BFGS on all rows ends."""
+    """Learned in batches of 40, J over all rows ends close to where L-BFGS on all rows ends."""
     X, y = make_data(160)
+    torch.manual_seed(0)
     model = linear_model(weight=WEIGHT, prior=DECAY)
     problem, targets = pose(model, model.blocks(X), y), classes_of(y)
     full = fit(model, X, targets, max_iter=300, tol=1e-7).state
-    batches = fit_batches(model, X, targets, max_iter=40, batch_size=40, learning_rate=0.03).state
+    batches = fit_batches(model, X, targets, max_iter=80, batch_size=40, learning_rate=0.03).state
     first, best, found = (
         problem.evaluate(params, None, problem.options.tolerance.first)[0].objective
         for params in (model.start, full.params, batches.params)
     )
-    assert found - best < 0.05 * (first - best)
+    assert found - best < 0.01 * (first - best)
 
 
 def test_a_fit_in_batches_is_a_function_of_its_seed(vae):
@@ -310,6 +314,24 @@ def test_where_the_loss_is_infinite_the_line_search_backs_off():
     problem = pose(wall, wall.blocks(X), y)
     result = fit_joint(problem, wall.start, max_iter=30, stop=None)
     assert np.all(np.isfinite(result.trace.objective))
+
+
+# --- the page
+
+
+def test_the_page_shows_the_example(tmp_path):
+    """Blocks of Python in the part on PyTorch are lines of the script, but for the last, which runs here."""
+    page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
+    part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
+    *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+    lines = [line.strip() for line in (ROOT / "examples" / "vae_margins.py").read_text(encoding="utf-8").splitlines()]
+    script = "\n".join(lines)
+    for block in of_script:
+        assert "\n".join(line.strip() for line in block.strip().splitlines()) in script
+    X, _ = make_data()
+    names = {"model": linear_model(), "X": X, "values": X[:, :1], "prices": np.ones((len(X), 1))}
+    exec(below, names)
+    assert names["result"].state.head.weights.shape == (1, K + 1)
 
 
 # --- the estimator

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -189,6 +192,17 @@ def test_several_classes_are_the_large_margin_step_too():
     params, _ = descend(loss, model, guide, X, y)
     solved = MarginHead(Classes(y, cost, np.full(len(y), 0.5)), squared=True, **PLAIN).solve(X, None, TIGHT)
     np.testing.assert_allclose(params["loc"], solved.head.weights, atol=1e-4)
+
+
+def test_the_block_of_the_page_is_a_support_vector_machine():
+    page = (Path(__file__).parent.parent / "docs" / "own_model.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page.partition("## In NumPyro")[2].partition("## What")[0], re.DOTALL)
+    names = {}
+    exec(block, names)
+    X, signs, params = names["X"], names["signs"], names["params"]
+    head = MarginHead(Signs(signs[:, None], np.full((len(X), 1), 0.1)), squared=False, **PLAIN).solve(X, None, TIGHT)
+    np.testing.assert_allclose(params["w_auto_loc"], head.head.weights[0], atol=0.02)
+    np.testing.assert_allclose(params["w_auto_scale"], 1.0, atol=0.02)
 
 
 def test_batches_are_unbiased():

@@ -1,6 +1,6 @@
 """Models written in NumPyro, PyMC, BlackJAX or anything else, as `regularize` takes them.
 
-Nothing of these packages is imported before a class of theirs is used: the names below are imported when first asked for.
+Nothing of these packages is imported before a class of theirs is used: names are imported when first asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOME_OF = {
     "Tilt": "regbayes.framework.sampler",
 }
 
-__all__ = sorted(_HOME_OF)
+__all__ = [*_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
