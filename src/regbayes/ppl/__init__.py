@@ -21,7 +21,18 @@ _HOME_OF = {
     "Tilt": "regbayes.framework.sampler",
 }
 
-__all__ = [*_HOME_OF]
+__all__ = [
+    "BlackJAXModel",
+    "EachRow",
+    "FunctionModel",
+    "NumPyroModel",
+    "PyMCModel",
+    "RegularizedELBO",
+    "Run",
+    "Sampler",
+    "Start",
+    "Tilt",
+]
 
 
 def __getattr__(name: str) -> Any:
