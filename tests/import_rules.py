@@ -25,6 +25,7 @@ LAYERS = (
     "framework",
     "margins",
     "joint",
+    "ppl",
     "priors",
     "models",
     "persistence",

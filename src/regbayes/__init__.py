@@ -14,7 +14,7 @@ from regbayes._registry import declare_provider
 # The names below are imported when they are first used, so that the command line answers at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
-    from regbayes import baselines, datasets, metrics, plots, regularizers, report, search
+    from regbayes import baselines, datasets, metrics, plots, ppl, regularizers, report, search
     from regbayes.estimators import (
         FeatureStability,
         GridEdgeWarning,
@@ -87,7 +87,7 @@ _HOMES = {
     "regbayes.persistence": ("load",),
 }
 
-_MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report", "search")
+_MODULES = ("baselines", "datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
@@ -165,6 +165,7 @@ __all__ = [
     "load",
     "metrics",
     "plots",
+    "ppl",
     "regularize",
     "regularize_moments",
     "regularizers",
