@@ -49,11 +49,17 @@ from regbayes.framework.pooling import Pool, Rung, Tilted, kish, pool_rungs
 from regbayes.framework.sampler import Run, Sampler, Start, Tilt
 
 FIRST_EFFECTIVE = 25.0  # draws that weights must leave at the least, wherever they lead
+LONGEST = 3.0  # Newton steps that are made at once where what is asked lies beyond all draws
 CARRIED = 0.25  # share of a short round's draws that weights must leave
 K_STEP, K_FINAL = 0.7, 0.5  # k-hat up to which weights show the way, and up to which they are an answer
-KISH_FINAL = 0.5  # share of a final run's draws that its last reweighting must leave
-CONTRADICTED = 2.0  # surprise from which on a run contradicts what was predicted of it
+KISH_FINAL, MILD = (
+    0.5,
+    0.95,
+)  # share of a final run's draws that its last reweighting must leave; if more, none is large
+CONTRADICTED, FLATLY = 2.0, 4.0  # surprise from which on a run is made again, and from which on nothing is believed
+ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs may show it
 MOST_FINALS = 3
+MOST_NEWTON = 60  # steps of the dual on the pool
 MOST_SHRINKS = 12  # halvings of a step
 RISES = 5  # rounds in a row that come no nearer, in standard deviations, until it is called out of reach
 FAR_OFF = 10.0  # standard deviations that are left then
@@ -213,9 +219,7 @@ def _draw(problem: Problem, settings: LadderSettings, climb: Climb) -> Run:
     plan, n_before = climb.plan, len(climb.stages)
     seeds = np.random.SeedSequence([settings.seed, n_before]).generate_state(2)
     start = find_start(problem.sampler, climb, np.random.default_rng(seeds[0])) if n_before else None
-    return problem.sampler.draw(
-        problem.tilt(plan.phi), plan.n_draws, seed=int(seeds[1]), start=start, final=plan.final
-    )
+    return problem.sampler.draw(problem.tilt(plan.phi), plan.n_draws, seed=int(seeds[1]), start=start, final=plan.final)
 
 
 def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Start:
@@ -286,6 +290,13 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
         climb = judged
         if climb.n_finals >= MOST_FINALS:
             return replace(climb, ending=Ending(Status.UNRELIABLE, climb.excuses, -1, _solve_on(problem, climb)))
+    if sum(stage.surprise > ABSURD for stage in climb.stages) >= MOST_ABSURD:
+        word = (
+            "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for this "
+            "tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a probability), or "
+            "ask for less."
+        )
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1))
     return _plan_next(problem, settings, climb)
 
 
@@ -322,7 +333,7 @@ def _solve_on(problem: Problem, climb: Climb) -> DualSolution:
     spread = rung.flat.std(axis=0)
     atoms.unit = np.where(spread > 0, spread, atoms.unit)
     stacked = climb.plan.stacked
-    return solve_dual(atoms, problem.stack, tol=1e-9, max_iter=200, warm_start=stacked)
+    return solve_dual(atoms, problem.stack, tol=1e-9, max_iter=200, warm_start=stacked, watch=False)
 
 
 def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
@@ -338,7 +349,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     left = 0.5 * float(np.mean((centred @ move) ** 2))
     stage = replace(last, to_go=left)
     climb = replace(climb, stages=(*climb.stages[:-1], stage))
-    if solution.status is not Status.CONVERGED or carried < KISH_FINAL or k_hat > K_FINAL:
+    if solution.status is not Status.CONVERGED or carried < KISH_FINAL or (carried < MILD and k_hat > K_FINAL):
         word = "the last run missed what was asked by more than its own draws can be reweighted"
         return replace(climb, excuses=(word,))
     if last.surprise > CONTRADICTED:
@@ -347,6 +358,8 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
             f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be too "
             "slow. Reparametrize, or draw more: n_draws."
         )
+        if last.surprise > FLATLY:
+            return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     tilt = problem.tilt(solution.multipliers)
@@ -403,7 +416,7 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     assert pool is not None
     atoms = WeightedAtoms(pool.values, pool.log_weights)
     stacked = np.zeros(len(problem.stack)) if climb.plan.stacked is None else climb.plan.stacked
-    solution = solve_dual(atoms, problem.stack, tol=1e-8, max_iter=200, warm_start=stacked)
+    solution = solve_dual(atoms, problem.stack, tol=1e-8, max_iter=MOST_NEWTON, warm_start=stacked, watch=False)
     short = settings.n_short * problem.sampler.n_chains
     needed = max(FIRST_EFFECTIVE, CARRIED * min(last.rung.effective_size, short))
     target = _newton_target(problem, pool, last.rung.phi)
@@ -412,7 +425,7 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     climb = _with_to_go(climb, 0.5 * float(away @ here.covariance @ away))
     if solution.status is Status.CONVERGED:
         there = pool.tilt(solution.multipliers)
-        if there.effective_size >= needed and there.pareto_k <= K_FINAL:
+        if there.carries(needed, K_FINAL):
             plan = Plan(solution.multipliers, settings.n_draws, True, solution.stacked, there)
             return _checked(problem, settings, climb, _predict(pool, plan))
     else:
@@ -422,18 +435,23 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
             if found is None and _comes_no_nearer(climb):
                 found = find_limit([stage.rung for stage in climb.stages], problem.stack, verdict.proof)
             if found is not None:
-                return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), _nearest(climb)))
+                return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
     if _comes_no_nearer(climb):
         word = (
-            f"{len(climb.stages)} rounds came no nearer to what is asked: about {last.to_go:.3g} nats are left, and more "
+            f"{len(climb.stages)} rounds came no nearer to what is asked: about {climb.stages[-1].to_go:.3g} nats are left, more "
             "after each round. What is asked may lie beyond what the features can reach. Check it against their range, "
             "or soften it: (E(f) == b).soft(penalty)."
         )
-        return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), _nearest(climb)))
+        return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1))
     if here.effective_size < needed:
         longer = min(2 * last.run.n_draws, settings.n_draws)
         return replace(climb, plan=_predict(pool, Plan(last.rung.phi, longer, stacked=stacked)))
     share = _how_far(pool, last.rung.phi, away, needed)
+    if share == 1.0:  # the step falls short of what the weights carry: the pool may know a longer one
+        known = solution.status is Status.CONVERGED
+        target = solution if known else target
+        away = target.multipliers - last.rung.phi
+        share = _how_far(pool, last.rung.phi, away, needed, 1.0 if known else LONGEST)
     ahead = stacked + share * (target.stacked - stacked)
     plan = Plan(last.rung.phi + share * away, settings.n_short, stacked=ahead)
     return _checked(problem, settings, climb, _predict(pool, plan))
@@ -449,18 +467,17 @@ def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
     return solve_dual(affine, problem.stack, tol=1e-8, max_iter=200, watch=False)
 
 
-def _how_far(pool: Pool, phi: Floats, away: Floats, needed: float) -> float:
+def _how_far(pool: Pool, phi: Floats, away: Floats, needed: float, most: float = 1.0) -> float:
     """The share of a step that the pool's weights carry, by bisection."""
 
     def carries(share: float) -> bool:
-        there = pool.tilt(phi + share * away)
-        return there.effective_size >= needed and there.pareto_k <= K_STEP
+        return pool.tilt(phi + share * away).carries(needed, K_STEP)
 
-    if carries(1.0):
-        return 1.0
-    low, high = 0.0, 1.0
+    if carries(most):
+        return most
+    high = most
     while not carries(high) and high > 1e-9:
-        low, high = 0.0, high / 2
+        high /= 2
     low, high = high, 2 * high
     for _ in range(MOST_SHRINKS // 2):
         middle = 0.5 * (low + high)
@@ -496,7 +513,7 @@ def _with_to_go(climb: Climb, nats: float) -> Climb:
 
 def _comes_no_nearer(climb: Climb) -> bool:
     """Whether the distance in standard deviations grew in each of the last rounds and is long."""
-    distances = [math.sqrt(2 * stage.to_go) for stage in climb.stages if not math.isnan(stage.to_go)]
+    distances = [math.sqrt(2 * max(stage.to_go, 0.0)) for stage in climb.stages if not math.isnan(stage.to_go)]
     recent = distances[-RISES - 1 :]
     rises = len(recent) == RISES + 1 and all(b > a for a, b in zip(recent, recent[1:], strict=False))
     return rises and recent[-1] > max(FAR_OFF, 2 * min(distances))
@@ -506,5 +523,3 @@ def _nearest(climb: Climb) -> int:
     """The round nearest to what was asked; later ones before earlier ones."""
     known = [(stage.to_go, -i) for i, stage in enumerate(climb.stages) if not math.isnan(stage.to_go)]
     return -min(known)[1] if known else len(climb.stages) - 1
-
-

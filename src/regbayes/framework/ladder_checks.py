@@ -23,6 +23,7 @@ LEAST_ENERGY = 0.2  # E-BFMI
 FEWEST_EFFECTIVE = 100.0
 CONSTANT_PROOF = 1e-5  # of what it could vary: a combination of features that is the same for all draws
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
+CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
 HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
 RAY_STARTS, RAY_DIRECTIONS = 4, 64
 RAY_LENGTHS = 4.0 * 2.0 ** np.arange(19)  # standard deviations, up to a million
@@ -226,7 +227,7 @@ def find_limit(rungs: Sequence[Rung], stack: Stack, proof: Floats) -> str | None
         return None
     limit = reached[-1] + gains[-1] * RATIO / (1 - RATIO)
     spread = float(_combine(rungs[-1].flat, stack, proof).std())
-    if needed - limit < SURE * spread:
+    if needed - limit < max(SURE * spread, CLEAR * (needed - reached[0])):
         return None
     return (
         f"the constraints cannot be met: round by round the combination of features that they need rose to "

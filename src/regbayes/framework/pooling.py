@@ -24,6 +24,7 @@ from regbayes._types import Floats, Integers
 from regbayes.framework.diagnostics import autocorrelation_time, effective_sample_size, monte_carlo_error, pareto_k
 
 MAX_STEPS = 100
+FLAT = 8.0  # a largest weight below which it is one of many
 CLOSE = 1e-10  # of a round's size: how well the mixture reproduces each round
 
 
@@ -75,6 +76,14 @@ class Tilted:
     covariance: Floats  # (m, m)
     effective_size: float  # independent draws that the weights leave: Kish's, of draws counted as the chains mixed
     pareto_k: float
+    largest: float  # the largest weight, in units of one over the effective size
+
+    def carries(self, needed: float, k_limit: float) -> bool:
+        """Whether the weights leave so many draws and have no heavy tail.
+
+        Where the largest weight is one of many (a small step, a variable with few values) the tail has no say.
+        """
+        return self.effective_size >= needed and (self.pareto_k <= k_limit or self.largest < FLAT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +124,7 @@ class Pool:
             covariance=centred.T @ (weights[:, None] * centred),
             effective_size=size,
             pareto_k=pareto_k(ratios, efficiency),
+            largest=size * float(np.exp(np.max(logs - self.log_share))),
         )
 
     def error_of_expectation(self, tilted: Tilted) -> Floats:

@@ -27,7 +27,7 @@ from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
-from regbayes.framework.result import RegularizedPosterior
+from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
 from regbayes.framework.sampler import Run, Sampler
 
 MOST_NAMED = 5  # constraints that an error message lists
@@ -162,7 +162,10 @@ def regularize(  # noqa: PLR0913 - options, all by name
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
     if result.status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(posterior, labels, problem, outcome), result)
+        message = _infeasible_message(posterior, labels, problem, outcome)
+        if isinstance(posterior, Samples):
+            message += f"; other draws may reach further. {DRAW_AGAIN}"
+        raise InfeasibleError(message, result)
     _warn_of_doubts(result)
     return result
 
@@ -195,7 +198,7 @@ def _sample_again(
     given: Run | None,
     settings: LadderSettings,
     progress: bool | Callback,
-) -> ResampledPosterior:
+) -> RegularizedPosterior:
     """Climb the ladder, and put together what was found."""
     asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
     _check_askable(model, asked)
@@ -216,7 +219,9 @@ def _sample_again(
             ) from cause
         assert climb.ending is not None
         if climb.ending.reweight:
-            climb = _reweighted(problem, climb, g, labels)
+            climb, conditioned = _reweighted(problem, climb, g, labels)
+            if conditioned is not None:
+                return conditioned
         return build_result(problem, climb, g, labels, evaluated.names)
 
 
@@ -231,13 +236,22 @@ def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
         for item in items:
             inner = item.features if isinstance(item, Picked) else item
             if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
-                raise ValueError(f"E({inner!r}) is a constraint on an observed site: data do not move with the posterior")
+                raise ValueError(
+                    f"E({inner!r}) is a constraint on an observed site: data do not move with the posterior"
+                )
             if not callable(inner) and isinstance(inner, np.ndarray):
-                raise TypeError("values of draws are no features of a model: give a function of its variables, or a name")
+                raise TypeError(
+                    "values of draws are no features of a model: give a function of its variables, or a name"
+                )
 
 
-def _reweighted(problem: Problem, climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> Climb:
-    """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt."""
+def _reweighted(
+    problem: Problem, climb: Climb, g: Regularizer, labels: tuple[str, ...]
+) -> tuple[Climb, RegularizedPosterior | None]:
+    """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
+
+    Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
+    """
     stage = climb.stages[-1]
     assert climb.ending is not None
     assert climb.rough is not None
@@ -246,17 +260,19 @@ def _reweighted(problem: Problem, climb: Climb, g: Regularizer, labels: tuple[st
     plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
     outcome = _solve(plain.partition, plain.stack, 1e-9, 200, None)
     found = _result(draws, evaluated, g, labels, plain, outcome)
-    sure = found.status is Status.OPTIMAL and not found.doubts and found.effective_sample_size >= MIN_REWEIGHTED
-    if sure:
+    sure = not found.doubts and found.effective_sample_size >= MIN_REWEIGHTED
+    if sure and found.status is Status.BOUNDARY:
+        return climb, found
+    if sure and found.status is Status.OPTIMAL:
         solution = replace(outcome.solution, multipliers=found.multipliers, stacked=found.warm_start)
-        return replace(climb, ending=Ending(Status.OPTIMAL, (), -1, solution))
+        return replace(climb, ending=Ending(Status.OPTIMAL, (), -1, solution)), None
     named = ", ".join(labels[i] for i in climb.rough)
     word = (
         f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
         "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, or "
         "ask for less."
     )
-    return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True))
+    return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
 
 
 def _show_round(progress: Progress[Climb]) -> None:
@@ -267,17 +283,19 @@ def _show_round(progress: Progress[Climb]) -> None:
     tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
 
 
-def _spoken(result: ResampledPosterior, raise_infeasible: bool) -> ResampledPosterior:
+def _spoken(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
     """Raise or warn where the status is no answer."""
+    if not isinstance(result, ResampledPosterior):
+        return result
     words = " ".join(result.reasons)
-    refused = result.status is Status.NO_TILT or result.refused
-    if raise_infeasible and result.status is Status.INFEASIBLE:
-        raise InfeasibleError(words, result)
-    if raise_infeasible and refused:
-        raise SamplingError(words, result.stages, result)
-    if result.status is Status.UNRELIABLE or refused:
+    if result.refused or result.status in (Status.INFEASIBLE, Status.NO_TILT):
+        if raise_infeasible and result.status is Status.INFEASIBLE:
+            raise InfeasibleError(words, result)
+        if raise_infeasible:
+            raise SamplingError(words, result.stages, result)
+    elif result.status is Status.UNRELIABLE:
         warnings.warn(words, UnreliableWeightsWarning, stacklevel=3)
-    elif result.status is not Status.OPTIMAL and result.status is not Status.BOUNDARY:
+    elif result.status is not Status.OPTIMAL:
         warnings.warn(words, NotConvergedWarning, stacklevel=3)
     return result
 
