@@ -46,7 +46,7 @@ from regbayes.framework.ladder_checks import (
 )
 from regbayes.framework.log_partition import GaussianAffine, WeightedAtoms
 from regbayes.framework.pooling import Pool, Rung, Tilted, kish, pool_rungs
-from regbayes.framework.sampler import Run, Sampler, Start, Tilt
+from regbayes.framework.sampler import Run, Sampler, Start, Tilt, shrunken_covariance
 
 FIRST_EFFECTIVE = 25.0  # draws that weights must leave at the least, wherever they lead
 LONGEST = 3.0  # Newton steps that are made at once where what is asked lies beyond all draws
@@ -70,7 +70,7 @@ MOST_DRAWS = 50_000  # in a chain of a final run, whatever accuracy is asked for
 class LadderSettings:
     """How long runs are and when to stop."""
 
-    n_draws: int = 1000  # of each chain of a final run
+    n_draws: int = 750  # of each chain of a final run
     n_short: int = 100  # of each chain on the way
     max_rounds: int = 40
     accuracy: float | None = None  # nats; None is what n_draws give
@@ -241,10 +241,8 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
     if any(found.positions is None for found in runs):
         return Start(variables, None, None, runs[-1].adaptation)
     positions = gather([np.asarray(found.positions) for found in runs])
-    mean = weights @ positions
-    variance, n = weights @ (positions - mean) ** 2, climb.pool.tilt(plan.phi).effective_size
-    shrunk = (n * variance + 5e-3) / (n + 5)  # as Stan does
-    return Start(variables, positions[chosen], shrunk, runs[-1].adaptation)
+    spread = shrunken_covariance(positions, weights, climb.pool.tilt(plan.phi).effective_size)
+    return Start(variables, positions[chosen], spread, runs[-1].adaptation)
 
 
 def _add(problem: Problem, climb: Climb, found: Run) -> Climb:

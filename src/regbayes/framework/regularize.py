@@ -76,7 +76,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
     raise_infeasible: bool = True,
     resample: Sampler | None = None,
     accuracy: float | None = None,
-    n_draws: int = 1000,
+    n_draws: int = 750,
     max_rounds: int = 40,
     seed: int = 0,
     progress: bool | Callback = False,
@@ -111,7 +111,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
     accuracy : float, default=None
         Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give, about
         ``m / (2 effective draws)`` for m expectations.
-    n_draws : int, default=1000
+    n_draws : int, default=750
         Draws of each chain in the last run.
     max_rounds : int, default=40
         Runs at most.

@@ -18,6 +18,7 @@ from regbayes.framework.draws import as_draws
 from regbayes.framework.features import evaluate_features
 
 
+MOST_DENSE = 64  # coordinates up to which a whole covariance is estimated
 EXAMPLES = 8  # draws of each chain that show what there is
 
 
@@ -41,6 +42,8 @@ class Tilt:
     def evaluate(self, variables: Mapping[str, Array]) -> Floats:
         """Return the features of each draw, shape (n, m)."""
         draws = as_draws(variables, chains=False)
+        if not self.features:
+            return np.zeros((draws.size, 0))
         return np.concatenate([evaluate_features(draws, part).values for part in self.features], axis=1)
 
     @property
@@ -55,7 +58,7 @@ class Start:
 
     variables: Mapping[str, Array]  # name -> (n_chains, ...): one draw for each chain, resampled towards the new tilt
     positions: Floats | None  # (n_chains, d): the same in the sampler's own coordinates, where it gave them
-    variance: Floats | None  # (d,): of the sampler's coordinates under the new tilt
+    covariance: Floats | None  # (d, d) or, where d is large, (d,): of the sampler's coordinates under the new tilt
     adaptation: Any  # what the last run left as its `Run.adaptation`
 
 
@@ -78,6 +81,24 @@ class Run:
     def n_draws(self) -> int:
         """Draws of each chain."""
         return int(next(iter(self.variables.values())).shape[1])
+
+
+def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) -> Floats:
+    """Return the covariance of weighted positions, (d, d), or their variances, (d,), where there are many coordinates.
+
+    Towards the variances by as much as the draws are few for their number of coordinates, and a little towards 1e-3, as
+    in Stan.
+    """
+    d = positions.shape[1]
+    centred = positions - weights @ positions
+    variance = weights @ centred**2
+    variance = (n_effective * variance + 5e-3) / (n_effective + 5)
+    if d > MOST_DENSE:
+        return variance
+    share = n_effective / (n_effective + d + 5)
+    whole: Floats = share * (centred.T @ (weights[:, None] * centred))
+    whole[np.diag_indices(d)] = variance
+    return whole
 
 
 class Sampler(ABC):
