@@ -67,14 +67,19 @@ class NumPyroModel(JAXModel):
                 f"the model has discrete latent variables ({', '.join(discrete)}), which NUTS cannot move: sum them out, "
                 "or give regularize a sampler of your own (regbayes.ppl.Sampler), a Gibbs sampler for instance"
             )
-        self.dims = {
-            name: _dims_of(site) for name, site in sites.items() if site["type"] in ("sample", "deterministic")
-        }
+        plates = {frame.dim: frame for site in sampled.values() for frame in site["cond_indep_stack"]}
+        shown = {**latent, **{name: site for name, site in sites.items() if site["type"] == "deterministic"}}
+        self._dims = {name: _dims_of(site, plates) for name, site in shown.items()}
 
     @property
     def observed(self) -> tuple[str, ...]:
         """Names of the observed sites."""
         return self._observed
+
+    @property
+    def labels(self) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, Any]]:
+        """Names of axes: those of the model's plates."""
+        return self._dims, {}
 
     def _density(self, position: Any) -> Any:
         return -self._potential(self._unravel(position))
@@ -136,15 +141,15 @@ class NumPyroModel(JAXModel):
         return regularized
 
 
-def _dims_of(site: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of a site's axes: those of its plates."""
-    frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
+def _dims_of(site: Mapping[str, Any], plates: Mapping[int, Any]) -> tuple[str, ...]:
+    """Names of a site's axes: those of plates where they are as long, counted from the right."""
+    shape = np.shape(site["value"])
     n_event = site["fn"].event_dim if site["type"] == "sample" else 0
-    n_axes = np.ndim(site["value"])
     names = []
-    for axis in range(n_axes):
-        dim = axis - n_axes + n_event
-        names.append(frames.get(dim, f"{site['name']}_dim_{axis}") if dim < 0 else f"{site['name']}_dim_{axis}")
+    for axis, length in enumerate(shape):
+        plate = plates.get(axis - len(shape) + n_event)
+        own = f"{site['name']}_dim_{axis}"
+        names.append(plate.name if plate is not None and plate.size == length else own)
     return tuple(names)
 
 

@@ -171,6 +171,7 @@ class _Compiled:
 
     def __init__(self, model: Any, features: tuple[Any, ...]) -> None:
         self.features, self.model = features, model
+        self.names = [v.name for v in model.value_vars]  # the order of coordinates; a copy of a model has another one
         if features:
             try:
                 self.model = _with_factor(model, features, np.zeros(1))  # how many there are is set with their values
@@ -187,7 +188,7 @@ class _Compiled:
     def _map(self) -> Any:
         from pymc.blocking import DictToArrayBijection
 
-        return DictToArrayBijection.map({v.name: self._point[v.name] for v in self.model.value_vars})
+        return DictToArrayBijection.map({name: self._point[name] for name in self.names})
 
     def start(self, seed: int) -> Floats:
         """A point to start from: the model's own with jitter, where the density is finite."""
@@ -210,6 +211,15 @@ class _Compiled:
         from pymc.blocking import DictToArrayBijection, RaveledVars
 
         return dict(DictToArrayBijection.rmap(RaveledVars(position, self._map().point_map_info)))
+
+    def _flat(self, point: Mapping[str, Array]) -> Floats:
+        return np.concatenate([np.ravel(point[name]) for name in self.names])
+
+    def _order(self, names: Sequence[str]) -> Array:
+        """Where the coordinates of variables in another order are among ours."""
+        sizes = {name: np.size(self._point[name]) for name in self.names}
+        begins = dict(zip(self.names, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+        return np.concatenate([begins[name] + np.arange(sizes[name]) for name in names])
 
     def variables(self, positions: Floats) -> dict[str, Array]:
         """The model's variables at positions, (n, ...) each."""
@@ -239,7 +249,7 @@ class _Compiled:
         for i in range(len(next(iter(variables.values())))):
             found = self._functions["forward"](*(np.asarray(variables[name][i]) for name in names))
             at = dict(zip(order, found, strict=True))
-            rows.append(np.concatenate([np.ravel(at[v.name]) for v in self.model.value_vars]))
+            rows.append(self._flat(at))
         return np.array(rows, dtype=np.float64)
 
     def has_gradient(self, features: tuple[Any, ...], size: int, probes: Floats) -> list[bool]:
@@ -278,9 +288,11 @@ class _Compiled:
             with self.model:
                 self._step = pymc.NUTS(target_accept=target)
         nuts = self._step
+        order = self._order([v.name for v in nuts.vars])
         if covariance is None:
-            nuts.potential = QuadPotentialDiagAdapt(d, position, np.ones(d), 10)
+            nuts.potential = QuadPotentialDiagAdapt(d, position[order], np.ones(d), 10)
         else:
+            covariance = covariance[order] if covariance.ndim == 1 else covariance[np.ix_(order, order)]
             nuts.potential = QuadPotentialDiag(covariance) if covariance.ndim == 1 else QuadPotentialFull(covariance)
         nuts.integrator = type(nuts.integrator)(nuts.potential, nuts._logp_dlogp_func)
         nuts.set_rng(np.random.default_rng(seed))
@@ -297,7 +309,7 @@ class _Compiled:
             point, (stats, *_) = nuts.step(point)
             n_gradients += int(stats["tree_size"])
             if i >= tune:
-                kept.append(np.concatenate([np.ravel(point[v.name]) for v in self.model.value_vars]))
+                kept.append(self._flat(point))
                 rows.append(stats)
         statistics = {
             "diverging": np.array([bool(r["diverging"]) for r in rows]),
