@@ -40,7 +40,9 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {marker: _why_skip(marker, config) for marker in ("data", "slow", "numpyro", "pymc", "blackjax", "browser")}
+    reasons = {
+        marker: _why_skip(marker, config) for marker in ("data", "slow", "numpyro", "pymc", "blackjax", "browser")
+    }
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:

@@ -1,4 +1,4 @@
-"""Drawing again until a model's own draws are the answer: against closed forms and sums, with samplers that draw exactly."""
+"""Drawing again until a model's own draws are the answer, against closed forms and sums; samplers draw exactly."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ladder_tools import ExactGaussian, ExactGrid, StuckGrid
 from scipy.special import expit
 
 import regbayes
+from ladder_tools import ExactGaussian, ExactGrid, StuckGrid
 from regbayes import (
     E,
     Finite,
@@ -75,11 +75,11 @@ def test_a_gaussian_is_tilted_as_the_closed_form_says():
 
 
 GRID_PROBLEMS = {
-    "a probability": [E(lambda x: expit(x), name="p") == 0.99],
+    "a probability": [E(expit, name="p") == 0.99],
     "a larger spread": [E(lambda x: x**2, name="square") >= 4],
     "a smaller spread": [E(lambda x: x**2, name="square") <= 0.01],
     "two moments": [E("x") == 4, E(lambda x: x**2, name="square") <= 16.2],
-    "two modes with mixing chains": [E(lambda x: np.abs(x), name="size") == 4],
+    "two modes with mixing chains": [E(np.abs, name="size") == 4],
     "between": [E("x").between(3, 4)],
     "a ball": [E(lambda x: np.column_stack([x, np.tanh(x)]), name="f").within(0.1, of=[3, 0.9])],
 }
@@ -165,7 +165,7 @@ def test_contradictions_show_in_the_first_draws():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_lies_beyond_a_bound_is_infeasible_by_the_rounds(seed):
-    asked = E(lambda x: expit(x), name="p") >= 1.2
+    asked = E(expit, name="p") >= 1.2
     with pytest.raises(InfeasibleError, match="ever smaller gains") as caught:
         regularize(ExactGrid(GRID, standard), asked, seed=seed)
     result = caught.value.result
@@ -183,7 +183,7 @@ def test_moments_that_no_distribution_has_are_never_called_optimal(seed):
 
 def test_what_only_a_limit_meets_is_out_of_reach():
     with pytest.warns(NotConvergedWarning, match="came no nearer"):
-        result = regularize(ExactGrid(GRID, standard), E(lambda x: expit(x), name="p") == 1)
+        result = regularize(ExactGrid(GRID, standard), E(expit, name="p") == 1)
     assert result.status == "out_of_reach"
     assert result.after[0] > 0.999
 
@@ -402,6 +402,22 @@ def test_arviz_gets_the_chains_as_they_were_drawn(answer):
     np.testing.assert_allclose(np.sum(weights * posterior["x"].values[..., 0]), 4)
 
 
+def test_the_rounds_and_the_shift_have_pictures(answer):
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot as plt
+
+    rounds = regbayes.plots.RoundsDisplay.from_result(answer)
+    np.testing.assert_array_equal(rounds.multipliers[-1], answer.rounds[-1].multipliers)
+    assert rounds.axes_[0].get_ylabel() == "expectation"
+    shift = regbayes.plots.PosteriorShiftDisplay.from_result(answer, "x[0]")
+    assert shift.mean_after == pytest.approx(4)
+    assert abs(shift.mean_before) < 0.3
+    np.testing.assert_allclose(np.sum(shift.after * np.diff(shift.edges)), 1, atol=0.01)
+    plt.close("all")
+    with pytest.raises(TypeError, match="reweighted have none"):
+        regbayes.plots.RoundsDisplay.from_result(regularize(Finite([0, 1, 2]), E(lambda x: x) == 1.5))
+
+
 def test_a_result_can_be_saved(answer, tmp_path):
     answer.save(tmp_path / "answer")
     loaded = regbayes.load(tmp_path / "answer")
@@ -445,7 +461,7 @@ def test_the_error_of_a_log_partition_is_what_repetition_shows():
 
 def test_bad_input_is_named():
     sampler = ExactGrid(GRID, standard)
-    with pytest.raises(ValueError, match="'nothing'.*'x'"):
+    with pytest.raises(ValueError, match=r"'nothing'.*'x'"):
         regularize(sampler, E("nothing") == 1)
     with pytest.raises(TypeError, match="no features of a model"):
         regularize(sampler, E(np.zeros(400)) == 1)

@@ -35,7 +35,7 @@ def mean_effect(v: Any) -> Any:
 
 
 def exact_log_partition(phi: float) -> tuple[float, float]:
-    """``A(phi)`` and its derivative for the mean effect: given mu and tau all is Gaussian, so a sum over a grid of both."""
+    """``A(phi)`` and its derivative for the mean effect: given mu and tau all is Gaussian; a sum over a grid."""
     mu = np.linspace(-40, 60, 801)[:, None]
     u = np.linspace(-9, 7, 801)[None]
     tau = np.exp(u)
@@ -117,9 +117,10 @@ def test_the_users_model_comes_back_with_the_factor(answer):
 def test_draws_of_the_posterior_are_gone_on_from(model, answer):
     first = answer.stages[0].run.variables
     draws = Samples({name: first[name] for name in ("mu", "tau", "standard", "theta")}, chains=True)
-    positions = model.find_positions({name: values for name, values in draws.draws.variables.items()})
-    np.testing.assert_allclose(positions.reshape(answer.stages[0].run.positions.shape), answer.stages[0].run.positions,
-                               atol=1e-3)
+    positions = model.find_positions(dict(draws.draws.variables))
+    np.testing.assert_allclose(
+        positions.reshape(answer.stages[0].run.positions.shape), answer.stages[0].run.positions, atol=1e-3
+    )
     result = regularize(draws, E(mean_effect) == 10, resample=model, n_draws=200, seed=1)
     assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
     assert result.rounds[0].n_chains == 8
@@ -140,8 +141,13 @@ def test_numpy_functions_are_traced(model):
 def test_features_without_a_gradient_are_known(model, answer):
     from regbayes.ppl import Tilt
 
-    features = ("mu", lambda v: v.mu > 5, lambda v: (v.mu > 5) * v.mu, lambda v: np.abs(v.mu - 5),
-                E("mu").given(lambda v: v.tau > 1).on_event(0.0))
+    features = (
+        "mu",
+        lambda v: v.mu > 5,
+        lambda v: (v.mu > 5) * v.mu,
+        lambda v: np.abs(v.mu - 5),
+        E("mu").given(lambda v: v.tau > 1).on_event(0.0),
+    )
     smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.stages[0].run)
     assert smooth.tolist() == [True, False, False, True, False]
     with pytest.raises(SamplingError, match="no gradient"):
@@ -171,5 +177,5 @@ def test_bad_models_are_refused():
     model = NumPyroModel(schools, EFFECTS, STANDARD_ERRORS)
     with pytest.raises(ValueError, match="observed site"):
         regularize(model, E("y") == 1)
-    with pytest.raises(ValueError, match="'sigma'.*'mu'"):
+    with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
         regularize(model, E("sigma") == 1)

@@ -43,7 +43,7 @@ class Status(enum.StrEnum):
     INFEASIBLE = "infeasible"
     """No solution meets the constraints."""
     OUT_OF_REACH = "out_of_reach"
-    """These rounds of sampling did not get to what is asked for, and came no nearer; that it cannot be met is not shown."""
+    """These rounds of sampling came no nearer to what is asked; that it cannot be met is not shown."""
     NO_TILT = "no_tilt"
     """The tilt that is asked for has no normaliser: there is no such distribution."""
     UNRELIABLE = "unreliable"

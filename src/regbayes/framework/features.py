@@ -244,6 +244,7 @@ def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
 
 
 def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+    """Return the scalars that a name means, one column for each, and their own names."""
     group, slash, rest = name.partition("/")
     if slash and name.partition("[")[0] not in draws.variables:
         values, names = columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)

@@ -1,7 +1,7 @@
 """The ladder: draw again, round by round, until the tilted posterior is the one that was asked for.
 
-Wanted is the phi for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1), where draws of p are too far from q to be
-reweighted. A sampler can draw from the tilt at any phi, so:
+Wanted is the phi for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1), where draws of p are too far from q to
+be reweighted. A sampler can draw from the tilt at any phi, so:
 
 1. A short run draws p itself.
 2. The draws of all rounds are one pool that stands for p (`pooling`), and the dual is solved on it.
@@ -15,6 +15,7 @@ All of it knows a sampler only as `Sampler`, and draws no random numbers of its 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,7 @@ class Climb:
         return sum(stage.final for stage in self.stages)
 
 
-class BackendFailure(Exception):
+class BackendError(Exception):
     """A sampler raised; the climb up to there is kept."""
 
     def __init__(self, climb: Climb) -> None:
@@ -191,7 +192,7 @@ def climb_ladder(
             found = _draw(problem, settings, climb)
             climb = _decide(problem, settings, _add(problem, climb, found))
         except Exception as error:
-            raise BackendFailure(climb) from error
+            raise BackendError(climb) from error
         to_go = climb.stages[-1].to_go
         terms = {"to_go": to_go if math.isfinite(to_go) else 0.0}
         return StepResult(climb, terms, status=climb.ending.status if climb.ending is not None else None)
@@ -272,7 +273,7 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
     """Say what comes after the last run: another, or the end."""
     last = climb.stages[-1]
     if len(climb.stages) == 1:
-        ended = _decide_first(problem, settings, climb)
+        ended = _decide_first(settings, climb)
         if ended is not None:
             return ended
         if climb.rough is None:
@@ -290,16 +291,16 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
             return replace(climb, ending=Ending(Status.UNRELIABLE, climb.excuses, -1, _solve_on(problem, climb)))
     if sum(stage.surprise > ABSURD for stage in climb.stages) >= MOST_ABSURD:
         word = (
-            "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for this "
-            "tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a probability), or "
-            "ask for less."
+            "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for "
+            "this tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a "
+            "probability), or ask for less."
         )
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1))
     return _plan_next(problem, settings, climb)
 
 
-def _decide_first(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb | None:
-    """Whether the plain posterior is fit to be tilted: more draws where its chains differ, and the end if they help not."""
+def _decide_first(settings: LadderSettings, climb: Climb) -> Climb | None:
+    """Whether the plain posterior is fit to be tilted: more draws where its chains differ, then the end."""
     last = climb.stages[-1]
     enough = last.run.n_draws >= settings.n_draws
     limit = R_HAT_SHORT[1] if enough else R_HAT_SHORT[0]
@@ -308,8 +309,9 @@ def _decide_first(problem: Problem, settings: LadderSettings, climb: Climb) -> C
     if enough:
         word = (
             f"the plain posterior does not converge before any tilt: R-hat {last.r_hat:.2f} of {last.r_hat_of} in "
-            f"{last.run.n_chains} chains of {last.run.n_draws} draws. Its chains may sit in different modes, or move too "
-            "slowly. Reparametrize the model or give it a stronger prior until plain sampling converges, then call again."
+            f"{last.run.n_chains} chains of {last.run.n_draws} draws. Its chains may sit in different modes, or move "
+            "too slowly. Reparametrize the model or give it a stronger prior until plain sampling converges, then call "
+            "again."
         )
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, refused=True))
     more = min(4 * last.run.n_draws, settings.n_draws)
@@ -353,8 +355,8 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     if last.surprise > CONTRADICTED:
         word = (
             "the last run contradicts what the rounds before predicted of it: expectations differ by "
-            f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be too "
-            "slow. Reparametrize, or draw more: n_draws."
+            f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be "
+            "too slow. Reparametrize, or draw more: n_draws."
         )
         if last.surprise > FLATLY:
             return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
@@ -387,8 +389,9 @@ def _meet_accuracy(settings: LadderSettings, climb: Climb, ending: Ending, solut
     needed = math.ceil(1.1 * last.run.n_draws * floor / settings.accuracy)
     if needed > MOST_DRAWS or climb.n_finals >= MOST_FINALS:
         word = (
-            f"the answer is good to about {floor:.1g} nats, the Monte Carlo error of its draws; {settings.accuracy:.1g} "
-            f"would take about {needed} draws in each chain. Ask for that n_draws, or for a coarser accuracy."
+            f"the answer is good to about {floor:.1g} nats, the Monte Carlo error of its draws; "
+            f"{settings.accuracy:.1g} would take about {needed} draws in each chain. Ask for that n_draws, or for a "
+            "coarser accuracy."
         )
         return replace(climb, ending=replace(ending, status=Status.ROUND_LIMIT, sentences=(word,)))
     return replace(climb, plan=_again(climb, solution, needed))
@@ -403,8 +406,8 @@ def _again(climb: Climb, solution: DualSolution, n_draws: int) -> Plan:
 def _no_tilt(escape: str) -> str:
     return (
         f"the tilt that is asked for does not exist: {escape}, so that p exp<multipliers, psi> has no normaliser. The "
-        "posterior's tail is too heavy for this feature. Constrain a feature with a lighter tail, such as a logarithm, a "
-        "probability or a bounded function of it."
+        "posterior's tail is too heavy for this feature. Constrain a feature with a lighter tail, such as a logarithm, "
+        "a probability or a bounded function of it."
     )
 
 
@@ -436,9 +439,9 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
                 return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
     if _comes_no_nearer(climb):
         word = (
-            f"{len(climb.stages)} rounds came no nearer to what is asked: about {climb.stages[-1].to_go:.3g} nats are left, more "
-            "after each round. What is asked may lie beyond what the features can reach. Check it against their range, "
-            "or soften it: (E(f) == b).soft(penalty)."
+            f"{len(climb.stages)} rounds came no nearer to what is asked: about {climb.stages[-1].to_go:.3g} nats are "
+            "left, more after each round. What is asked may lie beyond what the features can reach. Check it against "
+            "their range, or soften it: (E(f) == b).soft(penalty)."
         )
         return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1))
     if here.effective_size < needed:
@@ -513,7 +516,7 @@ def _comes_no_nearer(climb: Climb) -> bool:
     """Whether the distance in standard deviations grew in each of the last rounds and is long."""
     distances = [math.sqrt(2 * max(stage.to_go, 0.0)) for stage in climb.stages if not math.isnan(stage.to_go)]
     recent = distances[-RISES - 1 :]
-    rises = len(recent) == RISES + 1 and all(b > a for a, b in zip(recent, recent[1:], strict=False))
+    rises = len(recent) == RISES + 1 and all(b > a for a, b in itertools.pairwise(recent))
     return rises and recent[-1] > max(FAR_OFF, 2 * min(distances))
 
 

@@ -84,8 +84,8 @@ def find_doubts(run: Run, rung: Rung, r_hat: float, of: str) -> tuple[str, ...]:
     divergences = int(np.sum(run.statistics.get("diverging", 0)))
     if divergences > max(FEW_DIVERGENCES, MOST_DIVERGENCES * n):
         doubts.append(
-            f"{divergences} of {n} draws diverged: the sampler does not see all of the tilted posterior, and expectations "
-            "may be off. Reparametrize the model (a non-centred one, say), or raise the target acceptance."
+            f"{divergences} of {n} draws diverged: the sampler does not see all of the tilted posterior, and "
+            "expectations may be off. Reparametrize the model (a non-centred one, say), or raise the target acceptance."
         )
     if "energy" in run.statistics:
         energy = np.asarray(run.statistics["energy"], dtype=np.float64)
@@ -111,7 +111,7 @@ def has_heavy_tail(first: Rung, phi: Floats) -> str | None:
     if shape - 2 * error > HEAVY_TAIL and scores.max() - scores.mean() > STRONG_TILT:
         return (
             "the tilt may not exist: the posterior's tail of <multipliers, psi> looks heavier than exponential (shape "
-            f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail, such as a logarithm or a probability."
+            f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail: a logarithm or a probability."
         )
     return None
 
@@ -231,8 +231,8 @@ def find_limit(rungs: Sequence[Rung], stack: Stack, proof: Floats) -> str | None
         return None
     return (
         f"the constraints cannot be met: round by round the combination of features that they need rose to "
-        f"{reached[-1]:.6g} by ever smaller gains, towards {limit:.6g} at most, and {needed:.6g} is asked. Ask for what "
-        "the features can reach, or soften it: (E(f) == b).soft(penalty)."
+        f"{reached[-1]:.6g} by ever smaller gains, towards {limit:.6g} at most, and {needed:.6g} is asked. Ask for "
+        "what the features can reach, or soften it: (E(f) == b).soft(penalty)."
     )
 
 

@@ -6,8 +6,8 @@ Draws of a chain repeat each other, so a round counts with its effective size.
 
 References
 ----------
-.. [1] M. R. Shirts and J. D. Chodera (2008). Statistically optimal analysis of samples from multiple equilibrium states.
-   Journal of Chemical Physics 129, 124105.
+.. [1] M. R. Shirts and J. D. Chodera (2008). Statistically optimal analysis of samples from multiple equilibrium
+   states. Journal of Chemical Physics 129, 124105.
 """
 
 from __future__ import annotations

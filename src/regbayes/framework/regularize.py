@@ -21,7 +21,7 @@ from regbayes.framework.dual import DualSolution, solve_dual
 from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, Picked
-from regbayes.framework.ladder import BackendFailure, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
+from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
@@ -83,8 +83,8 @@ def regularize(  # noqa: PLR0913 - options, all by name
 ) -> RegularizedPosterior:
     """Find the distribution closest to a posterior for which something holds in expectation.
 
-    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted; a model is sampled again, under
-    the factor that is asked for, until its own draws are the answer.
+    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted; a model is sampled again,
+    under the factor that is asked for, until its own draws are the answer.
 
     Parameters
     ----------
@@ -109,8 +109,8 @@ def regularize(  # noqa: PLR0913 - options, all by name
     resample : model of `regbayes.ppl`, default=None
         The model behind the draws, to go on from them where they cannot carry the tilt. Models only, like all below.
     accuracy : float, default=None
-        Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give, about
-        ``m / (2 effective draws)`` for m expectations.
+        Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give,
+        about ``m / (2 effective draws)`` for m expectations.
     n_draws : int, default=750
         Draws of each chain in the last run.
     max_rounds : int, default=40
@@ -209,17 +209,17 @@ def _sample_again(
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
             climb = climb_ladder(problem, settings, given, callbacks)
-        except BackendFailure as failure:
+        except BackendError as failure:
             cause = failure.__cause__
             made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
             raise SamplingError(
-                f"the sampler failed in round {len(failure.climb.stages)}: {cause}. The {made} draws made before are in "
-                "the attribute stages of this error.",
+                f"the sampler failed in round {len(failure.climb.stages)}: {cause}. The {made} draws made before are "
+                "in the attribute stages of this error.",
                 failure.climb.stages,
             ) from cause
         assert climb.ending is not None
         if climb.ending.reweight:
-            climb, conditioned = _reweighted(problem, climb, g, labels)
+            climb, conditioned = _reweighted(climb, g, labels)
             if conditioned is not None:
                 return conditioned
         return build_result(problem, climb, g, labels, evaluated.names)
@@ -245,9 +245,7 @@ def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
                 )
 
 
-def _reweighted(
-    problem: Problem, climb: Climb, g: Regularizer, labels: tuple[str, ...]
-) -> tuple[Climb, RegularizedPosterior | None]:
+def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
     """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
 
     Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
@@ -269,8 +267,8 @@ def _reweighted(
     named = ", ".join(labels[i] for i in climb.rough)
     word = (
         f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
-        "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, or "
-        "ask for less."
+        "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, "
+        "or ask for less."
     )
     return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
 

@@ -1,4 +1,4 @@
-"""What `regularize` returns for a model that it sampled: draws of the regularized posterior, and the rounds that led there."""
+"""What `regularize` returns for a model that it sampled: draws of the answer, and the rounds that led there."""
 
 from __future__ import annotations
 
@@ -255,7 +255,9 @@ def _named_draws(problem: Problem, stage: Stage) -> Draws:
     dims, coords = problem.sampler.labels
     named = {name: tuple(dims.get(name, own)) for name, own in draws.dims.items()}
     used = {dim for axes in named.values() for dim in axes}
-    kept = {dim: ((dim,), np.asarray(labels)) for dim, labels in coords.items() if dim in used}
+    kept: dict[str, tuple[tuple[str, ...], Array]] = {
+        dim: ((dim,), np.asarray(labels)) for dim, labels in coords.items() if dim in used
+    }
     return Draws(draws.variables, draws.n_chains, draws.n_draws, named, kept, "dict")
 
 

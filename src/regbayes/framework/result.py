@@ -25,8 +25,8 @@ FEW_DRAWS = 100  # effective ones below which errors of errors are large too, un
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
 DRAW_AGAIN = (
-    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one behind "
-    "the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
+    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
+    "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
 )
 
 

@@ -17,7 +17,6 @@ from regbayes._types import Array, Flags, Floats
 from regbayes.framework.draws import as_draws
 from regbayes.framework.features import evaluate_features
 
-
 MOST_DENSE = 64  # coordinates up to which a whole covariance is estimated
 EXAMPLES = 8  # draws of each chain that show what there is
 
@@ -102,7 +101,7 @@ def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) 
 
 
 class Sampler(ABC):
-    """A model that can be sampled under a tilt. `regularize(sampler, constraints)` draws again until what is asked holds.
+    """A model that can be sampled under a tilt: `regularize(sampler, constraints)` draws until what is asked holds.
 
     A subclass writes `draw`. Draws of one chain may depend on each other; chains must not. The same seed gives the same
     draws.
@@ -145,7 +144,7 @@ class Sampler(ABC):
         return None
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
-        """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,), up to a constant; None: not known."""
+        """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,); None: not known."""
         return None
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:

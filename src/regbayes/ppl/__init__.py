@@ -1,6 +1,6 @@
 """Models written in NumPyro, PyMC, BlackJAX or anything else, as `regularize` takes them.
 
-Nothing of these packages is imported before a class of theirs is used: the names below are imported when first asked for.
+Nothing of these packages is imported before a class of theirs is used: the names below are imported when asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOME_OF = {
     "Tilt": "regbayes.framework.sampler",
 }
 
-__all__ = sorted(_HOME_OF)
+__all__ = ["BlackJAXModel", "FunctionModel", "NumPyroModel", "PyMCModel", "Run", "Sampler", "Start", "Tilt"]
 
 
 def __getattr__(name: str) -> Any:

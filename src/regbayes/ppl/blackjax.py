@@ -41,7 +41,9 @@ class BlackJAXModel(JAXModel):
 
         super().__init__()
         self.function, self.variables = log_density, variables
-        position = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, dtype=jax.numpy.result_type(float)), initial_position)
+        position = jax.tree.map(
+            lambda leaf: jax.numpy.asarray(leaf, dtype=jax.numpy.result_type(float)), initial_position
+        )
         flat, self._unravel = ravel_pytree(position)
         self._first = np.asarray(flat, dtype=np.float64)
         value = float(log_density(position))

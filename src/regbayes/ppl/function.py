@@ -19,9 +19,9 @@ class FunctionModel(Sampler):
     ----------
     draw : callable
         ``draw(tilt, n_draws, rng, start)`` returns a mapping from names to arrays of shape (n_draws, ...): one chain of
-        ``p exp<multipliers, features>``. ``tilt(variables)`` is what to add to the log-density, for arrays with a leading
-        axis of draws (one draw: ``tilt({"x": x[None]})[0]``). ``rng`` is a NumPy generator. ``start`` is None in a
-        first run, which begins anywhere, and otherwise a mapping with one earlier draw near the new tilt.
+        ``p exp<multipliers, features>``. ``tilt(variables)`` is what to add to the log-density, for arrays with a
+        leading axis of draws (one draw: ``tilt({"x": x[None]})[0]``). ``rng`` is a NumPy generator. ``start`` is None
+        in a first run, which begins anywhere, and otherwise a mapping with one earlier draw near the new tilt.
     n_chains : int, default=4
 
     Examples
@@ -69,7 +69,9 @@ class FunctionModel(Sampler):
 
 def _checked(found: Any, n_draws: int) -> dict[str, Array]:
     if not isinstance(found, Mapping) or not found:
-        raise TypeError(f"the sampler's function must return a mapping from names to arrays, got {type(found).__name__}")
+        raise TypeError(
+            f"the sampler's function must return a mapping from names to arrays, got {type(found).__name__}"
+        )
     chain = {str(name): np.asarray(values) for name, values in found.items()}
     for name, values in chain.items():
         if values.ndim == 0 or len(values) != n_draws:

@@ -64,8 +64,8 @@ class NumPyroModel(JAXModel):
         discrete = [name for name, site in latent.items() if site["fn"].is_discrete]
         if discrete:
             raise ValueError(
-                f"the model has discrete latent variables ({', '.join(discrete)}), which NUTS cannot move: sum them out, "
-                "or give regularize a sampler of your own (regbayes.ppl.Sampler), a Gibbs sampler for instance"
+                f"the model has discrete latent variables ({', '.join(discrete)}), which NUTS cannot move: sum them "
+                "out, or give regularize a sampler of your own (regbayes.ppl.Sampler), a Gibbs sampler for instance"
             )
         plates = {frame.dim: frame for site in sampled.values() for frame in site["cond_indep_stack"]}
         shown = {**latent, **{name: site for name, site in sites.items() if site["type"] == "deterministic"}}

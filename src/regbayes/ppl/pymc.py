@@ -48,8 +48,8 @@ class PyMCModel(Sampler):
             raise TypeError(f"model must be a pymc.Model, got {type(model).__name__}")
         if model.discrete_value_vars:
             raise ValueError(
-                f"the model has discrete latent variables ({', '.join(v.name for v in model.discrete_value_vars)}), which "
-                "NUTS cannot move: sum them out, or give regularize a sampler of your own (regbayes.ppl.Sampler)"
+                f"the model has discrete latent variables ({', '.join(v.name for v in model.discrete_value_vars)}), "
+                "which NUTS cannot move: sum them out, or give regularize a sampler of your own (regbayes.ppl.Sampler)"
             )
         self.model, self.n_chains = model, n_chains
         self._compiled: dict[tuple[int, ...], tuple[tuple[Any, ...], _Compiled]] = {}
@@ -223,10 +223,12 @@ class _Compiled:
 
     def variables(self, positions: Floats) -> dict[str, Array]:
         """The model's variables at positions, (n, ...) each."""
-        wanted = [v for v in (*self.model.free_RVs, *self.model.deterministics)]
+        wanted = [*self.model.free_RVs, *self.model.deterministics]
         if "variables" not in self._functions:
             replaced = self.model.replace_rvs_by_values(wanted)
-            self._functions["variables"] = self.model.compile_fn(replaced, inputs=self.model.value_vars, on_unused_input="ignore")
+            self._functions["variables"] = self.model.compile_fn(
+                replaced, inputs=self.model.value_vars, on_unused_input="ignore"
+            )
         rows = [self._functions["variables"](self._dictionary(z)) for z in positions]
         return {v.name: np.array([row[i] for row in rows]) for i, v in enumerate(wanted)}
 
@@ -301,7 +303,8 @@ class _Compiled:
         nuts.step_adapt = type(nuts.step_adapt)(first, target, 0.05, 0.75, 10)
         nuts.tune = tune > 0
         nuts.iter_count = 0
-        point = self._dictionary(position)
+        at = self._dictionary(position)
+        point = {v.name: at[v.name] for v in nuts.vars}  # NUTS reads a point in the order that it comes in
         kept, rows, n_gradients = [], [], 0
         for i in range(tune + n_draws):
             if i == tune:

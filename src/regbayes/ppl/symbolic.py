@@ -1,7 +1,7 @@
 """Features of a draw that is not there yet: the functions of named draws that users write, traced inside a model.
 
-The same function that gets arrays of many draws gets the variables of one draw here, as values that JAX or PyTensor trace.
-Functions written with NumPy work too: NumPy hands its functions over to `Traced`, which looks them up by name.
+The same function that gets arrays of many draws gets the variables of one draw here, as values that JAX or PyTensor
+trace. Functions written with NumPy work too: NumPy hands its functions over to `Traced`, which looks them up by name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Traced:
         for known in (name, *ALIASES.get(name, ())):
             for space in self._namespaces:
                 if hasattr(space, known):
-                    return getattr(space, known)  # type: ignore[no-any-return]
+                    return getattr(space, known)
         raise TypeError(f"the function {name} cannot be traced; write the feature with the model's own library")
 
     def _wrap(self, value: Any) -> Any:
@@ -123,7 +123,8 @@ def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namesp
     """
     dims = {name: tuple(f"{name}_dim_{i}" for i in range(value.ndim - 1)) for name, value in variables.items()}
     draws = Draws(dict(variables), 1, 1, dims, {}, "dict")
-    wrapped = Draws({n: Traced(v, namespaces) for n, v in variables.items()}, 1, 1, dims, {}, "dict")
+    under_numpy: dict[str, Any] = {name: Traced(value, namespaces) for name, value in variables.items()}
+    wrapped = Draws(under_numpy, 1, 1, dims, {}, "dict")
     columns = [_trace(part, draws, wrapped)[0] for part in features]
     return namespaces[0].concatenate(columns, axis=1)[0]
 
