@@ -146,7 +146,7 @@ class JAXModel(Sampler):
         flat = run.positions.reshape(-1, run.positions.shape[2])
         variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
         values = tilt.evaluate(variables)
-        smooth = []
+        smooth: list[bool] = []
         for part in tilt.features:
             own = Tilt((part,), np.zeros(0)).evaluate(variables).shape[1]
             columns = slice(len(smooth), len(smooth) + own)

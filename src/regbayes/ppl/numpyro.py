@@ -49,8 +49,8 @@ class NumPyroModel(JAXModel):
         if not info.param_info.z:
             raise ValueError("the model has no latent variable to sample")
         self._potential, self._postprocess = info.potential_fn, info.postprocess_fn
-        self._size, self._unravel = (lambda pair: (pair[0].size, pair[1]))(ravel_pytree(info.param_info.z))
-        self._transforms = info.model_trace
+        flat, self._unravel = ravel_pytree(info.param_info.z)
+        self._size = int(flat.size)
 
     def _check_sites(self) -> None:
         import jax
@@ -107,7 +107,7 @@ class NumPyroModel(JAXModel):
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import unconstrain_fn
 
-        names = set(self._unravel(np.zeros(self._size)))
+        names = set(self._unravel(jax.numpy.zeros(self._size)))
         if not names <= set(variables):
             return None
         latent = {name: np.asarray(variables[name]) for name in names}
