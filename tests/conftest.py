@@ -33,6 +33,9 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
         return "slow: run with --slow"
     if marker == "numpyro" and importlib.util.find_spec("numpyro") is None:
         return "needs NumPyro: pip install 'regbayes[numpyro]'"
+    for optional, name in (("pymc", "PyMC"), ("blackjax", "BlackJAX")):
+        if marker == optional and importlib.util.find_spec(optional) is None:
+            return f"needs {name}: pip install 'regbayes[{optional}]'"
     if marker == "browser" and importlib.util.find_spec("playwright") is None:
         return "needs Playwright: pip install 'regbayes[browser]'"
     if marker == "browser" and _chromium() is None:
@@ -43,7 +46,8 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {marker: _why_skip(marker, config) for marker in ("data", "slow", "numpyro", "browser", "gpu")}
+    markers = ("data", "slow", "numpyro", "pymc", "blackjax", "browser", "gpu")
+    reasons = {marker: _why_skip(marker, config) for marker in markers}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:

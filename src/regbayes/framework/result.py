@@ -26,6 +26,10 @@ FEW_DRAWS = 100  # effective ones below which errors of errors are large too, un
 EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
+DRAW_AGAIN = (
+    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
+    "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
+)
 
 
 @persistable
@@ -285,14 +289,12 @@ def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
             reason = f"Pareto k-hat {k_hat:.2f} is above {limit:.2f}"
         doubts.append(
             f"the draws cannot carry this tilt: {reason} (effective draws {effective:.0f} of {n}). Expectations may be "
-            "far off. Draw more, or rerun the sampler with <multipliers, psi> added to the log-density and regularize "
-            "those draws."
+            f"far off. {DRAW_AGAIN}"
         )
     elif few:
         doubts.append(
             f"only {effective:.0f} effective draws of {n} are left by the weights and the chains: multipliers and "
-            "expectations are rough, and so are their standard errors. Draw more, or rerun the sampler with "
-            "<multipliers, psi> added to the log-density and regularize those draws."
+            f"expectations are rough, and so are their standard errors. {DRAW_AGAIN}"
         )
     if isinstance(base, Samples) and effective < n / 2:
         alive = np.isfinite(samples.log_weights)
