@@ -59,7 +59,8 @@ RANK = 1e-10  # variance of a direction, relative to the largest, below which ro
 FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
 ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
 MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
-BETTER = 1e-2  # gain per row, in units of its loss, for which a start is taken that is not the preferred one
+BETTER = 1e-2  # gain per row, in units of its loss, for which a start is preferred to those before it
+BETTER_UNHEATED = 5e-2  # the same for one without heat where others have it: labels speak less in it
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -124,18 +125,17 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     rank = max(1, int(np.sum(variances > RANK * variances[0])))
     n_clear = int(np.clip(np.sum(variances > edge), 1, rank))
     soft = soft_temperature(X, settings.noise_variance)
-    temperature = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
-    if temperature <= (1.0 + ROUNDING) * settings.temperature:
-        temperature = settings.temperature
+    warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
     # Soft features melt together: they end as the same ones, however many there were.
-    is_cold = temperature > settings.temperature
+    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
-    settings = replace(settings, temperature=temperature)
+    warm = replace(settings, temperature=warmer) if is_cold else settings
     starts = []
-    for n in numbers:
-        for rotate in (varimax, partial(separate, X)):
+    # Independent scores are the features, where there are any: heat would only melt them together.
+    for rotate, heated in ((varimax, warm), (partial(separate, X), settings)):
+        for n in numbers:
             loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
-            starts.append(make_params(loadings, shares, -shares @ loadings, X, settings))
+            starts.append(make_params(loadings, shares, -shares @ loadings, X, heated))
     return starts
 
 
@@ -309,11 +309,14 @@ class WarmUp:
         try:
             if not is_new:
                 return self._cool(starts[0], multipliers), Status.CONVERGED
-            tried = [self._take_first_steps(start) for start in starts]
-            judged = [self._judge(search.at) for search in tried]
-            enough = min(judged) + BETTER * self.problem.unit
-            self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
-            return self._settle(self.latest), Status.CONVERGED
+            best = self._take_first_steps(starts[0])
+            for start in starts[1:]:
+                other = self._take_first_steps(start, keep=best)
+                gain = BETTER_UNHEATED if start.temperature < starts[0].temperature else BETTER
+                if self._judge(other.at) < self._judge(best.at) - gain * self.problem.unit:
+                    best = other
+            self.latest = best
+            return self._settle(best), Status.CONVERGED
         except CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
@@ -321,16 +324,18 @@ class WarmUp:
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
 
-    def _take_first_steps(self, start: Params) -> Search:
+    def _take_first_steps(self, start: Params, keep: Search | None = None) -> Search:
         """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down."""
         problem = self._at(max(start.temperature, self.problem.settings.temperature))
         search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
-        search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep=self.latest)
-        if self.latest is None:
+        search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep)
+        if keep is None:
             self.latest = search
-        return self._cool(search.at.params, search.at.warm_start, search)
+        return self._cool(search.at.params, search.at.warm_start, search, keep)
 
-    def _cool(self, params: Params, multipliers: Any, search: Search | None = None) -> Search:
+    def _cool(
+        self, params: Params, multipliers: Any, search: Search | None = None, keep: Search | None = None
+    ) -> Search:
         """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
         wanted = self.problem.settings.temperature
         while params.temperature > wanted or search is None:
@@ -338,7 +343,9 @@ class WarmUp:
             search = descent.start(
                 problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
             )
-            search = self.latest = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL)
+            search = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL, keep)
+            if keep is None:
+                self.latest = search
             params, multipliers = search.at.params, search.at.warm_start
         return search
 
