@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
-from regbayes import FeatureStability, MultiLabelThresholdCV, load
+from regbayes import FeatureStability, ILSVMClassifier, MultiLabelThresholdCV, load
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
 from regbayes.report import _features as latent_features
 from regbayes.report import collect, render
@@ -555,3 +555,19 @@ def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
     known = tuple(model.classes_) if n_classes == 3 else ("c",)
     assert data.features.output_names == data.effects.outputs == known
     assert set(data.confusion.classes) == {*model.classes_, *rows}
+
+
+def test_it_is_said_where_auto_took_each_class_against_the_rest(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)), np.arange(60) % 3
+    said = []
+    for limit, options in [(2000, {}), (10, {}), (2000, {"include_inputs": True}), (10, {"multi_class": "ovr"})]:
+        monkeypatch.setattr("regbayes.estimators._latent.MAX_CLASS_WEIGHTS", limit)
+        monkeypatch.setattr("regbayes.report._summary.MAX_CLASS_WEIGHTS", limit)
+        monkeypatch.setattr("regbayes.estimators._latent.MIN_BLOCK_ROWS", 10)
+        model = ILSVMClassifier(4, max_iter=1, random_state=0, **options).fit(X, y)
+        said.append(dict(collect(model, X, y).model.facts).get("margins"))
+    assert said[0] is None
+    assert "more than 10 weights" in said[1]
+    assert "inputs are included" in said[2]
+    assert said[3] is None  # the user's choice is among the settings

@@ -32,6 +32,7 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import Block, draw_sample, read_floats
+from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
@@ -52,7 +53,7 @@ from regbayes.estimators.ilsvm import (
 )
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
-from regbayes.margins.head import Tolerance, order_sample
+from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance, order_sample
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -103,8 +104,7 @@ class Recipe:
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
-    data = recipe.data(block)
-    pieces, head = data.X.blocks(), None
+    data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
         head = replace(build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
@@ -112,7 +112,9 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
         labels[0] = 0
         nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
+    pieces = data.X.blocks()
+    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
 
 def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
@@ -220,8 +222,11 @@ class OnClusterFeatures(OnCluster):
             supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
             return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
-        supervision = make_supervision(parameters, len(labels.classes), share)
+        # Rows are taken in blocks here however few they are.
+        n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)
+        supervision = make_supervision(parameters, len(labels.classes), share, n_labeled)
         self.classes_ = labels.classes
+        self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(
             moments.mean,
             make_settings(parameters, summary, supervision),

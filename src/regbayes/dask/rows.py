@@ -12,14 +12,14 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
-from distributed import Client, as_completed, futures_of
+from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups
-from regbayes.dask.storage import settle
+from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
+from regbayes.dask.storage import check_room, settle
 
 Reader = Callable[..., "Block"]
 
@@ -140,38 +140,20 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
 
 
 def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
-    """Have the workers read the blocks, each in its place, and wait for them.
-
-    A thread is given its next block when it has read one: many at once would all be in memory before any is read.
-    """
+    """Have the workers read the blocks, each in its place, and wait for them."""
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
     has = client.who_has(futures_of(given.persisted))
     where = [next(iter(has.get(key, ())), None) for key in given.keys]
     make = dask.delayed(read, pure=False)
-    groups: list[Group] = []
-    waiting: list[list[int]] = []
-    owners: dict[str, int] = {}
-    under_way = as_completed()
 
-    def begin(group: int) -> None:
-        place = waiting[group].pop()
+    def begin(place: int, worker: str) -> Future:
         recipe = make(*given.parts[place], place, given.n_columns)
-        block = client.compute(recipe, workers=[groups[group].worker], allow_other_workers=True)
-        groups[group].blocks.append(block)
-        owners[block.key] = group
-        under_way.add(block)
+        return client.compute(recipe, workers=[worker], allow_other_workers=True)
 
-    for group, (worker, members) in enumerate(plan_groups(client, fills.tolist(), where)):
-        groups.append(Group(worker, []))
-        waiting.append(members[::-1])
-        begin(group)
-    for block in under_way:
-        if block.status == "error":
-            block.result()  # raises
-        if waiting[owners[block.key]]:
-            begin(owners[block.key])
-    return Workers(client, groups)
+    plan = plan_groups(client, fills.tolist(), where)
+    blocks = submit_in_turn([[partial(begin, place, worker) for place in members] for worker, members in plan])
+    return Workers(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
 
 
 # --- on the workers
@@ -201,6 +183,7 @@ def _read(
     n_columns: int,
 ) -> Block:
     keep_freed_memory()
+    check_room()
     named = f"in block {place} (counted from 0)"
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")

@@ -23,7 +23,7 @@ from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import Block, draw_shares, is_collection, read_tasks
-from regbayes.dask.storage import settle
+from regbayes.dask.storage import settle, settle_inferred
 from regbayes.engine import Serial, row_blocks
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
@@ -312,7 +312,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Floats]:
     pieces = [X[rows] for rows in row_blocks(len(X))]
     lengths = tuple(map(len, pieces))
     head = recipe.head(replace(observed, rows=place[observed.rows]), X)
-    return HeldRows(pieces, lengths, TaskRows(tuple(head.parts(lengths, Serial()))))
+    return HeldRows(pieces, lengths, TaskRows(tuple(head.parts(lengths, Serial()))), settle_inferred)
 
 
 @dataclass(frozen=True)

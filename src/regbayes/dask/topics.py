@@ -27,6 +27,7 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import Block, draw_sample, read_counts
+from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
@@ -67,8 +68,9 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
         row_weights=documents.weights,
         in_blocks=True,
     )
+    settle_fields(documents, head, head.targets, head.form)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
 
 @dataclass(frozen=True)

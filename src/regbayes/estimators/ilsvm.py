@@ -377,6 +377,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
+    multi_class_ : {"crammer_singer", "ovr"}
+        What was used, also where "auto" chose it.
     n_components_ : int
         Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
         training rows.
@@ -517,6 +519,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         parameters = self.get_params(deep=False)
         n_labeled = len(data.labeled) if n_labeled is None else n_labeled
         supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
+        self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return data, make_settings(parameters, data.X, supervision)
 
     def _attributes(self, state: State) -> dict[str, Any]:
