@@ -65,12 +65,14 @@ class DeviceAtoms(WeightedAtoms):
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``, on the host."""
         return np.asarray(to_host(score_atoms(self.held, self._logs, phi) - log_partition), dtype=np.float64)
 
-    def _changed(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
+    def change_units(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
+        """Return the atoms with features ``(psi - center) / scale``."""
         m = self.held.shape[1]
         about, unit = (to_device(np.broadcast_to(by, (m,)), self._logs) for by in (center, scale))
         xp = namespace_of(self.held)  # differences of features that agree in most digits need those that are left
         return DeviceAtoms((xp.astype(self.held, xp.float64) - about) / unit, self.log_weights)
 
-    def _mean_about(self, center: Floats) -> Floats:
+    def mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
         sums = arrays.sum_atoms(self.held, self._logs, np.zeros(len(center)), center, False)
         return sums.first / sums.total

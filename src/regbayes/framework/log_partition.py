@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
@@ -249,40 +249,61 @@ class WeightedAtoms:
         return other
 
     def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
-        """Return the atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+        """Return the atoms in the solver's own units (`standardize`), center and scale."""
+        found = standardize(self, blocks)
+        if found is not None:
+            found[0].grain, found[0].n_atoms, found[0].support = self.grain / found[2], self.n_atoms, self.support
+        return found
 
-        Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
-        """
-        half = np.maximum(np.abs(self.lowest / 2), np.abs(self.highest / 2))
-        extreme = (half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))
-        scale = np.ones(len(half))
-        if np.any(extreme):
-            largest = np.zeros(int(blocks.max()) + 1)
-            np.maximum.at(largest, blocks, half)
-            scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-            scaled = self._changed(0.0, scale)
-        else:
-            scaled = self
-        # A mean of values that agree in most digits is known to the last of them, through differences.
-        far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
-        if scaled is self and not np.any(far):
-            return None
-        center = np.where(far, scaled._reference, 0.0)
-        if np.any(far):
-            center = center + np.where(far, scaled._mean_about(center), 0.0)
-            scaled = scaled._changed(center, 1.0)
-        scaled.grain, scaled.n_atoms, scaled.support = self.grain / scale, self.n_atoms, self.support
-        return scaled, center * scale, scale
-
-    def _changed(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
+    def change_units(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
         """Return the atoms with features ``(psi - center) / scale``."""
         moved = self.features - center
         moved /= scale
         return WeightedAtoms(moved, self.log_weights)
 
-    def _mean_about(self, center: Floats) -> Floats:
+    def mean_about(self, center: Floats) -> Floats:
         """Return the expectation of the features less some numbers."""
         return np.exp(self.log_weights) @ (self.features - center)
+
+
+class HasUnits(Protocol):
+    """Features that can be given in other units."""
+
+    lowest: Floats
+    highest: Floats
+    mean: Floats
+    unit: Floats
+
+    def change_units(self, center: Floats | float, scale: Floats | float) -> Any:
+        """Return the same with features ``(psi - center) / scale``."""
+
+    def mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
+
+
+Atoms = TypeVar("Atoms", bound=HasUnits)
+
+
+def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] | None:
+    """Return atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+
+    Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
+    """
+    half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
+    scale, scaled = np.ones(len(half)), atoms
+    if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
+        largest = np.zeros(int(blocks.max()) + 1)
+        np.maximum.at(largest, blocks, half)
+        scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
+        scaled = atoms.change_units(0.0, scale)
+    far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
+    if scaled is atoms and not np.any(far):
+        return None
+    center = np.where(far, scaled.mean, 0.0)
+    if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
+        center = center + np.where(far, scaled.mean_about(center), 0.0)
+        scaled = scaled.change_units(center, 1.0)
+    return scaled, center * scale, scale
 
 
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
