@@ -420,6 +420,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     -----
     docs/math.md, sections 2 and 3.
 
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits
