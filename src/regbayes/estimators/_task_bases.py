@@ -22,7 +22,7 @@ from regbayes.engine.executor import row_blocks
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
 from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import labels_of_tasks, observe_labels, read_labels, scores_of_tasks
+from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
     Layout,
     Targets,
@@ -233,7 +233,8 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
-        return observe_labels(targets, labels, self.class_weight, self.cost, weights)
+        factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
+        return observe_labels(targets, labels, factors, self.cost)
 
     def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
         """Return what is wrong with the scores of the observations, (n,).
@@ -243,13 +244,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         seen, n = problem.counted, problem.n_outputs
         found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
         by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
-        constant = float(np.minimum(*by_sign).sum())
-        if found <= constant * (1.0 + 1e-9):
-            return ""
-        return (
-            f"does worse on its training rows than one answer for each task: wrong answers weigh {found:.4g}, those of "
-            f"the most frequent ones {constant:.4g}"
-        )
+        return judge_signs(found, *by_sign)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -306,6 +301,17 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
+    """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
+    constant = float(np.minimum(negative, positive).sum())
+    if wrong <= constant * (1.0 + 1e-9):
+        return ""
+    return (
+        f"does worse on its training rows than one answer for each task: wrong answers weigh {wrong:.4g}, those of "
+        f"the most frequent ones {constant:.4g}"
+    )
 
 
 def check_task_given(name: str, layout: Layout, task: Any) -> None:

@@ -59,19 +59,24 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
     unlabeled : object
         A further value that marks a missing target.
     """
-    values = _checked_targets(y, X, numeric)
+    found = find_targets(_checked_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
+    if not len(found.rows):
+        raise ValueError("y has no observed target: every value is missing")
+    return found
+
+
+def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
+    """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
     observed = ~_missing(values)
     if unlabeled is not None:
         observed &= np.asarray(values != unlabeled, dtype=bool)
-    if not observed.any():
-        raise ValueError("y has no observed target: every value is missing")
     if task is not None:
         return _ragged(values, task, observed)
     if values.ndim == 1:
         rows = np.flatnonzero(observed)
         return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
     tasks, rows = np.nonzero(observed.T)
-    return Targets("matrix", _column_names(y, values.shape[1]), rows, tasks, values[rows, tasks])
+    return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
 
 
 def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
@@ -195,9 +200,9 @@ def _missing(values: NDArray[Any]) -> Flags:
     return np.array(flat, dtype=bool).reshape(values.shape)
 
 
-def _column_names(y: Any, n_tasks: int) -> NDArray[Any]:
+def column_names(given: Any, n_tasks: int) -> NDArray[Any]:
     """Return the names of the columns of a data frame, if they are names, and numbers otherwise."""
-    names = list(getattr(y, "columns", ()))
+    names = list(given)
     if len(names) == n_tasks and all(isinstance(name, str) for name in names):
         return np.array(names)
     return np.arange(n_tasks)

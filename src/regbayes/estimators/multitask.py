@@ -29,8 +29,8 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
-from regbayes.kernels.arrays import find_ranges, is_plain
-from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
+from regbayes.kernels.arrays import is_plain
+from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -81,44 +81,43 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             )
 
     def _learn(self, problem: TaskProblem) -> None:
-        X = problem.X
-        if not np.any(find_ranges(X)):
-            raise ValueError("every column of X is constant, so there is nothing that features could be about")
         settings = make_settings(self.get_params(deep=False), self._sharing(self._layout))
+        prepared = self._prepare(problem, settings)
+        n_columns = len(prepared.moments.gram)
+        if not prepared.moments.squared_norm > 0:
+            raise ValueError("every column of X is constant, so there is nothing that features could be about")
         previous = getattr(self, "_state", None) if self.warm_start else None
-        earlier = resume(previous, settings, X.shape[1])
+        earlier = resume(previous, settings, n_columns)
 
         def draw() -> Iterator[State | Floats]:
             if earlier is not None:
                 yield earlier
             rng = generator(self.random_state)
             while True:
-                yield rng.standard_normal((X.shape[1], settings.n_components))
+                yield rng.standard_normal((n_columns, settings.n_components))
 
         with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
             n_init = self.n_init if earlier is None else 1
             for start in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, problem)):
-                reporter.result = fit(
-                    X,
-                    problem.observations,
-                    problem.outputs,
-                    settings,
-                    start,
-                    sample_weight=problem.row_weights,
-                    executor=make_executor(n_threads(self.n_jobs)),
-                    callbacks=[reporter],
-                )
+                reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
         if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
             warn_if_truncated(self.n_components_, self.n_components)
-        if self.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
+        if self.n_components_ == 0 and n_columns > 1 and not settings.include_inputs:
             warnings.warn(
                 "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "
                 "whether X varies at all.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
+        """Return what the model's fit works on."""
+        executor = make_executor(n_threads(self.n_jobs))
+        return prepare(
+            problem.X, problem.observations, problem.outputs, settings, problem.row_weights, executor=executor
+        )
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes, in the model's units."""

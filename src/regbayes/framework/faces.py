@@ -50,6 +50,14 @@ class OutOfReach:
     reachable: float  # the nearest expectation that the support can have
 
 
+def is_interior(partition: LogPartition, stack: Stack) -> bool:
+    """Whether every domain reaches inside its feature's range: nothing is out of reach then, and no edge is forced."""
+    low, high = stack.domain
+    lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
+    slack = _rounding(lowest, highest)
+    return bool(((low < highest - slack) & (high > lowest + slack)).all())
+
+
 def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
     """Look for one expectation that cannot enter its domain whatever the weights."""
     low, high = stack.domain
@@ -65,10 +73,9 @@ def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | Non
     return None
 
 
-def narrow_to_face(partition: LogPartition, stack: Stack) -> Face:
+def narrow_to_face(face: Face, stack: Stack) -> Face:
     """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
-    n_features = len(partition.mean)
-    face = Face(partition, 0.0, np.zeros(n_features))
+    n_features = stack.n_features
     for _ in range(n_features):
         if not isinstance(face.partition, WeightedAtoms):
             break

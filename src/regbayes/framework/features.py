@@ -95,13 +95,13 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if isinstance(feature, OnEvent):
         return _on_event(draws, feature)
     if isinstance(feature, str):
-        values, names = _columns_of(draws, feature, argument)
+        values, names = columns_of(draws, feature, argument)
         return Features(_as_matrix(values, argument), tuple(names))
     n = draws.size
     expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
     if callable(feature) and not is_data_array(feature):
         base = _own_name(feature) or base
-        feature, got = _called(feature, draws, argument)
+        feature, got = call_feature(feature, draws, argument)
         argument, expected = f"what {argument} returned", f"{expected}; {got}"
     if is_data_array(feature):
         values, names = _flattened(draws, feature, argument, base)
@@ -159,7 +159,7 @@ def _own_name(function: Callable[..., Any]) -> str | None:
     return None if name == "<lambda>" else name
 
 
-def _called(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
+def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
     """Call a feature function, and say what it was called with."""
     names = _variables_asked_for(function, draws)
     if names is not None:
@@ -251,10 +251,11 @@ def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
                 )
 
 
-def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+    """Return the scalars that a name means, one column for each, and their own names."""
     group, slash, rest = name.partition("/")
     if slash and name.partition("[")[0] not in draws.variables:
-        values, names = _columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
+        values, names = columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
         return values, [f"{group}/{column}" for column in names]
     if name in draws.variables:
         names = draws.column_names(name)

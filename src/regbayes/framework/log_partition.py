@@ -119,7 +119,7 @@ class WeightedAtoms:
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
         self._expectation, self.base_covariance = self.mean, self._covariance
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        self.unit = _units(spread, self.mean, self.lowest, self.highest)
+        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
 
     def _divide(self) -> None:
         """Cut the atoms into pieces, and say who takes them."""
@@ -285,8 +285,8 @@ class WeightedAtoms:
         return np.exp(self.log_weights) @ (self.features - center)
 
 
-def _units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """Standard deviations, with a floor for features that hardly vary under p, or not at all."""
+def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
+    """Return standard deviations, with a floor for features that hardly vary under p, or not at all."""
     largest = np.maximum(np.abs(lowest), np.abs(highest))
     unit = np.maximum(spread, MIN_UNIT * (highest - lowest))
     constant = unit <= np.maximum(CONSTANT * np.abs(mean), 1e-300)

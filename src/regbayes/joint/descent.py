@@ -23,6 +23,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
+from regbayes.kernels.arrays import is_plain, sum_of
 from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
@@ -225,14 +226,14 @@ def step(
     """
     options, model = problem.options, problem.model
     moved = None
-    while moved is None and float(np.linalg.norm(search.gradient)) > options.flat:
+    while moved is None and norm(search.gradient) > options.flat:
         at, position = search.at, model.position(search.at.params)
         towards = direction(
             search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
         )
         slope, length = dot(search.gradient, towards), 1.0
         for _ in range(options.max_trials if slope < 0 else 0):
-            params = model.move(at.params, position + position.dtype.type(length) * towards)
+            params = model.move(at.params, position + length * towards)
             trial, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
             rise = trial.objective - at.objective
             if rise <= ARMIJO * length * slope:
@@ -291,13 +292,18 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
 
 
 def dot(a: Reals, b: Reals) -> float:
-    """Return the inner product of two arrays."""
-    return float(np.vdot(a, b))
+    """Return the inner product of two arrays, wherever they lie."""
+    return float(np.vdot(a, b)) if is_plain(a) else float(sum_of(a * b))
+
+
+def norm(a: Reals) -> float:
+    """Return the length of an array."""
+    return float(np.linalg.norm(a)) if is_plain(a) else float(np.sqrt(dot(a, a)))
 
 
 def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:
     """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
-    curved = dot(move, change) > CURVED * float(np.linalg.norm(move)) * float(np.linalg.norm(change))
+    curved = dot(move, change) > CURVED * norm(move) * norm(change)
     return (*history, (move, change))[-memory:] if curved else history
 
 
@@ -320,21 +326,20 @@ def direction(
         First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
         and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
     """
-    q = gradient.copy()
-    shares = []
+    q, shares = gradient, []
     for move, change in reversed(history):
         shares.append(dot(move, q) / dot(move, change))
-        q -= q.dtype.type(shares[-1]) * change
+        q = q - shares[-1] * change
     if precondition is not None:
         q = precondition(q)
     if history:
         move, change = history[-1]
         guess = change if precondition is None else precondition(change)
-        q *= q.dtype.type(dot(move, change) / dot(change, guess))
-    elif first_length is not None and np.any(q):
-        q *= q.dtype.type(first_length / float(np.linalg.norm(q)))
+        q = q * (dot(move, change) / dot(change, guess))
+    elif first_length is not None and norm(q) > 0.0:
+        q = q * (first_length / norm(q))
     for (move, change), share in zip(history, reversed(shares), strict=True):
-        q += q.dtype.type(share - dot(change, q) / dot(move, change)) * move
+        q = q + (share - dot(change, q) / dot(move, change)) * move
     return -q
 
 

@@ -343,23 +343,23 @@ class RowLosses(NamedTuple):
 
 @dataclass(frozen=True)
 class HingeRows:
-    """Squared hinges, ``C max(0, 1 - sign score)^2``, one for each output."""
+    """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
     labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
     signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes
+    margin: float = 1.0
 
     def look(self, scores: DeviceArray) -> RowLosses:
         """Look at rows."""
         signs = self._signs(scores)
-        missed = signs * scores
-        missed = _positive(1.0 - missed)
+        missed = _positive(self.margin - signs * scores)
         return _weigh(self.C, missed, signs)
 
     def curvatures(self, scores: DeviceArray) -> DeviceArray:
         """Return the second derivatives by the scores, (outputs, n)."""
         xp = namespace_of(scores)
-        return 2.0 * self.C * xp.astype(self._signs(scores) * scores < 1.0, scores.dtype)
+        return 2.0 * self.C * xp.astype(self._signs(scores) * scores < self.margin, scores.dtype)
 
     def _signs(self, scores: DeviceArray) -> DeviceArray:
         if self.signs is not None:

@@ -124,7 +124,7 @@ class DeviceTaskHead(TaskHead):
         return np.random.default_rng(0).permutation(getattr(self.targets, name).shape[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceTasks(BlockwiseTasks):
     """The large-margin problem of several tasks solved over rows on a device."""
 

@@ -7,10 +7,11 @@ which rows lie: weights are all that is kept, and observations are held with few
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -27,6 +28,7 @@ from regbayes.margins.head import (
     MIN_ROWS_PER_WEIGHT,
     SAMPLE_PER_WEIGHT,
     HeadTerms,
+    HeadView,
     Tolerance,
     design,
     solve_tasks,
@@ -144,12 +146,9 @@ class TaskHead:
         seen = [part.columns(block) for part, block in zip(parts, blocks, strict=True)]
         rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
         n_features = blocks[0].shape[1]
-        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
-        if warm_start is not None and warm_start.weights.shape == start.shape:
-            start = warm_start.weights
 
         def sample(level: int) -> list[BoxBlock] | None:
-            draw = self._draw(SAMPLE_PER_WEIGHT * start.shape[1] * 2**level)
+            draw = self._draw(SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level)
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
@@ -157,6 +156,22 @@ class TaskHead:
                 sampled_cells(np.concatenate([part.pick(x, draw.rows) for part, x in pairs]), draw.form, draw.places)
             ]
 
+        found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
+        return replace(found, parts={(part.rows.start, part.rows.stop): part for part in parts})
+
+    def solve_newton(
+        self,
+        rows: Sequence[Any],
+        sample: Callable[[int], Sequence[Any] | None],
+        n_features: int,
+        warm_start: TaskWeights | None,
+        tolerance: Tolerance,
+        executor: Executor,
+    ) -> BlockwiseTasks:
+        """Take Newton steps over rows that may lie anywhere; arguments as those of `MarginHead.solve_newton`."""
+        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
+        if warm_start is not None and warm_start.weights.shape == start.shape:
+            start = warm_start.weights
         prior = SharedPrior(self.outputs.groups, self.sharing)
         found = solve_boxes(
             rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
@@ -171,7 +186,6 @@ class TaskHead:
             status=found.status,
             n_passes=found.n_passes,
             n_features=n_features,
-            parts={(part.rows.start, part.rows.stop): part for part in parts},
         )
 
     def penalty(self, weights: TaskWeights) -> float:
@@ -186,7 +200,7 @@ class TaskHead:
         """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
         if n_rows not in self._kept_parts:
             ends = np.cumsum([0, *n_rows])
-            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self._cells]
+            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self.cells]
             make = partial(self._part, places=np.stack(places, axis=1))
             blocks = list(enumerate(slice(first, end) for first, end in pairwise(ends.tolist())))
             self._kept_parts[n_rows] = executor.map(make, blocks)
@@ -197,7 +211,7 @@ class TaskHead:
         return {}
 
     @cached_property
-    def _cells(self) -> list[slice]:
+    def cells(self) -> list[slice]:
         """The observations of each output."""
         edges = np.searchsorted(self.observations.outputs, np.arange(len(self.outputs) + 1))
         return [slice(first, end) for first, end in pairwise(edges.tolist())]
@@ -239,13 +253,13 @@ class TaskHead:
 
     def _make_draw(self, n_wanted: int) -> Draw | None:
         observed = self.observations
-        counts = np.array([cells.stop - cells.start for cells in self._cells])
+        counts = np.array([cells.stop - cells.start for cells in self.cells])
         if np.minimum(counts, n_wanted).sum() > MAX_SAMPLE_SHARE * len(observed):
             return None
         rng, n_rows = np.random.default_rng(0), int(observed.rows.max()) + 1
         order, offsets = rng.permutation(n_rows), rng.random(n_wanted)
         drawn: list[Integers] = []
-        for cells, n in zip(self._cells, counts.tolist(), strict=True):
+        for cells, n in zip(self.cells, counts.tolist(), strict=True):
             if n <= n_wanted:
                 drawn.append(np.arange(cells.start, cells.stop))
             elif n < OFTEN * n_rows:  # one of every few neighbours
@@ -254,10 +268,14 @@ class TaskHead:
                 rows = np.sort(order[: -(-n_wanted * n_rows // n)])
                 at = np.minimum(np.searchsorted(observed.rows[cells], rows), n - 1)
                 drawn.append(cells.start + at[observed.rows[cells][at] == rows])
+        return self.stand_for(drawn, counts)
+
+    def stand_for(self, drawn: Sequence[Integers], counts: Integers) -> Draw:
+        """Return observations that were drawn of each output as if they were all, of which each has so many."""
         chosen = np.concatenate(drawn)
         share = np.repeat([len(mine) / max(n, 1) for mine, n in zip(drawn, counts, strict=True)], list(map(len, drawn)))
         form = self._form_of(chosen)
-        rows, places = np.unique(observed.rows[chosen], return_inverse=True)
+        rows, places = np.unique(self.observations.rows[chosen], return_inverse=True)
         edges = np.cumsum([0, *map(len, drawn)])
         split = [places[first:end] for first, end in pairwise(edges.tolist())]
         return Draw(rows, replace(form, ridge=share * form.ridge), split)
@@ -317,6 +335,11 @@ class TaskPart:
     def columns(self, features: Reals) -> TaskColumns:
         """Return what outputs see of the rows."""
         return TaskColumns(features, self.inputs, self.input_factor, self.fit_intercept)
+
+    def gradient(self, features: Reals, weights: Floats) -> Floats:
+        """Return the derivative of the value by the features of the rows, by Danskin's theorem, (n, K)."""
+        block: CellBlock = self.targets.see(self.columns(features))
+        return block.pull(block.multipliers(weights), -weights[:, : features.shape[1]])
 
     def pick(self, columns: TaskColumns, drawn: Integers) -> Floats:
         """Return what outputs see of those rows that were drawn, numbered as all rows are, (n, P)."""
@@ -409,7 +432,8 @@ class BlockwiseTasks(HeadTerms):
     status: Status
     n_passes: int
     n_features: int
-    parts: Mapping[tuple[int, int], TaskPart]  # by their first rows and ends
+    parts: Mapping[tuple[int, int], TaskPart] = field(default_factory=dict)
+    """Of the rows, where they are in this process, by their first rows and ends."""
 
     @property
     def warm_start(self) -> TaskWeights:
@@ -418,9 +442,28 @@ class BlockwiseTasks(HeadTerms):
 
     def gradient(self, rows: slice, features: Reals) -> Floats:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
-        part, weights = self.parts[rows.start, rows.stop], self.weights.weights
-        block: CellBlock = part.targets.see(part.columns(features))
-        return block.pull(block.multipliers(weights), -weights[:, : self.n_features])
+        return self.parts[rows.start, rows.stop].gradient(features, self.weights.weights)
 
 
 SolvedTasks = FittedTasks | BlockwiseTasks
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """What is asked of rows that lie in a block elsewhere: all that trips to them need, with few bytes a target."""
+
+    kept: Sequence[TaskPart]
+
+    def parts(self, lengths: tuple[int, ...]) -> Sequence[TaskPart]:
+        """Return what belongs to the pieces of the block."""
+        return self.kept
+
+    def newton_block(self, part: TaskPart, features: Reals, view: HeadView | None = None) -> CellBlock:
+        """Return a piece as Newton's method sees it."""
+        return part.targets.see(part.columns(features))
+
+    def gradient_of(
+        self, part: TaskPart, features: Reals, view: HeadView | None, weights: Floats, common: Floats | None
+    ) -> Floats:
+        """Return the derivative of the value by the features of a piece; nothing is centred, and nothing in common."""
+        return part.gradient(features, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +31,7 @@ class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
 class Posterior(Saveable, ABC):
     """What `regularize` needs of a posterior."""
 
+    is_drawn: ClassVar[bool] = False  # whether it is known by draws, others of which would give another answer
     log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -298,6 +298,8 @@ class Samples(Weighted):
     >>> round(float(result.expectation("mu")[0]), 6)
     0.5
     """
+
+    is_drawn: ClassVar[bool] = True
 
     def __init__(
         self,
