@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -59,7 +59,7 @@ class Rows:
     on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
 
     @classmethod
-    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
+    def centre(cls, X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
         """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
         if not isinstance(X, np.ndarray):
             from regbayes.models.ilsvm.device import DeviceRows
