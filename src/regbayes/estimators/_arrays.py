@@ -42,7 +42,7 @@ def is_elsewhere(X: Any) -> bool:
 
     An array that NumPy cannot read is refused where dispatch is off.
     """
-    if is_plain(X):
+    if isinstance(X, np.ndarray) or is_plain(X):
         return False
     if get_config()["array_api_dispatch"]:
         return True

@@ -249,9 +249,9 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     return matrix
 
 
-def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
-    if not is_plain(scores):
+    if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
     return np.asarray(classes[best])

@@ -107,6 +107,11 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     --------
     ILSVMClassifier : The same features learned together with a classifier.
 
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits

@@ -182,8 +182,10 @@ class BinaryFeatures(LatentModel):
         if function is None:
             few = len(rows) <= FEW_ROWS and not rows.on_device and not sweeps_are_loaded()
             function = self._state.params.infer_few if few else self._state.params.infer
+        if rows.on_device:
+            return join([function(block) for block in rows.blocks()])
         with one_blas_thread():
-            return join(make_executor(1 if rows.on_device else n_threads(self.n_jobs)).map(function, rows.blocks()))
+            return np.concatenate(make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
 
 
 def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
@@ -421,6 +423,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Notes
     -----
     docs/math.md, sections 2 and 3.
+
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
 
     Examples
     --------

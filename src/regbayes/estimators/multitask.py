@@ -334,6 +334,11 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     MultiTaskILSVMClassifierCV : Chooses the parameters by cross-validation.
     MultiLabelThresholdCV : Chooses thresholds for rare labels.
 
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
+
     Examples
     --------
     >>> from sklearn.datasets import make_multilabel_classification
@@ -467,6 +472,11 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     --------
     MultiTaskILSVMRegressorCV : Chooses the parameters by cross-validation.
     regbayes.metrics.explained_variance_within_tasks : What is explained beyond the tasks' means.
+
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
 
     Examples
     --------

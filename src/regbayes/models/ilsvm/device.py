@@ -35,7 +35,7 @@ class DeviceRows(Rows):
     on_device: ClassVar[bool] = True
 
     @classmethod
-    def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
+    def centre(cls, X: DeviceArray, mean: Any = None, weights: Floats | None = None) -> DeviceRows:
         """Return rows less a mean: their own, unless it is given. Weights are on the host."""
         counts = None if weights is None else to_device(weights, X)
         mean = None if mean is None else np.asarray(to_host(mean), dtype=np.float64)

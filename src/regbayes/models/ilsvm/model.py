@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -26,7 +26,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -59,13 +59,14 @@ class Rows:
     on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
 
     @classmethod
-    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
+    def centre(cls, X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
         """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
-        if not is_plain(X):
+        if not isinstance(X, np.ndarray):
             from regbayes.models.ilsvm.device import DeviceRows
 
             return DeviceRows.centre(X, mean, weights)
-        mean = None if mean is None else to_host(mean)
+        if mean is not None and not isinstance(mean, np.ndarray):
+            mean = to_host(mean)
         if mean is None:
             mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
         norms = np.empty(len(X))
