@@ -261,6 +261,7 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
     stage = Stage(rung, found, plan.final, expected, surprise, r_hat, of)
     stages = climb.stages
     if plan.goes_on:  # the same chains, longer: they stand for the first ones too
+        stage = replace(stage, run=replace(found, n_gradients=found.n_gradients + stages[-1].run.n_gradients))
         stages = stages[:-1]
     stages = (*stages, stage)
     guess = None

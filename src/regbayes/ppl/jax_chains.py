@@ -100,9 +100,9 @@ class JAXModel(Sampler):
         """Run chains of NUTS; the first run has twice as many, from points far apart."""
         compiled = self._for(tilt)
         cold = start is None or start.positions is None
-        goes_on = start is not None and start.positions is not None and start.covariance is None
         positions = self._starts(seed, 2 * self.n_chains) if cold else np.asarray(start and start.positions)
         left = None if start is None else start.adaptation
+        goes_on = not cold and isinstance(left, Adaptation) and start is not None and start.covariance is None
         d = positions.shape[1]
         covariance = np.eye(d) if d <= MOST_DENSE else np.ones(d)
         if start is not None and start.covariance is not None:
@@ -110,7 +110,7 @@ class JAXModel(Sampler):
         elif isinstance(left, Adaptation):
             covariance = left.covariance
         step, target = (left.step, left.target) if isinstance(left, Adaptation) else (FIRST_STEP, TARGET)
-        windows = COLD if cold else () if goes_on else LONG if final else SHORT
+        windows = () if goes_on else COLD if cold or left is None else LONG if final else SHORT
         chains = _Chains(compiled, tilt.multipliers, positions, seed, covariance, step, target)
         for n_steps, renewed in windows:
             chains.adapt(n_steps, renewed)

@@ -55,8 +55,10 @@ class NumPyroModel(JAXModel):
     def _check_sites(self) -> None:
         import jax
         from numpyro import handlers
+        from numpyro.infer.initialization import init_to_uniform
 
-        seeded = handlers.seed(self.model, jax.random.PRNGKey(0))
+        # Values to start from, not draws of the prior: an improper one has none.
+        seeded = handlers.substitute(handlers.seed(self.model, jax.random.PRNGKey(0)), substitute_fn=init_to_uniform)
         sites = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
         sampled = {name: site for name, site in sites.items() if site["type"] == "sample"}
         self._observed = tuple(name for name, site in sampled.items() if site["is_observed"])

@@ -83,7 +83,6 @@ class PyMCModel(Sampler):
         """Run chains of NUTS, one after the other; the first run has twice as many."""
         compiled = self._for(tilt) if not tilt.is_none else self._plain
         cold = start is None or start.positions is None
-        goes_on = not cold and start is not None and start.covariance is None
         rng = np.random.default_rng(seed)
         if cold:
             positions = np.array([compiled.start(int(s)) for s in rng.integers(2**31, size=2 * self.n_chains)])
@@ -91,11 +90,12 @@ class PyMCModel(Sampler):
             assert start is not None
             positions = np.asarray(start.positions)
         left = start.adaptation if start is not None else None
+        goes_on = not cold and isinstance(left, Adaptation) and start is not None and start.covariance is None
         covariance = None if start is None else start.covariance
         if covariance is None and isinstance(left, Adaptation):
             covariance = left.covariance
         step, target = (left.step, left.target) if isinstance(left, Adaptation) else (None, TARGET)
-        tune = COLD if cold else 0 if goes_on else LONG if final else SHORT
+        tune = 0 if goes_on else COLD if cold or left is None else LONG if final else SHORT
         kept = [
             compiled.chain(tilt.multipliers, z, n_draws, tune, covariance, step, target, int(s))
             for z, s in zip(positions, rng.integers(2**31, size=len(positions)), strict=True)

@@ -6,11 +6,15 @@ trace. Functions written with NumPy work too: NumPy hands its functions over to 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from regbayes.framework.draws import Draws
+import numpy as np
+
+from regbayes.framework.draws import Draws, as_draws
 from regbayes.framework.features import OnEvent, Picked, call_feature, columns_of, pick_columns
 
 ALIASES = {
@@ -43,7 +47,13 @@ class Traced:
             for space in self._namespaces:
                 if hasattr(space, known):
                     return getattr(space, known)
+        if name == "column_stack":
+            return self._column_stack
         raise TypeError(f"the function {name} cannot be traced; write the feature with the model's own library")
+
+    def _column_stack(self, arrays: Sequence[Any]) -> Any:
+        columns = [array[:, None] if array.ndim == 1 else array for array in arrays]
+        return self._namespaces[0].concatenate(columns, axis=1)
 
     def _wrap(self, value: Any) -> Any:
         return Traced(value, self._namespaces)
@@ -121,42 +131,51 @@ def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namesp
     namespaces : sequence of modules
         Where functions are found by name: ``jax.numpy`` and such; the first has ``concatenate`` and ``reshape``.
     """
-    dims = {name: tuple(f"{name}_dim_{i}" for i in range(value.ndim - 1)) for name, value in variables.items()}
-    draws = Draws(dict(variables), 1, 1, dims, {}, "dict")
+    places: dict[str, Any] = {}
+    for name, value in variables.items():
+        shape = value.shape[1:] if isinstance(value.shape, tuple) else tuple(int(n) for n in value.shape[1:].eval())
+        places[name] = np.arange(math.prod(shape)).reshape(1, *shape)  # of scalars in their variable, to read names by
     under_numpy: dict[str, Any] = {name: Traced(value, namespaces) for name, value in variables.items()}
-    wrapped = Draws(under_numpy, 1, 1, dims, {}, "dict")
-    columns = [_trace(part, draws, wrapped)[0] for part in features]
-    return namespaces[0].concatenate(columns, axis=1)[0]
+    named = _Named(
+        as_draws(places, chains=False), _as_one_draw(dict(variables)), _as_one_draw(under_numpy), namespaces[0]
+    )
+    return namespaces[0].concatenate([_trace(part, named)[0] for part in features], axis=1)[0]
 
 
-def _trace(feature: Any, draws: Draws, wrapped: Draws) -> tuple[Any, tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Named:
+    """The variables of one draw: where their scalars are, as they are traced, and as NumPy's functions take them."""
+
+    places: Draws
+    traced: Draws
+    under_numpy: Draws
+    namespace: Any
+
+
+def _as_one_draw(variables: dict[str, Any]) -> Draws:
+    return Draws(variables, 1, 1, {}, {}, "dict")
+
+
+def _trace(feature: Any, named: _Named) -> tuple[Any, tuple[str, ...]]:
     """One feature as columns (1, k), and their names."""
     if isinstance(feature, list | tuple):
-        parts = [_trace(item, draws, wrapped) for item in feature]
-        joined = _namespace(wrapped).concatenate([values for values, _ in parts], axis=1)
+        parts = [_trace(item, named) for item in feature]
+        joined = named.namespace.concatenate([values for values, _ in parts], axis=1)
         return joined, tuple(name for _, names in parts for name in names)
     if isinstance(feature, Picked):
-        values, names = _trace(feature.features, draws, wrapped)
+        values, names = _trace(feature.features, named)
         chosen = pick_columns(names, feature.index)
         return values[:, chosen], tuple(names[i] for i in chosen)
     if isinstance(feature, OnEvent):
         raise TypeError("given(event) jumps where the event begins, and has no gradient there")
     if isinstance(feature, str):
-        values, found = columns_of(draws, feature, "features")
-        return values.reshape((1, -1)), tuple(found)
+        at, found = columns_of(named.places, feature, "features")
+        whole: Any = named.traced.variables[feature.partition("[")[0]]
+        return whole.reshape((1, -1))[:, np.ravel(at)], tuple(found)
     try:
-        result = unwrapped(call_feature(feature, draws, "features")[0])
+        result = unwrapped(call_feature(feature, named.traced, "features")[0])
     except Exception:  # a function written with NumPy, which does not take traced values
-        result = unwrapped(call_feature(feature, wrapped, "features")[0])
+        result = unwrapped(call_feature(feature, named.under_numpy, "features")[0])
     values = result.reshape((1, -1))
-    return values, tuple(f"psi[{i}]" for i in range(_width(values)))
-
-
-def _namespace(wrapped: Draws) -> Any:
-    first: Any = next(iter(wrapped.variables.values()))
-    return first._namespaces[0]
-
-
-def _width(values: Any) -> int:
-    shape = values.shape
-    return int(shape[1]) if isinstance(shape, tuple) and shape[1] is not None else 1
+    width = values.shape[1] if isinstance(values.shape, tuple) else values.shape[1].eval()
+    return values, tuple(f"psi[{i}]" for i in range(int(width)))
