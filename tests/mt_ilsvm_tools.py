@@ -6,6 +6,7 @@ import numpy as np
 
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
+from regbayes.models.mt_ilsvm import fit as model_fit
 from regbayes.models.mt_ilsvm.fit import prepare
 from regbayes.models.mt_ilsvm.model import Latent, Settings
 from regbayes.priors.indian_buffet import Sticks
@@ -49,6 +50,11 @@ def toy_problem(seed, loss="squared_hinge", missing=0.0, **settings):
     X, Y = toy(seed, loss=loss, missing=missing)
     cells, outputs = cells_of(Y, loss)
     return prepare(X, cells, outputs, small_settings(loss, **settings)), X, Y
+
+
+def fit(X, cells, outputs, settings, start, *, callbacks=(), **options):
+    """Fit rows in memory."""
+    return model_fit.fit(prepare(X, cells, outputs, settings, **options), start, callbacks)
 
 
 def exact(problem, latent, warm_start=None):

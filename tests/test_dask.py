@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import warnings
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 
 import dask.array as da
@@ -19,9 +17,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, topics
+from dask_tools import OneProcess, count_mapped, cut, fit_here, interfere, kill_one, quiet_marks, set_share
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
-from regbayes.dask.places import Workers, plan_groups
+from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows
@@ -32,27 +31,7 @@ dd = pytest.importorskip("dask.dataframe")
 N, D, N_CLASSES = 1500, 6, 3
 CUTS = [(N,), (400, 1100), (1, 700, 99, 0, 650, 50)]  # one block, two, and five that have rows
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:distributed"),
-]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with (
-        warnings.catch_warnings(),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-    ):
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster):
-    with Client(cluster) as client:
-        client.wait_for_workers(2)
-        yield client
+pytestmark = quiet_marks()
 
 
 @pytest.fixture(autouse=True)
@@ -79,47 +58,9 @@ def corpus():
     return counts, shares.argmax(axis=1) % 3, shares @ rng.normal(size=4) * 3.0
 
 
-def cut(array, sizes):
-    return da.from_array(array, chunks=(sizes, -1)[: array.ndim])
-
-
 def small(**options):
     given = {"n_components": 4, "multi_class": "ovr", "max_iter": 4, "tol": 0.0, "random_state": 0}
     return ILSVMClassifier(**{**given, **options})
-
-
-class OneProcess:
-    """What `Workers` does, in this process and in the order of blocks."""
-
-    def __init__(self, blocks):
-        self.blocks = blocks
-
-    def share(self, version):
-        return version
-
-    def sum(self, function, *arguments):
-        return reduce(add, self.each(function, *arguments))
-
-    def each(self, function, *arguments):
-        return [function(block, *arguments) for block in self.blocks]
-
-    def change(self, function, arguments):
-        pairs = zip(self.blocks, arguments, strict=True)
-        return OneProcess([function(block, *own) for block, own in pairs if own is not None])
-
-
-def fit_here(monkeypatch, model, *collections):
-    """Fit without a cluster."""
-
-    def place(client, given, read):
-        parts = [[None if part is None else part.compute(scheduler="sync") for part in row] for row in given.parts]
-        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)])
-
-    with monkeypatch.context() as patch:
-        for module in (latent, topics):
-            patch.setattr(module, "find_client", lambda client: client)
-            patch.setattr(module, "place_blocks", place)
-        return model.fit(*collections)
 
 
 # --- the same as one process
@@ -130,7 +71,7 @@ def test_weights_are_those_of_one_process(client, data, monkeypatch, sizes):
     X, y = data
     there = small().fit(cut(X, sizes), cut(y, sizes))
     here = fit_here(monkeypatch, small(), cut(X, (N,)), cut(y, (N,)))
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-10)
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, atol=1e-10)
     np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)
     assert there.n_components_ == here.n_components_
     assert there.n_iter_ == 4
@@ -159,7 +100,7 @@ def test_topics_are_those_of_one_process(client, corpus, monkeypatch, kind):
     there = clone(model).fit(X, cut(y, (300, 300)))
     here = fit_here(monkeypatch, clone(model), cut(counts, (600,)), cut(y, (600,)))
     # Tables of words by topics are sums in single precision.
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, atol=1e-3)
     assert there.trace_.objective[-1] == pytest.approx(here.trace_.objective[-1], rel=1e-5)
     answers = there.predict(X)
     assert answers.shape == (600,)
@@ -191,19 +132,6 @@ def test_features_with_amounts(client, data):
 # --- rows beyond memory
 
 
-def set_share(share):
-    """Let rows take such a share of a worker's memory."""
-    from regbayes.dask import storage
-
-    storage.SHARE = share
-
-
-def count_mapped():
-    from regbayes.dask import storage
-
-    return len(storage._mapped)
-
-
 def test_rows_beyond_memory_lie_in_files(client, data, corpus):
     X, y = (cut(part, (400, 400, 700)) for part in data)
     counts = cut(corpus[0], (300, 300)).map_blocks(csr_array)
@@ -216,7 +144,7 @@ def test_rows_beyond_memory_lie_in_files(client, data, corpus):
             with pytest.MonkeyPatch.context() as patch:
                 interfere(patch, 3, lambda client: seen.append(sum(client.run(count_mapped).values())))
                 model.fit(*given)
-            np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+            np.testing.assert_allclose(model.coef_features_, expected.coef_features_, atol=1e-10)
     finally:
         client.run(set_share, 0.4)
     assert seen[0] >= 3  # a file for each block
@@ -226,41 +154,14 @@ def test_rows_beyond_memory_lie_in_files(client, data, corpus):
 # --- a worker is lost; the user interrupts
 
 
-class Interfering(Workers):
-    """Does something before a certain trip."""
-
-    trip, action = 10**9, staticmethod(lambda client: None)
-
-    def _visit(self, *arguments):
-        function = arguments[1]
-        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.remote":
-            type(self).trip = -1  # once
-            type(self).action(self.client)
-        return super()._visit(*arguments)
-
-
-def interfere(monkeypatch, trip, action):
-    """Do something before a trip to the rows as the model has them."""
-    monkeypatch.setattr(Interfering, "trip", trip)
-    monkeypatch.setattr(Interfering, "action", staticmethod(action))
-    monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
-    monkeypatch.setattr("regbayes.dask.places.Workers", Interfering)
-
-
 def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
     X, y = (cut(part, (400, 400, 700)) for part in data)
     expected = small().fit(X, y)
     killed = []
-
-    def kill(client):
-        victim = sorted(client.run(os.getpid).values())[0]
-        os.kill(victim, signal.SIGKILL)
-        killed.append(victim)
-
-    interfere(monkeypatch, 12, kill)
+    interfere(monkeypatch, 12, partial(kill_one, killed))
     found = small().fit(X, y)
     assert len(killed) == 1
-    np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-10)
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, atol=1e-10)
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
 
 
@@ -285,16 +186,16 @@ class CountTasks(SchedulerPlugin):
         self.n_tasks += len(tasks)
 
 
-def test_an_iteration_takes_few_tasks(client, cluster, data):
+def test_an_iteration_takes_few_tasks(client, dask_cluster, data):
     X, y = (cut(part, (100,) * 15) for part in data)
     counter = CountTasks()
     n_tasks = []
     for max_iter in (2, 6):
-        cluster.scheduler.add_plugin(counter, name="count")
+        dask_cluster.scheduler.add_plugin(counter, name="count")
         before = counter.n_tasks
         small(max_iter=max_iter).fit(X, y)
         n_tasks.append(counter.n_tasks - before)
-        cluster.scheduler.remove_plugin(name="count")
+        dask_cluster.scheduler.remove_plugin(name="count")
     per_iteration = (n_tasks[1] - n_tasks[0]) / 4
     assert 0 < per_iteration <= 200  # two for each trip, and none for each block
 
@@ -325,8 +226,10 @@ def test_awkward_blocks(client, data):
     labels = cut(y, (700, 0, 800))
     for rows in (lazy, unknown, da.asarray(mixed)):
         model = small(max_iter=2).fit(rows, labels)
-        np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
-    np.testing.assert_allclose(small(max_iter=2).fit(lazy, y).coef_, expected.coef_, atol=1e-10)  # y in memory
+        np.testing.assert_allclose(model.coef_features_, expected.coef_features_, atol=1e-4)
+    np.testing.assert_allclose(
+        small(max_iter=2).fit(lazy, y).coef_features_, expected.coef_features_, atol=1e-10
+    )  # y in memory
 
 
 def test_a_class_missing_in_a_block_and_rows_without_a_label(client, data):
@@ -342,7 +245,7 @@ def test_a_class_missing_in_a_block_and_rows_without_a_label(client, data):
             small(max_iter=2, multi_class=margins, unlabeled="none").fit(cut(X[order], sizes), cut(labels, sizes))
             for sizes in [(N,), (400, 1100)]
         )
-        np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-8)
+        np.testing.assert_allclose(two.coef_features_, one.coef_features_, atol=1e-8)
 
 
 def test_fewer_rows_than_workers_and_crammer_singer(client, data):
@@ -361,7 +264,7 @@ def test_weights_count_rows(client, data):
     kept = weights > 0
     weighed = small(class_weight="balanced").fit(cut(X, (400, 1100)), cut(y, (N,)), cut(weights, (N,)))
     alone = small(class_weight="balanced").fit(cut(X[kept], (500, 500)), cut(y[kept], (1000,)))
-    np.testing.assert_allclose(weighed.coef_, alone.coef_, atol=1e-8)
+    np.testing.assert_allclose(weighed.coef_features_, alone.coef_features_, atol=1e-8)
 
 
 def test_the_plain_estimator_comes_back(client, data, tmp_path):
@@ -512,7 +415,7 @@ def test_groups_are_neighbours_of_equal_size_where_they_lie():
 def test_collections_are_cut_alike(data):
     X, y = data
     given = read_collections(cut(X, (400, 1100)), cut(y, (1000, 500)))
-    labels = [part.compute(scheduler="sync") for _, part, _ in given.parts]
+    labels = [part.compute(scheduler="sync") for _, part, *_ in given.parts]
     np.testing.assert_array_equal(np.concatenate(labels), y)
     assert [len(part) for part in labels] == [400, 1100]
 

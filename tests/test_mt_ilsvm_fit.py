@@ -13,6 +13,7 @@ from mt_ilsvm_tools import (
     cells_of,
     exact,
     exact_gradient,
+    fit,
     is_regression,
     noise_for,
     small_settings,
@@ -24,7 +25,7 @@ from regbayes.engine import Status, Threads, executor
 from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks
-from regbayes.models.mt_ilsvm.fit import factor_analysis, fit, prepare
+from regbayes.models.mt_ilsvm.fit import factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
 

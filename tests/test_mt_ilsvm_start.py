@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mt_ilsvm_tools import cells_of, noise_for, small_settings, toy, toy_latent
+from mt_ilsvm_tools import cells_of, fit, noise_for, small_settings, toy, toy_latent
 from regbayes.engine import Status
 from regbayes.models.mt_ilsvm.fit import (
     TEMPERATURES,
     UNUSED_RANGE,
     factor_analysis,
-    fit,
     have_collapsed,
     prepare,
     reinitialize,

@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
+        SamplingError,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.resampled import ResampledPosterior
     from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
@@ -82,9 +84,11 @@ _HOMES = {
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
+        "SamplingError",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.resampled": ("ResampledPosterior",),
     "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
@@ -156,7 +160,9 @@ __all__ = [
     "PoorFitWarning",
     "RegularizedMoments",
     "RegularizedPosterior",
+    "ResampledPosterior",
     "Samples",
+    "SamplingError",
     "TruncationWarning",
     "UnreliableWeightsWarning",
     "UnscaledWarning",

@@ -8,7 +8,7 @@ import io
 import re
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -302,10 +302,36 @@ def read_parquet(path: str) -> Table:
         raise
     except Exception as error:  # pyarrow has errors of its own for every way in which a file can be broken
         raise BadDataError(f"{path} cannot be read as Parquet: {error}") from None
+    check_size(frame.shape, path)
+    return Table(_parquet_frame(frame), path)
+
+
+def _parquet_frame(frame: pd.DataFrame) -> pd.DataFrame:
     named = [name for name in frame.index.names if name is not None]
     frame = pd.concat([frame.reset_index(drop=True), frame.index.to_frame(index=False)[named]], axis=1)
-    check_size(frame.shape, path)
-    return Table(make_frame((str(name), _natural(column)) for name, column in frame.items()), path)
+    return make_frame((str(name), _natural(column)) for name, column in frame.items())
+
+
+def parquet_shape(path: str) -> tuple[int, tuple[str, ...]]:
+    """Return the number of rows of a Parquet file, and the names of its columns; no row is read."""
+    parquet = need("pyarrow.parquet", "parquet", "reading Parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            return file.metadata.num_rows, tuple(str(name) for name in file.schema_arrow.names)
+    except OSError:
+        raise
+    except Exception as error:
+        raise BadDataError(f"{path} cannot be read as Parquet: {error}") from None
+
+
+def read_parquet_batches(path: str, columns: Sequence[str] | None, n_rows: int) -> Iterator[pd.DataFrame]:
+    """Read a Parquet file in batches of rows, in the types that `read_parquet` gives columns."""
+    pa, parquet = (need(module, "parquet", "reading Parquet") for module in ("pyarrow", "pyarrow.parquet"))
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(n_rows, columns=None if columns is None else list(columns)):
+            # Whether a column of true and false is one of numbers must not hang on what a batch has of it.
+            frame = batch.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
+            yield _parquet_frame(frame.reset_index(drop=True) if columns is not None else frame)
 
 
 def _natural(column: Any) -> NDArray[Any]:

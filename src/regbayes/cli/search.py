@@ -32,7 +32,7 @@ from regbayes.cli.probabilities import learn_certainty
 from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
 from regbayes.cli.scores import metric_name, score_fit
 
-__all__ = ["fit_model", "make_estimator", "make_search", "possible_folds"]
+__all__ = ["fit_alone", "fit_model", "make_estimator", "make_search", "possible_folds"]
 
 FEWEST_TOPICS = 10
 ROWS_TO_COMPILE_WITH = 200
@@ -169,7 +169,7 @@ def fit_model(
         with Compiling(output) as compiling:
             estimator, predictions = make_estimator(request, kind, X, y, metadata), None
             if folds < 2:
-                estimator, facts = _fit_alone(estimator, request, X, y, metadata, output)
+                estimator, facts = fit_alone(estimator, request, X, y, metadata, output)
                 facts |= dict.fromkeys(("comparison", "certainty", "reliability"))
             else:
                 search = make_search(request, kind, X, y, metadata, folds)
@@ -241,7 +241,7 @@ def _compare(
     return {"metric": metric_name(problem.kind, len(problem.names), balanced=problem.balanced), **found}
 
 
-def _fit_alone(
+def fit_alone(
     estimator: Any,
     request: FitRequest,
     X: Any,
@@ -303,7 +303,7 @@ def _margin_penalty(estimator: Any) -> float:
     """Return C; where the estimator chose it, what it chose."""
     if estimator.C != "auto":
         return float(estimator.C)
-    from regbayes.estimators._latent import make_supervision
+    from regbayes.estimators.ilsvm import make_supervision
 
     return make_supervision(estimator.get_params(deep=False), len(estimator.classes_), 1.0).C
 
@@ -341,7 +341,7 @@ def _fit_searching(
         else:  # before a setting was tried on every fold
             watch.tell_interrupted(watch.best())
             base.set_params(**watch.chosen)
-            estimator, alone = _fit_alone(base, request, X, y, metadata, output, asked_before=True)
+            estimator, alone = fit_alone(base, request, X, y, metadata, output, asked_before=True)
             ended_early = alone["interrupted"]
         interrupted = True
     if not interrupted:
@@ -408,7 +408,7 @@ def _extend(
         if interrupted:
             watch.tell_interrupted(best, again=False)
         return estimator, interrupted, False
-    estimator, alone = _fit_alone(clone(estimator).set_params(**watch.chosen), request, X, y, metadata, output)
+    estimator, alone = fit_alone(clone(estimator).set_params(**watch.chosen), request, X, y, metadata, output)
     for edge in edges:
         if watch.chosen[edge.name] == edge.further:
             output.warn(

@@ -26,6 +26,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "targets": list(model.target.names),
         "task": model.target.task,
         "rows": facts["rows"],
+        "sample_rows": facts.get("sample_rows"),
         "inputs": facts["inputs"],
         "settings": facts["settings"],
         "n_components": estimator.n_components,
@@ -75,7 +76,9 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
     baseline = "" if found["baseline_score"] is None else f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
         score = f"{model.facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
-        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')}" + (f" ({baseline})" if baseline else "")
+        sampled = "" if found["sample_rows"] is None else f" of a sample of {found['sample_rows']} rows"
+        score += f" over {counted(cv['folds'], 'fold')}{sampled}"
+        facts["score"] = score + (f" ({baseline})" if baseline else "")
     else:
         facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
     if model.of_documents:

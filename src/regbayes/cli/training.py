@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from regbayes._types import Floats, Integers
+from regbayes.cli.big import WholeFile, find_big
 from regbayes.cli.documents import is_documents, read_documents
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
@@ -52,13 +54,23 @@ def train(request: FitRequest, output: Output) -> ModelFile:
     request.check_model(model)
     if model == "medlda":
         return train_documents(request, read_documents(request.data, **request.reading()), output)
+    big = find_big(request)
+    if big is not None:
+        whole = WholeFile.of(big, request, output)
+        return train_table(request, whole.sample(), output, whole)
     return train_table(request, read_table(request.data, **request.reading()), output)
 
 
-def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
-    """Fit iLSVM, or MT-iLSVM where there are several targets or tasks, to the columns of a table."""
+def train_table(request: FitRequest, table: Table, output: Output, whole: WholeFile | None = None) -> ModelFile:
+    """Fit iLSVM, or MT-iLSVM where there are several targets or tasks, to the columns of a table.
+
+    Where the table is a sample of a large file, ``whole`` is that file, all of whose rows are fitted in the end.
+    """
     _tell_of_reading(table, output)
-    spec, why = decide(table, choose_targets(table, request.target), request.kind, request.task)
+    if whole is None:
+        spec, why = decide(table, choose_targets(table, request.target), request.kind, request.task)
+    else:
+        spec, why = whole.spec, whole.why
     output.say(why)
     if request.balanced and spec.kind == "regressor":
         raise UserError("--balanced is about classes, and this target asks for a regressor")
@@ -81,7 +93,7 @@ def train_table(request: FitRequest, table: Table, output: Output) -> ModelFile:
         "data_name": "training rows",
     }
     facts = {"why": why, "source": table.source, "first_column": table.first}
-    return _fit_and_report(request, spec, inputs, table, X, y, shown, facts, output)
+    return _fit_and_report(request, spec, inputs, table, X, y, shown, facts, output, whole)
 
 
 def train_documents(request: FitRequest, table: Table, output: Output) -> ModelFile:
@@ -140,6 +152,7 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     shown: dict[str, Any],
     facts: dict[str, Any],
     output: Output,
+    whole: WholeFile | None = None,
 ) -> ModelFile:
     weights = shown.pop("weights")
     estimator, predictions, found = fit_model(
@@ -168,8 +181,34 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     if request.stability:
         shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
     shown |= {**_told_on_page(comparison), "reliability": reliability}
+    if whole is not None:
+        estimator = _fit_whole(whole, estimator, inputs, request, shown, facts, output)
     model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts, certainty)
     return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
+
+
+def _fit_whole(
+    whole: WholeFile,
+    estimator: Any,
+    inputs: TableInputs,
+    request: FitRequest,
+    shown: dict[str, Any],
+    facts: dict[str, Any],
+    output: Output,
+) -> Any:
+    """Fit all rows of a large file after its sample, and say on the page and in the facts what is of which."""
+    shown["data_name"] = f"a sample of {facts['rows']} training rows"
+    facts["sample_rows"] = facts["rows"]
+    if facts["interrupted"]:
+        output.warn("interrupted: the model is that of the sample, and the other rows were not fitted")
+        return estimator
+    began = time.perf_counter()
+    estimator, ended = whole.refit(estimator, inputs, request, output)
+    facts["rows"], facts["seconds"] = len(whole.y), facts["seconds"] + time.perf_counter() - began
+    if ended:
+        facts |= {"interrupted": True, "kept": "Interrupted: the fit to all rows was ended early, at its best state."}
+    shown["notices"] = [*shown.get("notices", ()), ("note", whole.told)]
+    return estimator
 
 
 def _told_on_page(comparison: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,6 +1,16 @@
-"""Estimators over rows on the workers of a Dask cluster."""
+"""Estimators over rows on the workers of a Dask cluster, and draws there for `regbayes.regularize`."""
 
+from regbayes.dask.draws import Samples
 from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.dask.tasks import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask.topics import MedLDAClassifier, MedLDARegressor
 
-__all__ = ["IBPFactorAnalysis", "ILSVMClassifier", "MedLDAClassifier", "MedLDARegressor"]
+__all__ = [
+    "IBPFactorAnalysis",
+    "ILSVMClassifier",
+    "MedLDAClassifier",
+    "MedLDARegressor",
+    "MultiTaskILSVMClassifier",
+    "MultiTaskILSVMRegressor",
+    "Samples",
+]

@@ -7,18 +7,29 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import dask
 import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, _fit_context
+from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers, Reals
-from regbayes.dask.rows import Block, Given, delay_blocks, is_collection
+from regbayes.dask.places import Workers, find_client
+from regbayes.dask.rows import (
+    Block,
+    Given,
+    Reader,
+    delay_blocks,
+    is_collection,
+    line_up,
+    place_blocks,
+    read_collections,
+)
 from regbayes.engine import FitResult, Status
 from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
 from regbayes.joint import descent
@@ -67,10 +78,29 @@ class OnCluster(BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _answer(self, method: str, X: Any) -> Any:
-        """Return what a method of the plain estimator says about rows: block by block, when it is computed."""
+    def _place(
+        self, client: Any, read: Reader, X: Any, y: Any = None, sample_weight: Any = None, task: Any = None
+    ) -> Workers:
+        """Have workers read the rows, having seen that rows of this kind can be fitted there."""
+        self._check_refused()
+        client = find_client(client)
+        given = read_collections(X, y, sample_weight, task)
+        self._note_columns(given)
+        return place_blocks(client, given, read)
+
+    def _answer(self, method: str | Callable[..., Any], X: Any, task: Any = None) -> Any:
+        """Return what the plain estimator says about rows, and their tasks: block by block, when it is computed.
+
+        Parameters
+        ----------
+        method : str or callable
+            A method of the plain estimator, or a function of it.
+        X : array or collection of shape (n_samples, n_features)
+        task : array or collection of shape (n_samples,), default=None
+        """
+        given = (X,) if task is None else (X, task)
         if not is_collection(X):
-            return getattr(self._plain, method)(self, X)
+            return _ask(self.to_local(), method, *given)
         check_is_fitted(self)
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -81,13 +111,15 @@ class OnCluster(BaseEstimator):
         local.n_jobs = 1  # the cluster has its own threads
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # names of columns, which a row of zeros has not
-            like = np.asarray(getattr(local, method)(np.zeros((1, self.n_features_in_))))
+            like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *_first_task(local, task)))
         empty, model = like[:0], dask.delayed(local, pure=False)
         if isinstance(X, da.Array):
             X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+            beside = () if task is None else (_column_like(X, task),)
             return da.map_blocks(
                 _answer_block,
                 X,
+                *beside,
                 model=model,
                 method=method,
                 empty=empty,
@@ -96,19 +128,80 @@ class OnCluster(BaseEstimator):
                 drop_axis=[] if like.ndim == 2 else [1],
                 meta=empty,
             )
+        blocks = delay_blocks(X)
+        tasks = line_up(task, [np.nan] * len(blocks), "task")
         answers = [
             da.from_delayed(
-                dask.delayed(_answer_block)(part, model=model, method=method, empty=empty),
+                dask.delayed(_answer_block)(*part, model=model, method=method, empty=empty),
                 shape=(np.nan, *like.shape[1:]),
                 meta=empty,
             )
-            for part in delay_blocks(X)
+            for part in (zip(blocks) if task is None else zip(blocks, tasks, strict=True))
         ]
         return da.concatenate(answers, allow_unknown_chunksizes=True)
 
 
-def _answer_block(block: Any, model: Any, method: str, empty: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(getattr(model, method)(block)) if block.shape[0] else empty
+def lazily(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of the plain estimator that takes collections too, whose answers are lazy."""
+
+    @wraps(method)
+    def answer(self: OnCluster, X: Any, task: Any = None) -> Any:
+        return self._answer(method.__name__, X, task)
+
+    return answer
+
+
+class OnClusterLearner(OnCluster):
+    """One that learns from targets."""
+
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
+        raise NotImplementedError
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
+        """Learn what is latent in rows and the answers together.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n_samples, n_features)
+            Blocks of counts may be sparse.
+        y : dask array, Series or DataFrame of shape (n_samples,) or (n_samples, n_outputs)
+            Targets as the plain estimator takes them. If blocks are not those of X they are cut again.
+        sample_weight : dask array or Series of shape (n_samples,), default=None
+            How often each row counts.
+        client : distributed.Client, default=None
+            The default client, if none is given.
+
+        Returns
+        -------
+        self
+        """
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        return self._fit_rows(X, y, sample_weight, client)
+
+
+def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
+    return getattr(model, method)(*given) if isinstance(method, str) else method(model, *given)
+
+
+def _answer_block(
+    block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any]
+) -> NDArray[Any]:
+    return np.asarray(_ask(model, method, block, *(np.ravel(task) for task in tasks))) if block.shape[0] else empty
+
+
+def _first_task(model: Any, task: Any) -> tuple[Any, ...]:
+    return () if task is None else (model.tasks_[:1],)
+
+
+def _column_like(X: da.Array, task: Any) -> da.Array:
+    """Return the tasks of rows as a column that is cut as the rows are."""
+    given = task.to_dask_array() if hasattr(task, "to_dask_array") else task
+    column = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=(X.chunks[0],))
+    same = np.any(np.isnan([*X.chunks[0], *column.chunks[0]])) or column.chunks[0] == X.chunks[0]
+    return (column if same else column.rechunk((X.chunks[0],))).reshape((-1, 1))
 
 
 def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., None]:
@@ -211,19 +304,17 @@ def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -
 class Moments:
     """Weight, mean and spread of rows; those of two blocks are joined without cancellation (Chan et al. 1983)."""
 
-    weight: float
+    weight: Any  # of all rows; (D,) where not every row has every column
     mean: Floats  # (D,)
     squares: Floats  # (D,): weighted sum of squared differences from the mean
 
     def __add__(self, other: Moments) -> Moments:
-        total = self.weight + other.weight
-        if total == 0.0:
-            return self
-        apart = other.mean - self.mean
+        total, apart = self.weight + other.weight, other.mean - self.mean
+        share = other.weight / np.where(total > 0, total, 1.0)
         return Moments(
             total,
-            self.mean + other.weight / total * apart,
-            self.squares + other.squares + self.weight * other.weight / total * np.square(apart),
+            self.mean + share * apart,
+            self.squares + other.squares + self.weight * share * np.square(apart),
         )
 
     @classmethod
@@ -257,13 +348,7 @@ class Labels:
             known = self if len(self.classes) else other
             classes, counts, weights = known.classes, known.counts, known.weights
         else:
-            kinds = self.classes.dtype.kind in TEXT, other.classes.dtype.kind in TEXT
-            if kinds[0] != kinds[1]:
-                raise ValueError(
-                    f"labels in y are text in some blocks and numbers in others ({self.classes[0]!r}, "
-                    f"{other.classes[0]!r}): give all blocks one dtype"
-                )
-            classes = np.union1d(self.classes, other.classes)
+            classes = join_classes(self.classes, other.classes)
             counts, weights = np.zeros(len(classes), np.int64), np.zeros(len(classes))
             for part in (self, other):
                 places = np.searchsorted(classes, part.classes)
@@ -310,6 +395,18 @@ class Labels:
         if not np.all((found >= 0) & np.isfinite(found)):
             raise ValueError(f"class_weight must be finite and not negative, got {class_weight!r}")
         return found
+
+
+def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Return the classes of two blocks as one array."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    if (one.dtype.kind in TEXT) != (other.dtype.kind in TEXT):
+        raise ValueError(
+            f"labels in y are text in some blocks and numbers in others ({one[0]!r}, {other[0]!r}): give all blocks "
+            "one dtype"
+        )
+    return np.union1d(one, other)
 
 
 def code_labels(block: Block, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:

@@ -19,6 +19,7 @@ from regbayes.dask._bases import (
     Labels,
     Moments,
     OnCluster,
+    OnClusterLearner,
     Start,
     alike,
     code_labels,
@@ -26,10 +27,12 @@ from regbayes.dask._bases import (
     find_range,
     fit_rows,
     fit_start,
+    lazily,
     sample_size,
 )
-from regbayes.dask.places import Workers, find_client
-from regbayes.dask.rows import Block, draw_sample, place_blocks, read_collections, read_floats
+from regbayes.dask.places import Workers
+from regbayes.dask.rows import Block, draw_sample, read_floats
+from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
@@ -41,7 +44,7 @@ from regbayes.estimators._bases import (
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import (
+from regbayes.estimators.ilsvm import (
     UNSUPERVISED,
     UNSUPERVISED_SLAB,
     make_settings,
@@ -50,7 +53,7 @@ from regbayes.estimators._latent import (
 )
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
-from regbayes.margins.head import Tolerance, order_sample
+from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance, order_sample
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -101,8 +104,7 @@ class Recipe:
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
-    data = recipe.data(block)
-    pieces, head = data.X.blocks(), None
+    data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
         head = replace(build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
@@ -110,7 +112,9 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
         labels[0] = 0
         nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
+    pieces = data.X.blocks()
+    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
 
 def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
@@ -152,11 +156,7 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        self._check_refused()
-        client = find_client(client)
-        given = read_collections(X, y, sample_weight)
-        self._note_columns(given)
-        rows = place_blocks(client, given, read_floats)
+        rows = self._place(client, read_floats, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
         settings = recipe.settings
@@ -197,9 +197,7 @@ class OnClusterFeatures(OnCluster):
             warn_if_truncated(self.n_components_, self.n_components)
         return self
 
-    def feature_probabilities(self, X: Any) -> Any:
-        """Return the probabilities that rows have the features, shape (n_samples, n_components)."""
-        return self._answer("feature_probabilities", X)
+    feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
     def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
@@ -224,8 +222,11 @@ class OnClusterFeatures(OnCluster):
             supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
             return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
-        supervision = make_supervision(parameters, len(labels.classes), share)
+        # Rows are taken in blocks here however few they are.
+        n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)
+        supervision = make_supervision(parameters, len(labels.classes), share, n_labeled)
         self.classes_ = labels.classes
+        self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(
             moments.mean,
             make_settings(parameters, summary, supervision),
@@ -289,7 +290,7 @@ def _unit(recipe: Recipe, moments: Moments, labels: Labels | None) -> float:
     return nat if labels is None else max(nat, settings.C * float(labels.weights @ recipe.by_class))
 
 
-class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
+class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier):
     """`regbayes.ILSVMClassifier` over rows on the workers of a Dask cluster.
 
     Parameters and fitted attributes are those of the plain estimator, but there is no ``embedding_``: `transform` gives
@@ -317,42 +318,14 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
         ),
     }
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
-        """Learn features and classifier together.
+    predict = lazily(ilsvm.ILSVMClassifier.predict)
+    decision_function = lazily(ilsvm.ILSVMClassifier.decision_function)
+    transform = lazily(ilsvm.ILSVMClassifier.transform)
 
-        Parameters
-        ----------
-        X : dask array or DataFrame of shape (n_samples, n_features)
-        y : dask array or Series of shape (n_samples,)
-            Labels. If blocks are not those of X they are cut again.
-        sample_weight : dask array or Series of shape (n_samples,), default=None
-            How often each row counts.
-        client : distributed.Client, default=None
-            The default client, if none is given.
-
-        Returns
-        -------
-        self
-        """
+    def _check_refused(self) -> None:
+        super()._check_refused()
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        return self._fit_rows(X, y, sample_weight, client)
-
-    def predict(self, X: Any) -> Any:
-        """Return the class of each row, shape (n_samples,)."""
-        return self._answer("predict", X)
-
-    def decision_function(self, X: Any) -> Any:
-        """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return self._answer("decision_function", X)
-
-    def transform(self, X: Any) -> Any:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components)."""
-        return self._answer("transform", X)
 
 
 class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
@@ -363,6 +336,8 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     """
 
     _plain: ClassVar[type[Any]] = ibp.IBPFactorAnalysis
+    transform = lazily(ibp.IBPFactorAnalysis.transform)
+    score_samples = lazily(ibp.IBPFactorAnalysis.score_samples)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -384,20 +359,12 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         """
         return self._fit_rows(X, None, sample_weight, client)
 
-    def transform(self, X: Any) -> Any:
-        """Return the posterior means of the features of rows, shape (n_samples, n_components)."""
-        return self._answer("transform", X)
-
     def inverse_transform(self, X: Any) -> Any:
         """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
         return X @ self._state.params.loadings + self.offset_
-
-    def score_samples(self, X: Any) -> Any:
-        """Return a lower bound on each row's log-density, shape (n_samples,)."""
-        return self._answer("score_samples", X)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean of `score_samples`."""

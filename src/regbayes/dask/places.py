@@ -11,20 +11,18 @@ have the same bits wherever the blocks are, before and after a loss.
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from operator import add
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Client, Future, get_client
+from distributed import Client, Future, as_completed, get_client
 
-from regbayes.dask.storage import give_pages_back
+from regbayes.dask.storage import find_in_libc, give_pages_back, is_mapped, settle_again
 from regbayes.joint.remote import HeldRows, Version
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
@@ -70,17 +68,15 @@ class Workers:
 
     def change(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...] | None]) -> Workers:
         """Return ``function(block, *arguments)`` as new blocks in their places; arguments of None leave a block out."""
-        given, groups = iter(arguments), []
+        given, workers, jobs = iter(arguments), [], []
         for group in self.groups:
             pairs = [(block, next(given)) for block in group.blocks]
-            made = [
-                self.client.submit(function, block, *own, **_at(group.worker))
-                for block, own in pairs
-                if own is not None
-            ]
-            if made:
-                groups.append(Group(group.worker, made))
-        return Workers(self.client, groups)
+            make = partial(self.client.submit, _visit_block, function, **_at(group.worker))
+            mine = [partial(make, block, *own) for block, own in pairs if own is not None]
+            if mine:
+                workers.append(group.worker)
+                jobs.append(mine)
+        return Workers(self.client, list(map(Group, workers, submit_in_turn(jobs))))
 
     def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self.n_trips += 1
@@ -102,6 +98,34 @@ class Workers:
             if group.worker not in load:
                 group.worker = min(load, key=lambda worker: load[worker] / threads[worker])
                 load[group.worker] += 1
+
+
+def submit_in_turn(jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
+    """Begin the first job of every group, and its next one when one is done; return what they make, when all is done.
+
+    Many at once would wait beside each other on a worker: blocks that are read would all be in memory before any is
+    done with, and an idle worker would take tasks over, with their blocks.
+    """
+    made: list[list[Future]] = [[] for _ in jobs]
+    owners: dict[Any, int] = {}
+    under_way = as_completed()
+
+    def begin(group: int) -> None:
+        future = jobs[group][len(made[group])]()
+        made[group].append(future)
+        owners[future.key] = group
+        under_way.add(future)
+
+    for group, mine in enumerate(jobs):
+        if mine:
+            begin(group)
+    for future in under_way:
+        group = owners[future.key]
+        if future.status == "error":
+            future.result()  # raises
+        if len(made[group]) < len(jobs[group]):
+            begin(group)
+    return made
 
 
 def find_client(client: Client | None) -> Client:
@@ -164,6 +188,7 @@ def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments
 
 def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> Any:
     keep_freed_memory()
+    settle_again(block)
     try:
         return function(block, *arguments)
     finally:
@@ -177,11 +202,10 @@ def keep_freed_memory() -> None:
     Dask tells the allocator of its workers to give everything back at once. Work arrays that come and go with every
     block then have to be mapped in anew each time, which doubles a trip's CPU time.
     """
-    if sys.platform.startswith("linux"):
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
-        if mallopt is not None:
-            mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-            mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt = find_in_libc("mallopt")
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 @sizeof.register(HeldRows)
@@ -192,11 +216,6 @@ def _size_of_rows(rows: HeldRows[Any]) -> int:
 
 def _bytes_of(thing: Any) -> int:
     if isinstance(thing, np.ndarray):
-        base: Any = thing
-        while isinstance(base, np.ndarray):
-            if isinstance(base, np.memmap):
-                return 0
-            base = base.base
-        return int(thing.nbytes)
+        return 0 if is_mapped(thing) else int(thing.nbytes)
     parts = thing if isinstance(thing, tuple) else getattr(thing, "__dict__", {}).values()
     return sum(_bytes_of(part) for part in parts if isinstance(part, np.ndarray | tuple) or hasattr(part, "__dict__"))

@@ -12,14 +12,14 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
-from distributed import Client, as_completed, futures_of
+from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups
-from regbayes.dask.storage import settle
+from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
+from regbayes.dask.storage import check_room, settle
 
 Reader = Callable[..., "Block"]
 
@@ -33,21 +33,24 @@ class Block:
     X: Any  # (n, D): floats, or counts in compressed rows
     y: NDArray[Any] | None  # (n,) or (n, outputs)
     weights: Floats | None  # (n,), positive
+    task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
     def take(self, rows: Any) -> Block:
         """Return some of the rows."""
-        y, weights = (None if part is None else part[rows] for part in (self.y, self.weights))
-        return Block(self.X[rows], y, weights)
+        return Block(
+            self.X[rows], *(None if part is None else part[rows] for part in (self.y, self.weights, self.task))
+        )
 
     @classmethod
     def join(cls, blocks: Sequence[Block]) -> Block:
         """Return the rows of several blocks as one."""
         first = blocks[0]
         X = vstack([block.X for block in blocks], format="csr") if issparse(first.X) else _joined(blocks, "X")
-        return cls(X, *(None if getattr(first, part) is None else _joined(blocks, part) for part in ("y", "weights")))
+        others = "y", "weights", "task"
+        return cls(X, *(None if getattr(first, part) is None else _joined(blocks, part) for part in others))
 
 
 def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
@@ -58,7 +61,7 @@ def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
 class Given:
     """What the user gave, block by block; nothing has been computed."""
 
-    parts: list[tuple[Delayed, Delayed | None, Delayed | None]]  # rows, targets, weights
+    parts: list[tuple[Delayed, Delayed | None, Delayed | None, Delayed | None]]  # rows, targets, weights, tasks
     sizes: list[float]  # rows of each block, nan where that is not known
     keys: list[Any]  # of the blocks of X, by which the cluster knows those that it has
     persisted: Any  # X: some of its blocks may be on workers already
@@ -66,8 +69,8 @@ class Given:
     n_columns: int
 
 
-def read_collections(X: Any, y: Any = None, sample_weight: Any = None) -> Given:
-    """Line up the blocks of rows, targets and weights."""
+def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any = None) -> Given:
+    """Line up the blocks of rows, targets, weights and tasks."""
     if not is_collection(X):
         raise TypeError(
             f"X must be a dask array or DataFrame, got {type(X).__name__}. For arrays in memory there is the class of "
@@ -83,7 +86,8 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None) -> Given:
     else:
         sizes, columns = [np.nan] * X.npartitions, np.asarray(X.columns, dtype=object)
     rows, keys = delay_blocks(X), list(dask.core.flatten(X.__dask_keys__()))
-    others = [_line_up(y, sizes, "y"), _line_up(sample_weight, sizes, "sample_weight")]
+    beside = {"y": y, "sample_weight": sample_weight, "task": task}
+    others = [line_up(values, sizes, name) for name, values in beside.items()]
     return Given(list(zip(rows, *others, strict=True)), sizes, keys, X, columns, int(X.shape[1]))
 
 
@@ -102,7 +106,7 @@ def delay_blocks(collection: Any) -> list[Delayed]:
     return list(np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel())
 
 
-def _line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
+def line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
     """Return the blocks of what goes with rows, cut as they are."""
     if values is None:
         return [None] * len(sizes)
@@ -136,50 +140,50 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
 
 
 def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
-    """Have the workers read the blocks, each in its place, and wait for them.
-
-    A thread is given its next block when it has read one: many at once would all be in memory before any is read.
-    """
+    """Have the workers read the blocks, each in its place, and wait for them."""
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
     has = client.who_has(futures_of(given.persisted))
     where = [next(iter(has.get(key, ())), None) for key in given.keys]
     make = dask.delayed(read, pure=False)
-    groups: list[Group] = []
-    waiting: list[list[int]] = []
-    owners: dict[str, int] = {}
-    under_way = as_completed()
 
-    def begin(group: int) -> None:
-        place = waiting[group].pop()
+    def begin(place: int, worker: str) -> Future:
         recipe = make(*given.parts[place], place, given.n_columns)
-        block = client.compute(recipe, workers=[groups[group].worker], allow_other_workers=True)
-        groups[group].blocks.append(block)
-        owners[block.key] = group
-        under_way.add(block)
+        return client.compute(recipe, workers=[worker], allow_other_workers=True)
 
-    for group, (worker, members) in enumerate(plan_groups(client, fills.tolist(), where)):
-        groups.append(Group(worker, []))
-        waiting.append(members[::-1])
-        begin(group)
-    for block in under_way:
-        if block.status == "error":
-            block.result()  # raises
-        if waiting[owners[block.key]]:
-            begin(owners[block.key])
-    return Workers(client, groups)
+    plan = plan_groups(client, fills.tolist(), where)
+    blocks = submit_in_turn([[partial(begin, place, worker) for place in members] for worker, members in plan])
+    return Workers(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
 
 
 # --- on the workers
 
 
-def read_floats(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+FLOATS = partial(check_array, dtype=np.float64, order="C")
+
+
+def read_floats(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
     """Read a block of rows of numbers."""
-    return _read(partial(check_array, dtype=np.float64, order="C"), x, y, weights, place, n_columns)
+    return _read(FLOATS, read_targets, x, y, weights, task, place, n_columns)
 
 
-def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+def read_tasks(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+    """Read a block of rows of numbers, of whose targets some may be missing."""
+    return _read(FLOATS, read_holes, x, y, weights, task, place, n_columns)
+
+
+def _read(
+    check: Callable[..., Any],
+    check_targets: Callable[[Any, str], NDArray[Any]],
+    x: Any,
+    y: Any,
+    weights: Any,
+    task: Any,
+    place: int,
+    n_columns: int,
+) -> Block:
     keep_freed_memory()
+    check_room()
     named = f"in block {place} (counted from 0)"
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
@@ -189,9 +193,12 @@ def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n
         raise type(error)(f"{named}: {error}") from None
     if X.shape[1] != n_columns:
         raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
-    labels = None if y is None else _read_targets(y, len_of(X), named)
+    labels, tasks = None if y is None else check_targets(y, named), None if task is None else read_values(task)
+    for name, values in {"y": labels, "task": tasks}.items():
+        if values is not None and len(values) != len_of(X):
+            raise ValueError(f"{named}, X has {len_of(X)} rows and {name} has {len(values)}: cut them alike")
     if weights is None:
-        return Block(settle(X), labels, None)
+        return Block(settle(X), labels, None, tasks)
     counts = check_array(
         np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
     )
@@ -199,27 +206,38 @@ def _read(check: Callable[..., Any], x: Any, y: Any, weights: Any, place: int, n
         raise ValueError(f"{named}, X has {len_of(X)} rows and sample_weight the shape {counts.shape}: cut them alike")
     if np.any(counts < 0):
         raise ValueError(f"{named}, sample_weight has negative values")
-    found = Block(X, labels, counts)
+    found = Block(X, labels, counts, tasks)
     found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
     return replace(found, X=settle(found.X))
 
 
-def _read_targets(y: Any, n_rows: int, named: str) -> NDArray[Any]:
-    if issparse(y):
-        y = y.toarray()
-    values = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    if values.dtype.kind not in "biufUSO":
-        values = values.astype(object)
+def read_values(values: Any) -> NDArray[Any]:
+    """Return what goes with rows as an array of numbers, text or objects."""
+    if issparse(values):
+        values = values.toarray()
+    found = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+    return found if found.dtype.kind in "biufUSO" else found.astype(object)
+
+
+def read_targets(y: Any, named: str) -> NDArray[Any]:
+    """Return the targets of a block: a vector, or a matrix of several columns."""
+    values = read_values(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = column_or_1d(values)
-    if len(values) != n_rows:
-        raise ValueError(f"{named}, X has {n_rows} rows and y has {len(values)}: cut them alike")
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         raise ValueError(f"{named}, y contains NaN or infinity")
     return values
 
 
-def read_counts(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Block:
+def read_holes(y: Any, named: str) -> NDArray[Any]:
+    """Return the targets of a block, of which some may be NaN."""
+    values = read_values(y)
+    if values.dtype.kind == "f" and np.any(np.isinf(values)):
+        raise ValueError(f"{named}, y contains infinity")
+    return values
+
+
+def read_counts(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
     """Read a block of counts of words."""
 
     def check(x: Any, **options: Any) -> Any:
@@ -231,7 +249,7 @@ def read_counts(x: Any, y: Any, weights: Any, place: int, n_columns: int) -> Blo
         numbers = counts.data.astype(np.float32, copy=False)  # as the model takes them
         return csr_array((numbers, counts.indices, counts.indptr), shape=counts.shape)
 
-    return _read(check, x, y, weights, place, n_columns)
+    return _read(check, read_targets, x, y, weights, task, place, n_columns)
 
 
 def len_of(X: Any) -> int:
@@ -272,15 +290,24 @@ def draw_sample(
     wanted = np.minimum(np.ceil(sizes * min(1.0, n_wanted / n_rows)), sizes)
     # More come than are wanted, as many as chance makes safe; the last of them are left out here.
     limits = (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(sizes, 1)
-    firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    drawn = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
-    parts = [part for part in drawn.each(_itself) if len(part.kinds)]
-    block, kinds = Block.join([part.rows for part in parts]), np.concatenate([part.kinds for part in parts])
-    keys = np.concatenate([part.keys for part in parts])
-    order = np.lexsort((keys, kinds))
+    drawn = draw_shares(rows, lengths, kinds_of, limits)
+    kinds = drawn.kinds
+    order = np.lexsort((drawn.keys, kinds))
     starts = np.searchsorted(kinds[order], np.arange(len(sizes)))
     kept = order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]]
-    return block.take(np.sort(kept)), kinds[np.sort(kept)]
+    return drawn.rows.take(np.sort(kept)), kinds[np.sort(kept)]
+
+
+def draw_shares(rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
+    """Bring a share of the rows of each kind here, as `draw_rows` draws them."""
+    firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    there = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
+    parts = [part for part in there.each(_itself) if len(part.kinds)]
+    return Drawn(
+        Block.join([part.rows for part in parts]),
+        np.concatenate([part.kinds for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+    )
 
 
 def _itself(drawn: Drawn) -> Drawn:

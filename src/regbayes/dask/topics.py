@@ -9,29 +9,29 @@ from operator import add
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import _fit_context
-from sklearn.callback import with_callbacks
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import (
     START_ROWS,
     Labels,
     Moments,
-    OnCluster,
+    OnClusterLearner,
     Start,
     alike,
     code_labels,
     fit_rows,
     fit_start,
+    lazily,
     sample_size,
     with_defaults,
 )
-from regbayes.dask.places import Workers, find_client
-from regbayes.dask.rows import Block, draw_sample, place_blocks, read_collections, read_counts
+from regbayes.dask.places import Workers
+from regbayes.dask.rows import Block, draw_sample, read_counts
+from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
-from regbayes.estimators._topics import LARGEST_COUNT, as_documents
+from regbayes.estimators._topics import LARGEST_COUNT, TopicModel, as_documents
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
 from regbayes.margins.head import MarginHead, Tolerance, order_sample
@@ -68,8 +68,9 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
         row_weights=documents.weights,
         in_blocks=True,
     )
+    settle_fields(documents, head, head.targets, head.form)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Learning:
         return meanfield.fitted_topics(at, model, head.head)
 
 
-class OnClusterTopics(OnCluster):
+class OnClusterTopics(OnClusterLearner):
     """Topics of documents on a cluster."""
 
     _refused: ClassVar[dict[str, tuple[Any, str]]] = {
@@ -181,6 +182,7 @@ class OnClusterTopics(OnCluster):
         "C": (0, "without a price there is nothing to learn from y. Fit the plain estimator on a part"),
     }
     _read_targets: ClassVar[Callable[[Block], Any]]
+    transform = lazily(TopicModel.transform)
 
     def _note_targets(self, found: Any, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
         """Learn what targets are; return how many rows of each kind there are, and what tells the kind of a row."""
@@ -190,20 +192,17 @@ class OnClusterTopics(OnCluster):
         """Return what makes margins of a block's targets, once these are known."""
         raise NotImplementedError
 
-    def _fit_documents(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        self._check_refused()
+    def _check_refused(self) -> None:
+        super()._check_refused()
         if self.loss is not None and not self.loss.startswith("squared"):
             raise ValueError(
                 f"loss={self.loss!r} is not for rows on a cluster: it needs multipliers of all rows in one place. Use "
                 "loss=None, which is the squared one"
             )
         self._check_together()
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        client = find_client(client)
-        given = read_collections(X, y, sample_weight)
-        self._note_columns(given)
-        rows = place_blocks(client, given, read_counts)
+
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
+        rows = self._place(client, read_counts, X, y, sample_weight)
         words, targets = zip(*rows.each(survey, type(self)._read_targets), strict=True)
         every = _check_words(words)
         found = reduce(add, targets)
@@ -311,27 +310,8 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
     _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_classes)
     __init__ = with_defaults(medlda.MedLDAClassifier.__init__, inference="variational")
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
-        """Learn topics and classifier together.
-
-        Parameters
-        ----------
-        X : dask array or DataFrame of shape (n_samples, n_features)
-            Counts of words; blocks may be sparse.
-        y : dask array or Series of shape (n_samples,), or array of shape (n_samples, n_labels)
-            Classes, or an indicator (0 or 1) for each of several labels.
-        sample_weight : dask array or Series of shape (n_samples,), default=None
-            How often each document counts.
-        client : distributed.Client, default=None
-            The default client, if none is given.
-
-        Returns
-        -------
-        self
-        """
-        return self._fit_documents(X, y, sample_weight, client)
+    predict = lazily(medlda.MedLDAClassifier.predict)
+    decision_function = lazily(medlda.MedLDAClassifier.decision_function)
 
     def _note_targets(
         self, found: Labels | Indicators, n_documents: int
@@ -353,18 +333,6 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
         factors = found.weights_by_class(self.class_weight).tolist()
         by_class = dict(zip(found.classes.tolist(), factors, strict=True))
         return partial(_ask_classes, local=self._plain_like(class_weight=by_class))
-
-    def predict(self, X: Any) -> Any:
-        """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
-        return self._answer("predict", X)
-
-    def decision_function(self, X: Any) -> Any:
-        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        return self._answer("decision_function", X)
-
-    def transform(self, X: Any) -> Any:
-        """Return the share of each topic among the words of documents, shape (n_samples, n_components)."""
-        return self._answer("transform", X)
 
 
 def _ask_classes(block: Block, local: Any) -> Targets:
@@ -388,27 +356,11 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
     _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_numbers)
     __init__ = with_defaults(medlda_regressor.MedLDARegressor.__init__, inference="variational")
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, client: Any = None) -> Self:
-        """Learn topics and weights together.
+    predict = lazily(medlda_regressor.MedLDARegressor.predict)
 
-        Parameters
-        ----------
-        X : dask array or DataFrame of shape (n_samples, n_features)
-            Counts of words; blocks may be sparse.
-        y : dask array or Series of shape (n_samples,), or array of shape (n_samples, n_targets)
-        sample_weight : dask array or Series of shape (n_samples,), default=None
-            How often each document counts.
-        client : distributed.Client, default=None
-            The default client, if none is given.
-
-        Returns
-        -------
-        self
-        """
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
         self._single = getattr(y, "ndim", 1) == 1 or y.shape[1] == 1
-        return self._fit_documents(X, y, sample_weight, client)
+        return super()._fit_rows(X, y, sample_weight, client)
 
     def _note_targets(self, found: Moments, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
         self._mean, scale = found.mean, np.sqrt(found.squares / found.weight)
@@ -417,14 +369,6 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
 
     def _asking(self, found: Moments) -> Callable[[Block], Targets]:
         return partial(_ask_numbers, local=self._plain_like())
-
-    def predict(self, X: Any) -> Any:
-        """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        return self._answer("predict", X)
-
-    def transform(self, X: Any) -> Any:
-        """Return the share of each topic among the words of documents, shape (n_samples, n_components)."""
-        return self._answer("transform", X)
 
 
 def _ask_numbers(block: Block, local: Any) -> Targets:

@@ -39,6 +39,16 @@ class Labels:
         """The classes of all tasks, or those of each if they differ."""
         return self.classes[0] if self.alike else self.classes
 
+    def places(self, tasks: Integers) -> Integers:
+        """Return where labels of such tasks are among the classes of all tasks, one task after another."""
+        return np.asarray(np.concatenate([[0], np.cumsum(self.widths)])[tasks] + self.codes, dtype=np.int64)
+
+    def count(self, targets: Targets, sample_weight: Floats | None) -> Floats:
+        """Return what the labels of each class of each task count together, one task after another."""
+        counted = None if sample_weight is None else sample_weight[targets.rows]
+        counts = np.bincount(self.places(targets.tasks), counted, minlength=int(self.widths.sum()))
+        return counts.astype(np.float64)
+
 
 def read_labels(targets: Targets) -> Labels:
     """Return the classes of each task and the labels as codes.
@@ -51,24 +61,24 @@ def read_labels(targets: Targets) -> Labels:
         values = natural(targets.values, "y")
         check_classification_targets(values)
         classes, codes = np.unique(values, return_inverse=True)
-        _check_two(len(classes))
+        check_two(len(classes))
         return Labels([classes] * len(targets.ids), codes.astype(np.int64))
     starts = np.searchsorted(targets.tasks, np.arange(len(targets.ids) + 1))
     columns = [natural(targets.values[a:b], "a column of y") for a, b in pairwise(starts)]
     for column in columns:
         check_classification_targets(column)
-    found = _complete([np.unique(column) for column in columns], targets)
+    found = complete_classes([np.unique(column) for column in columns], targets.ids)
     coded = [np.searchsorted(classes, column) for classes, column in zip(found, columns, strict=True)]
     return Labels(found, np.concatenate(coded).astype(np.int64))
 
 
-def _complete(found: list[NDArray[Any]], targets: Targets) -> list[NDArray[Any]]:
+def complete_classes(found: list[NDArray[Any]], ids: NDArray[Any]) -> list[NDArray[Any]]:
     """Give tasks in which one class or none was seen the classes of the others, where there is no doubt."""
     observed = [classes for classes in found if len(classes)]
     distinct = {tuple(classes.tolist()) for classes in observed}
     union = {label for labels in distinct for label in labels}
     if len(union) < 2:
-        _check_two(len(union))
+        check_two(len(union))
     one_type = len({classes.dtype.kind in "US" for classes in observed}) == 1
     if len(union) == 2 and one_type:
         both = np.unique(np.concatenate(observed))
@@ -78,13 +88,14 @@ def _complete(found: list[NDArray[Any]], targets: Targets) -> list[NDArray[Any]]
     short = np.array([len(classes) < 2 for classes in found])
     if np.any(short):
         raise ValueError(
-            f"fewer than 2 classes are observed for task {listed(targets.ids[short])}, so there is nothing to tell "
+            f"fewer than 2 classes are observed for task {listed(ids[short])}, so there is nothing to tell "
             "apart. Leave it out."
         )
     return found
 
 
-def _check_two(n_classes: int) -> None:
+def check_two(n_classes: int) -> None:
+    """Refuse a single class."""
     if n_classes < 2:
         raise ValueError(f"labels of at least 2 classes are needed, got {n_classes} class(es)")
 
@@ -92,15 +103,14 @@ def _check_two(n_classes: int) -> None:
 def observe_labels(
     targets: Targets,
     labels: Labels,
-    class_weight: Any = None,
+    factors: Floats | None = None,
     cost: ArrayLike | None = None,
-    sample_weight: Floats | None = None,
 ) -> tuple[Observations, Outputs]:
     """Return the model's observations and outputs. Tasks share weights, class by class, if they have the same classes.
 
-    Weights of rows are heard where classes are balanced; they are not in the observations, because the model is told.
+    ``factors`` on C are those of `class_factors`. Weights of rows are not in the observations: the model is told.
     """
-    weights = class_weights(class_weight, targets, labels, sample_weight)
+    weights = None if factors is None else factors[labels.places(targets.tasks)]
     costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
     observations, outputs = observe_classes(targets.rows, targets.tasks, labels.codes, labels.widths, weights, costs)
     kinds = {classes: kind for kind, classes in enumerate(dict.fromkeys(tuple(c.tolist()) for c in labels.classes))}
@@ -110,47 +120,38 @@ def observe_labels(
     return observations, outputs
 
 
-def class_weights(
-    class_weight: Any, targets: Targets, labels: Labels, sample_weight: Floats | None = None
-) -> Floats | None:
-    """Return the factor on C of each observed label.
+def class_factors(class_weight: Any, classes: Sequence[NDArray[Any]], counts: Floats) -> Floats | None:
+    """Return the factor on C of each class of each task, one task after another; None where all are 1.
 
     Parameters
     ----------
     class_weight : dict, list of dict, "balanced" or None
         A factor by class, for all tasks or for each; "balanced" gives the classes of a task equal weight in sum.
-    targets, labels
-    sample_weight : (N,), optional
-        How often each row counts.
+    classes : sequence of array
+        Of each task.
+    counts : array
+        What the labels of each class count together: `Labels.count`.
     """
     if class_weight is None:
         return None
-    widths, n_tasks = labels.widths, len(targets.ids)
-    first = np.concatenate([[0], np.cumsum(widths)])[:-1]
-    place = first[targets.tasks] + labels.codes
+    widths, n_tasks = [len(own) for own in classes], len(classes)
     if isinstance(class_weight, str):
-        counted = None if sample_weight is None else sample_weight[targets.rows]
-        counts = np.bincount(place, counted, minlength=int(widths.sum()))
-        in_task = np.bincount(targets.tasks, counted, minlength=n_tasks)
-        seen = np.add.reduceat((counts > 0).astype(float), first)
-        factors = np.repeat(in_task / np.maximum(seen, 1.0), widths) / np.where(counts > 0, counts, 1.0)
-        return factors[place]
+        first = np.cumsum([0, *widths[:-1]])
+        seen = np.maximum(np.add.reduceat((counts > 0).astype(float), first), 1.0)
+        shares = np.repeat(np.add.reduceat(counts, first) / seen, widths)
+        return np.asarray(shares / np.where(counts > 0, counts, 1.0))
     per_task = [class_weight] * n_tasks if isinstance(class_weight, Mapping) else list(class_weight)
     if len(per_task) != n_tasks:
         raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")
-    _check_known(per_task, labels.classes)
-    listed_factors = [
-        float(given.get(label, 1.0))
-        for given, classes in zip(per_task, labels.classes, strict=True)
-        for label in classes.tolist()
-    ]
-    factors = np.array(listed_factors)
+    _check_known(per_task, classes)
+    pairs = zip(per_task, classes, strict=True)
+    factors = np.array([float(given.get(label, 1.0)) for given, own in pairs for label in own.tolist()])
     wrong = ~((factors >= 0) & np.isfinite(factors))
     if wrong.any():
         raise ValueError(f"class_weight must be finite and not negative, got {factors[wrong][0]}")
-    if not factors[place].any():
+    if not factors[counts > 0].any():
         raise ValueError("class_weight is zero for every class that is observed")
-    return factors[place]
+    return factors
 
 
 def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDArray[Any]]) -> None:
@@ -177,8 +178,8 @@ def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats 
     n_tasks = int(outputs.tasks[-1]) + 1
     if scores.shape[1] == n_tasks:
         return scores
-    blocks = np.split(scores, np.searchsorted(outputs.tasks, np.arange(1, n_tasks)), axis=1)
-    return [block[:, 0] if block.shape[1] == 1 else block for block in blocks]
+    edges = np.searchsorted(outputs.tasks, np.arange(n_tasks + 1)).tolist()
+    return [scores[:, a] if b - a == 1 else scores[:, a:b] for a, b in pairwise(edges)]
 
 
 def labels_of_tasks(

@@ -16,6 +16,7 @@ from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils.validation import _check_sample_weight
 
 from regbayes._types import Flags, Floats, Integers
+from regbayes.kernels.arrays import is_plain, take_rows
 
 Layout = Literal["single", "matrix", "ragged"]
 
@@ -58,19 +59,24 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
     unlabeled : object
         A further value that marks a missing target.
     """
-    values = _checked_targets(y, X, numeric)
+    found = find_targets(_checked_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
+    if not len(found.rows):
+        raise ValueError("y has no observed target: every value is missing")
+    return found
+
+
+def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
+    """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
     observed = ~_missing(values)
     if unlabeled is not None:
         observed &= np.asarray(values != unlabeled, dtype=bool)
-    if not observed.any():
-        raise ValueError("y has no observed target: every value is missing")
     if task is not None:
         return _ragged(values, task, observed)
     if values.ndim == 1:
         rows = np.flatnonzero(observed)
         return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
     tasks, rows = np.nonzero(observed.T)
-    return Targets("matrix", _column_names(y, values.shape[1]), rows, tasks, values[rows, tasks])
+    return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
 
 
 def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
@@ -87,7 +93,7 @@ def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     )
     if values.ndim == 0 or (values.ndim == 2 and values.shape[1] == 0):
         raise ValueError(f"y must be of shape (n_samples,) or (n_samples, n_tasks), got {values.shape}")
-    check_consistent_length(X, values)
+    check_consistent_length(X if is_plain(X) else np.empty(X.shape[0]), values)
     return values
 
 
@@ -108,12 +114,13 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
     """Return the rows whose weight is not zero, and their weights; None where each counts once."""
     if sample_weight is None:
         return X, y, task, None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    rows = X if is_plain(X) else np.empty((X.shape[0], 0))
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
     kept = np.flatnonzero(weights)
     if len(kept) < len(weights):
         if y is not None:
-            check_consistent_length(X, y)
-        X, weights = X[kept], weights[kept]
+            check_consistent_length(rows, y)
+        X, weights = X[kept] if is_plain(X) else take_rows(X, kept), weights[kept]
         y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
     return X, y, task, None if np.all(weights == 1.0) else weights
 
@@ -193,9 +200,9 @@ def _missing(values: NDArray[Any]) -> Flags:
     return np.array(flat, dtype=bool).reshape(values.shape)
 
 
-def _column_names(y: Any, n_tasks: int) -> NDArray[Any]:
+def column_names(given: Any, n_tasks: int) -> NDArray[Any]:
     """Return the names of the columns of a data frame, if they are names, and numbers otherwise."""
-    names = list(getattr(y, "columns", ()))
+    names = list(given)
     if len(names) == n_tasks and all(isinstance(name, str) for name in names):
         return np.array(names)
     return np.arange(n_tasks)

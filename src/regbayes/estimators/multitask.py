@@ -29,7 +29,8 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
-from regbayes.models.mt_ilsvm.fit import CUT_SHORT, fit, stages_of
+from regbayes.kernels.arrays import is_plain
+from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -58,6 +59,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     _sorts_rows = True
     _remedy = SHARE_NEW
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
 
     @property
     def _serves_new_tasks(self) -> bool:
@@ -79,44 +81,43 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             )
 
     def _learn(self, problem: TaskProblem) -> None:
-        X = problem.X
-        if not X.any():
-            raise ValueError("every column of X is constant, so there is nothing that features could be about")
         settings = make_settings(self.get_params(deep=False), self._sharing(self._layout))
+        prepared = self._prepare(problem, settings)
+        n_columns = len(prepared.moments.gram)
+        if not prepared.moments.squared_norm > 0:
+            raise ValueError("every column of X is constant, so there is nothing that features could be about")
         previous = getattr(self, "_state", None) if self.warm_start else None
-        earlier = resume(previous, settings, X.shape[1])
+        earlier = resume(previous, settings, n_columns)
 
         def draw() -> Iterator[State | Floats]:
             if earlier is not None:
                 yield earlier
             rng = generator(self.random_state)
             while True:
-                yield rng.standard_normal((X.shape[1], settings.n_components))
+                yield rng.standard_normal((n_columns, settings.n_components))
 
         with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
             n_init = self.n_init if earlier is None else 1
             for start in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, problem)):
-                reporter.result = fit(
-                    X,
-                    problem.observations,
-                    problem.outputs,
-                    settings,
-                    start,
-                    sample_weight=problem.row_weights,
-                    executor=make_executor(n_threads(self.n_jobs)),
-                    callbacks=[reporter],
-                )
+                reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
         if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
             warn_if_truncated(self.n_components_, self.n_components)
-        if self.n_components_ == 0 and X.shape[1] > 1 and not settings.include_inputs:
+        if self.n_components_ == 0 and n_columns > 1 and not settings.include_inputs:
             warnings.warn(
                 "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "
                 "whether X varies at all.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
+        """Return what the model's fit works on."""
+        executor = make_executor(n_threads(self.n_jobs))
+        return prepare(
+            problem.X, problem.observations, problem.outputs, settings, problem.row_weights, executor=executor
+        )
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes, in the model's units."""
@@ -127,7 +128,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         if not isinstance(self, TaskClassifier):
             return ""
         seen = problem.observations
-        if len(seen) > len(problem.X):
+        if len(seen) > problem.X.shape[0] or not is_plain(problem.X):
             return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
         return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
 
@@ -147,7 +148,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.components_)
+        return int(self.components_.shape[0])
 
 
 def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:
@@ -206,7 +207,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
         "prior_variance_": latent.weight_variance,
         "temperature_": state.scales.tau,
         "generative_weight_": state.scales.generative_weight,
-        "coef_": weights[:, :n_features],
+        "coef_features_": weights[:, :n_features],
         "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
         "_state": state,
     }
@@ -305,9 +306,9 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_outputs, n_components)
+    coef_features_ : array of shape (n_outputs, n_components)
         Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
-        than two. ``decision_function`` is ``transform(X) @ coef_.T + intercept_``, plus
+        than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
         ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
@@ -448,9 +449,10 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_tasks, n_components)
-        Weights of the features, in the targets' units. The prediction is ``transform(X) @ coef_.T + intercept_``, plus
-        ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
+    coef_features_ : array of shape (n_tasks, n_components)
+        Weights of the features, in the targets' units. The prediction is
+        ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
+        included.
     intercept_ : array of shape (n_tasks,)
     coef_inputs_ : array of shape (n_tasks, n_features)
         Weights of the standardised inputs, where they are included.
@@ -553,7 +555,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Fitted attributes, with weights in the targets' units."""
         found = super()._attributes(state)
-        for name in ("coef_", "coef_inputs_"):
+        for name in ("coef_features_", "coef_inputs_"):
             if name in found:
                 found[name] = found[name] * self.target_scale_[:, None]
         found["intercept_"] = found["intercept_"] * self.target_scale_ + self.target_mean_

@@ -23,7 +23,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
+from scipy.stats import rankdata
 
 from regbayes._types import Floats
 
@@ -71,6 +72,38 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     correlation = 1 - (within - covariance) / total
     correlation[0] = 1.0
     return _summed_correlations(correlation, halves.size) * values.size / halves.size
+
+
+def rank_r_hat(chains: ArrayLike) -> float:
+    """R-hat of [4]: of rank-normalised half chains, and of their distances from the median; the larger one.
+
+    Parameters
+    ----------
+    chains : array-like of shape (n_chains, n_draws)
+
+    Returns
+    -------
+    float
+        1 where the values do not vary, NaN where some are no numbers or halves have fewer than four draws.
+    """
+    values = np.asarray(chains, dtype=np.float64)
+    half = values.shape[1] // 2
+    if half < MIN_DRAWS // 2 or not np.all(np.isfinite(values)):
+        return math.nan
+    if values.max() == values.min():
+        return 1.0
+    halves = np.concatenate([values[:, :half], values[:, -half:]])
+    return max(_r_hat_of_ranks(halves), _r_hat_of_ranks(np.abs(halves - np.median(halves))))
+
+
+def _r_hat_of_ranks(halves: Floats) -> float:
+    ranks = rankdata(halves).reshape(halves.shape)
+    scores = ndtri((ranks - 0.375) / (halves.size + 0.25))
+    within, between = float(scores.var(axis=1, ddof=1).mean()), float(scores.mean(axis=1).var(ddof=1))
+    if within == 0:
+        return math.inf if between > 0 else 1.0
+    n = halves.shape[1]
+    return math.sqrt((n - 1) / n + between / within)
 
 
 def average_batches(series: Floats) -> Floats:
@@ -123,7 +156,7 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
-def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> float:
+def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: int | None = None) -> float:
     """Shape k-hat of a generalised Pareto distribution fitted to the largest weights [2].
 
     The weights have ``1 / k`` finite moments. Below :func:`reliable_threshold` averages over the weighted draws can
@@ -136,6 +169,8 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> float:
     relative_efficiency : float, default=1.0
         Effective sample size of the weights as a series, over their number (ArviZ's ``reff``): where draws repeat each
         other, a longer tail is looked at.
+    n_draws : int, default=None
+        How many draws there are, where only the largest weights are given: `tail_size` of them, and one more.
 
     Returns
     -------
@@ -152,7 +187,7 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> float:
     [3], with the weak prior of [2] that is worth ten observations at k = 0.5.
     """
     weights = _checked(log_weights)
-    return _fit_tail(weights - weights.max(), relative_efficiency)[0]
+    return _fit_tail(weights - weights.max(), relative_efficiency, n_draws)[0]
 
 
 def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> tuple[Floats, float]:
@@ -186,16 +221,20 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
     return smoothed, k
 
 
-def _fit_tail(weights: Floats, relative_efficiency: float) -> tuple[float, float, float]:
+def tail_size(n_draws: int, relative_efficiency: float = 1.0) -> int:
+    """Return how many of the largest weights are the tail."""
+    return min(math.ceil(min(0.2 * n_draws, 3.0 * math.sqrt(n_draws / relative_efficiency))), n_draws - 1)
+
+
+def _fit_tail(weights: Floats, relative_efficiency: float, n_draws: int | None = None) -> tuple[float, float, float]:
     """Shape, scale and threshold of the tail of log-weights whose largest is 0; shape -inf is none, inf unknown."""
-    n = weights.size
     if weights.min() == 0.0:
         return -math.inf, math.nan, 0.0
-    tail_size = min(math.ceil(min(0.2 * n, 3.0 * math.sqrt(n / relative_efficiency))), n - 1)
-    top = np.sort(np.partition(weights, n - tail_size - 1)[n - tail_size - 1 :])
+    n = tail_size(n_draws or weights.size, relative_efficiency)
+    top = np.sort(np.partition(weights, weights.size - n - 1)[weights.size - n - 1 :])
     cutoff = max(float(top[0]), _LOG_TINY)
     if cutoff == 0.0:
-        return (-math.inf if tail_size >= MIN_TAIL else math.inf), math.nan, cutoff
+        return (-math.inf if n >= MIN_TAIL else math.inf), math.nan, cutoff
     tail = top[top > cutoff]
     if tail.size < MIN_TAIL:
         return math.inf, math.nan, cutoff

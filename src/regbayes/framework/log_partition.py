@@ -105,21 +105,30 @@ class WeightedAtoms:
             self.support = np.flatnonzero(log_weights > -np.inf)
             features, log_weights = features[self.support], log_weights[self.support]
         self.features, self.log_weights = features, log_weights
+        self._settle(features[int(np.argmax(log_weights))])
+
+    def _settle(self, reference: Floats) -> None:
+        """Look at the atoms before any tilt; moments are taken about a reference point near many of them."""
+        self._divide()
+        self.lowest, self.highest = self._ranges()
+        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
+        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        self._phi = np.zeros(len(reference))  # where the moments belong
+        self._reference = reference
+        self._fused = len(reference) <= MOST_FUSED
+        self._value, self.mean, self._covariance = self._moments(self._phi, True)
+        self._expectation, self.base_covariance = self.mean, self._covariance
+        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
+        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
+
+    def _divide(self) -> None:
+        """Cut the atoms into pieces, and say who takes them."""
+        features = self.features
         n, m = features.shape
         self._rows = max(64, CHUNK_BYTES // (8 * m))
         many = TOGETHER * self._rows
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
-        self.lowest, self.highest = self._ranges()
-        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
-        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
-        self._phi = np.zeros(m)  # where the moments belong
-        self._reference = features[int(np.argmax(log_weights))]
-        self._fused = m <= MOST_FUSED
-        self._value, self.mean, self._covariance = self._moments(self._phi, True)
-        self._expectation, self.base_covariance = self.mean, self._covariance
-        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        self.unit = _units(spread, self.mean, self.lowest, self.highest)
 
     def _pieces(self, rows: slice) -> list[Floats]:
         starts = range(rows.start, rows.stop, self._rows)
@@ -190,6 +199,10 @@ class WeightedAtoms:
                 covariance = whole.second / whole.total - away[:, None] * away
         return whole.top + float(np.log(whole.total)), reference + away, covariance
 
+    def span(self, direction: Floats) -> float:
+        """Return how far a combination of the features reaches, from its smallest value to its largest."""
+        return float(np.ptp(self.features @ direction))
+
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
         scores = self.features @ phi
@@ -247,7 +260,7 @@ class WeightedAtoms:
             largest = np.zeros(int(blocks.max()) + 1)
             np.maximum.at(largest, blocks, half)
             scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-            scaled = WeightedAtoms(self.features / scale, self.log_weights)
+            scaled = self._changed(0.0, scale)
         else:
             scaled = self
         # A mean of values that agree in most digits is known to the last of them, through differences.
@@ -256,17 +269,24 @@ class WeightedAtoms:
             return None
         center = np.where(far, scaled._reference, 0.0)
         if np.any(far):
-            differences = scaled.features - center
-            offset = np.where(far, np.exp(scaled.log_weights) @ differences, 0.0)
-            nearer = center + offset
-            moved = (scaled.features - nearer) if np.any(nearer != center) else differences
-            scaled, center = WeightedAtoms(moved, self.log_weights), nearer
+            center = center + np.where(far, scaled._mean_about(center), 0.0)
+            scaled = scaled._changed(center, 1.0)
         scaled.grain, scaled.n_atoms, scaled.support = self.grain / scale, self.n_atoms, self.support
         return scaled, center * scale, scale
 
+    def _changed(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
+        """Return the atoms with features ``(psi - center) / scale``."""
+        moved = self.features - center
+        moved /= scale
+        return WeightedAtoms(moved, self.log_weights)
 
-def _units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """Standard deviations, with a floor for features that hardly vary under p, or not at all."""
+    def _mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
+        return np.exp(self.log_weights) @ (self.features - center)
+
+
+def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
+    """Return standard deviations, with a floor for features that hardly vary under p, or not at all."""
     largest = np.maximum(np.abs(lowest), np.abs(highest))
     unit = np.maximum(spread, MIN_UNIT * (highest - lowest))
     constant = unit <= np.maximum(CONSTANT * np.abs(mean), 1e-300)

@@ -20,10 +20,16 @@ from regbayes.framework.features import Features
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
+from regbayes.kernels.arrays import to_host
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
+EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
+DRAW_AGAIN = (
+    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
+    "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
+)
 
 
 @persistable
@@ -39,7 +45,8 @@ class RegularizedPosterior(Saveable):
 
     Where the posterior was known by draws (`Samples`), other draws would have given another answer. ``before_mcse``,
     ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to
-    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly.
+    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly, and
+    NaN for draws in blocks on a cluster, for which they are not estimated.
     """
 
     posterior: Posterior  # the tilted one
@@ -97,8 +104,8 @@ class RegularizedPosterior(Saveable):
             return self.mcse(on_event) / self._probability(features)
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
-            return np.zeros(len(values.names))
-        return find_errors(self._influences.of_features(values.values))
+            return self._no_errors(len(values.names))
+        return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
@@ -111,13 +118,13 @@ class RegularizedPosterior(Saveable):
     @cached_property
     def before_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``before``, shape (m,)."""
-        return self.base.mcse(self.features) if isinstance(self.base, Samples) else np.zeros(len(self.labels))
+        return self.base.mcse(self.features) if isinstance(self.base, Samples) else self._no_errors(len(self.labels))
 
     @cached_property
     def after_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``after``, shape (m,): zero where a constraint holds the expectation."""
         if self._influences is None:
-            return np.zeros(len(self.labels))
+            return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_expectations())
         return np.where(errors <= 1e-7 * self.before_mcse, 0.0, errors)
 
@@ -125,7 +132,7 @@ class RegularizedPosterior(Saveable):
     def multipliers_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``multipliers``, shape (m,); NaN where they are infinite."""
         if self._influences is None:
-            return np.zeros(len(self.labels))
+            return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_multipliers())
         errors = np.where(errors * self.base.sd(self.features) < 1e-10, 0.0, errors)
         return np.where(np.isfinite(self.multipliers), errors, math.nan)
@@ -133,13 +140,19 @@ class RegularizedPosterior(Saveable):
     @cached_property
     def kl_mcse(self) -> float:
         """Monte Carlo standard error of ``kl``, to first order: it says little where ``kl`` is nearly zero."""
-        return 0.0 if self._influences is None else float(find_errors(self._influences.of_kl())[0])
+        found = self._no_errors(1) if self._influences is None else find_errors(self._influences.of_kl())
+        return float(found[0])
+
+    def _no_errors(self, n: int) -> Floats:
+        return np.full(n, math.nan if self.base.is_drawn else 0.0)
 
     @cached_property
     def _influences(self) -> Influences | None:
         if not (isinstance(self.posterior, Samples) and isinstance(self.base, Samples)):
             return None
-        return find_influences(self.posterior, self.base, self.features.values, self.regularizer, self.warm_start)
+        return find_influences(
+            self.posterior, self.base, to_host(self.features.values), self.regularizer, self.warm_start
+        )
 
     @cached_property
     def effective_sample_size(self) -> float:
@@ -162,10 +175,12 @@ class RegularizedPosterior(Saveable):
         A heavy tail is found by extrapolating from the largest draws. That it is not found proves nothing: draws do not
         show what lies beyond them.
         """
-        if not isinstance(self.posterior, Samples):
+        if not self.posterior.is_drawn:
             return ()
-        effective = self.posterior.effective_sample_size
-        if effective < self.posterior.n_atoms / 2:  # otherwise the weights are mild, and each feature is not asked for
+        effective = self.posterior.effective_sample_size  # type: ignore[attr-defined]
+        if (
+            isinstance(self.posterior, Samples) and effective < self.posterior.n_atoms / 2
+        ):  # otherwise the weights are mild, and each feature is not asked for
             effective = self.effective_sample_size
         return tuple(_doubts(self.posterior, self.base, effective))
 
@@ -260,9 +275,12 @@ def _k_hat_in_words(k_hat: float) -> str:
     return "k-hat unknown (too few large weights)" if k_hat == math.inf else f"k-hat {k_hat:.2f}"
 
 
-def _doubts(samples: Samples, base: Posterior, effective: float) -> list[str]:
+def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
     doubts: list[str] = []
-    n, k_hat = samples.n_atoms, samples.pareto_k
+    n = samples.n_atoms
+    # Weights that are all about even have no tail whose shape could matter.
+    even = n >= FEW_DRAWS and float(samples.log_weights.max()) + math.log(n) < math.log(EVEN_SHARES)
+    k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(n), 0.0)
     few = effective < min(FEW_DRAWS, n / 4)
     if k_hat > limit:
@@ -271,14 +289,12 @@ def _doubts(samples: Samples, base: Posterior, effective: float) -> list[str]:
             reason = f"Pareto k-hat {k_hat:.2f} is above {limit:.2f}"
         doubts.append(
             f"the draws cannot carry this tilt: {reason} (effective draws {effective:.0f} of {n}). Expectations may be "
-            "far off. Draw more, or rerun the sampler with <multipliers, psi> added to the log-density and regularize "
-            "those draws."
+            f"far off. {DRAW_AGAIN}"
         )
     elif few:
         doubts.append(
             f"only {effective:.0f} effective draws of {n} are left by the weights and the chains: multipliers and "
-            "expectations are rough, and so are their standard errors. Draw more, or rerun the sampler with "
-            "<multipliers, psi> added to the log-density and regularize those draws."
+            f"expectations are rough, and so are their standard errors. {DRAW_AGAIN}"
         )
     if isinstance(base, Samples) and effective < n / 2:
         alive = np.isfinite(samples.log_weights)

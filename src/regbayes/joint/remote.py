@@ -10,21 +10,35 @@ The curvature of the head's Newton steps comes from a sample of the rows that li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import count
+from operator import add
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
-from regbayes.framework.dual_forms import SimplexDual
 from regbayes.joint.descent import DescentOptions, Evaluation
 from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import BlockwiseHead, HeadView, LinearHead, MarginHead, Tolerance
 
 Rows = TypeVar("Rows")
+
+
+class HeldHead(Protocol):
+    """What is asked of the rows of a block, as trips to them need it: a `MarginHead`, or `TaskRows`."""
+
+    def parts(self, n_rows: tuple[int, ...], /) -> Sequence[Any]:
+        """Return what belongs to pieces of so many rows."""
+
+    def newton_block(self, part: Any, features: Reals, view: Any, /) -> Any:
+        """Return a piece as Newton's method sees it."""
+
+    def gradient_of(self, part: Any, features: Reals, view: Any, weights: Floats, common: Floats | None, /) -> Floats:
+        """Return the derivative of the value by the features of a piece."""
 
 
 @dataclass
@@ -33,14 +47,16 @@ class HeldRows(Generic[Rows]):
 
     pieces: Sequence[Rows]
     lengths: tuple[int, ...]  # rows of each piece
-    head: MarginHead | None  # of the rows of this block; None: nothing is asked of them
+    head: HeldHead | None  # of the rows of this block; None: nothing is asked of them
+    settle: Callable[[list[Inferred[Any]]], list[Inferred[Any]]] | None = None  # puts what is found where it can stay
     inferred: tuple[int, list[Inferred[Any]]] | None = field(default=None, repr=False, compare=False)
 
     def infer(self, version: Version) -> list[Inferred[Any]]:
         """Return what inference finds for each piece, from the last time if that was the same version."""
         if self.inferred is None or self.inferred[0] != version.number:
             self.inferred = None  # the room is needed
-            self.inferred = version.number, [version.model.infer(rows, version.params) for rows in self.pieces]
+            found = [version.model.infer(rows, version.params) for rows in self.pieces]
+            self.inferred = version.number, found if self.settle is None else self.settle(found)
         return self.inferred[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,16 +141,16 @@ class InferSums(RowSums):
 def infer_rows(block: HeldRows[Any], version: Version) -> InferSums:
     """Infer the features of a block."""
     parts = block.infer(version)
-    stats = parts[0].stats
-    for part in parts[1:]:
-        stats = stats + part.stats
-    if block.head is None:
+    stats = reduce(add, (part.stats for part in parts))
+    if not isinstance(block.head, MarginHead):
         return InferSums(stats, 0.0, np.zeros(parts[0].features.shape[1]))
     weight, features = block.head.sum_features([part.features for part in parts])
     return InferSums(stats, weight, features)
 
 
-def newton_blocks(block: HeldRows[Any], version: Version, view: HeadView, easing: int | None = None) -> list[Any]:
+def newton_blocks(
+    block: HeldRows[Any], version: Version, view: HeadView | None, easing: int | None = None
+) -> list[Any]:
     """Return the pieces of a block as Newton's method sees them, or one of its easier problems."""
     assert block.head is not None
     parts = zip(block.head.parts(block.lengths), block.infer(version), strict=True)
@@ -142,9 +158,11 @@ def newton_blocks(block: HeldRows[Any], version: Version, view: HeadView, easing
     return found if easing is None else [piece.ease()[easing] for piece in found]
 
 
-def look_at(block: HeldRows[Any], version: Version, view: HeadView, easing: int | None, what: str, *at: Floats) -> Any:
+def look_at(
+    block: HeldRows[Any], version: Version, view: HeadView | None, easing: int | None, what: str, *at: Floats
+) -> Any:
     """Return what Newton's method asks of a block: its ``sums``, ``curvature`` or ``product`` at given weights."""
-    return _add([getattr(piece, what)(*at) for piece in newton_blocks(block, version, view, easing)])
+    return reduce(add, (getattr(piece, what)(*at) for piece in newton_blocks(block, version, view, easing)))
 
 
 def pull_back(
@@ -155,49 +173,43 @@ def pull_back(
     ``common`` is what centring takes from the gradient of a row that counts once.
     """
     inferred = block.infer(version)
-    gradients: Sequence[Floats | None] = [None] * len(block.pieces)
-    if view is not None:
+    gradients: Iterable[Floats | None] = [None] * len(block.pieces)
+    if weights is not None:
         assert block.head is not None
-        assert weights is not None
-        gradients = [
-            block.head.gradient_of(part, seen.features, view, weights, common)
-            for part, seen in zip(block.head.parts(block.lengths), inferred, strict=True)
-        ]
+        pairs = zip(block.head.parts(block.lengths), inferred, strict=True)
+        gradients = (block.head.gradient_of(part, seen.features, view, weights, common) for part, seen in pairs)
     trio = zip(block.pieces, inferred, gradients, strict=True)
-    return _add([version.model.pull_back(rows, version.params, seen, gradient) for rows, seen, gradient in trio])
-
-
-def _add(parts: Sequence[Any]) -> Any:
-    found = parts[0]
-    for part in parts[1:]:
-        found = found + part
-    return found
+    return reduce(add, (version.model.pull_back(rows, version.params, seen, slope) for rows, seen, slope in trio))
 
 
 # --- what is done here
 
 
 @dataclass(frozen=True)
-class _RemoteRows:
+class RemoteRows:
     """All rows as one block of Newton's method: every look at them is a trip."""
 
     places: Places
     shared: Any
-    view: HeadView
+    view: HeadView | None
     mixes: bool
     n_easier: int
     easing: int | None = None
 
     def sums(self, weights: Floats) -> Any:
+        """Look at the rows at given weights."""
         return self._look("sums", weights)
 
     def curvature(self, weights: Floats) -> Any:
+        """Return the loss's second derivative over all rows."""
         return self._look("curvature", weights)
 
     def product(self, weights: Floats, direction: Floats) -> Any:
+        """Return the loss's second derivative times a direction."""
         return self._look("product", weights, direction)
 
-    def ease(self) -> list[_RemoteRows]:
+    def ease(self) -> list[RemoteRows]:
+        """Return the rows in easier problems."""
         return [replace(self, easing=index) for index in range(self.n_easier)]
 
     def _look(self, what: str, *at: Floats) -> Any:
@@ -249,7 +261,7 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
         self, version: Version, shared: Any, sums: InferSums, warm_start: LinearHead | None, tolerance: Tolerance
     ) -> BlockwiseHead:
         problem = self.sample.head
-        assert problem is not None
+        assert isinstance(problem, MarginHead)
         view = problem.view(sums.weight, sums.features, tolerance.smoothing)
         n_here = sum(self.sample.lengths)
         parts = problem.parts(self.sample.lengths)
@@ -272,7 +284,5 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
             return [problem.sampled_block(see(n_rows), np.arange(n_rows), view, share)]
 
         see(1)
-        rows = _RemoteRows(
-            self.places, shared, view, isinstance(problem.form, SimplexDual), n_easier=len(looked_at[0].ease())
-        )
+        rows = RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease()))
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

@@ -7,10 +7,11 @@ which rows lie: weights are all that is kept, and observations are held with few
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -20,10 +21,18 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
-from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
-from regbayes.framework.solvers import MAX_NEWTON_SIZE, MIN_ROWS_PER_WEIGHT, solve_tasks
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, HeadTerms, Tolerance, design
+from regbayes.framework.regularizers.base import BoxDual
+from regbayes.margins.head import (
+    MAX_CURVATURE,
+    MIN_ROWS_PER_WEIGHT,
+    SAMPLE_PER_WEIGHT,
+    HeadTerms,
+    HeadView,
+    Tolerance,
+    design,
+    solve_tasks,
+)
 from regbayes.margins.targets import Loss, Observations, Outputs
 
 MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
@@ -105,7 +114,7 @@ class TaskHead:
             return self.in_blocks
         n_weights, n_columns = len(self.outputs) * self.n_columns(n_features), self.n_columns(n_features)
         enough = max(MIN_BLOCK_TARGETS, MIN_ROWS_PER_WEIGHT * n_weights)
-        is_smooth = self.loss.startswith("squared") and n_weights * n_columns <= MAX_NEWTON_SIZE
+        is_smooth = self.loss.startswith("squared") and n_weights * n_columns <= MAX_CURVATURE
         return is_smooth and len(self.observations) >= enough
 
     def n_columns(self, n_features: int) -> int:
@@ -137,12 +146,9 @@ class TaskHead:
         seen = [part.columns(block) for part, block in zip(parts, blocks, strict=True)]
         rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
         n_features = blocks[0].shape[1]
-        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
-        if warm_start is not None and warm_start.weights.shape == start.shape:
-            start = warm_start.weights
 
         def sample(level: int) -> list[BoxBlock] | None:
-            draw = self._draw(SAMPLE_PER_WEIGHT * start.shape[1] * 2**level)
+            draw = self._draw(SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level)
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
@@ -150,6 +156,22 @@ class TaskHead:
                 sampled_cells(np.concatenate([part.pick(x, draw.rows) for part, x in pairs]), draw.form, draw.places)
             ]
 
+        found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
+        return replace(found, parts={(part.rows.start, part.rows.stop): part for part in parts})
+
+    def solve_newton(
+        self,
+        rows: Sequence[Any],
+        sample: Callable[[int], Sequence[Any] | None],
+        n_features: int,
+        warm_start: TaskWeights | None,
+        tolerance: Tolerance,
+        executor: Executor,
+    ) -> BlockwiseTasks:
+        """Take Newton steps over rows that may lie anywhere; arguments as those of `MarginHead.solve_newton`."""
+        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
+        if warm_start is not None and warm_start.weights.shape == start.shape:
+            start = warm_start.weights
         prior = SharedPrior(self.outputs.groups, self.sharing)
         found = solve_boxes(
             rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
@@ -164,7 +186,6 @@ class TaskHead:
             status=found.status,
             n_passes=found.n_passes,
             n_features=n_features,
-            parts={(part.rows.start, part.rows.stop): part for part in parts},
         )
 
     def penalty(self, weights: TaskWeights) -> float:
@@ -179,7 +200,7 @@ class TaskHead:
         """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
         if n_rows not in self._kept_parts:
             ends = np.cumsum([0, *n_rows])
-            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self._cells]
+            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self.cells]
             make = partial(self._part, places=np.stack(places, axis=1))
             blocks = list(enumerate(slice(first, end) for first, end in pairwise(ends.tolist())))
             self._kept_parts[n_rows] = executor.map(make, blocks)
@@ -190,7 +211,7 @@ class TaskHead:
         return {}
 
     @cached_property
-    def _cells(self) -> list[slice]:
+    def cells(self) -> list[slice]:
         """The observations of each output."""
         edges = np.searchsorted(self.observations.outputs, np.arange(len(self.outputs) + 1))
         return [slice(first, end) for first, end in pairwise(edges.tolist())]
@@ -232,13 +253,13 @@ class TaskHead:
 
     def _make_draw(self, n_wanted: int) -> Draw | None:
         observed = self.observations
-        counts = np.array([cells.stop - cells.start for cells in self._cells])
+        counts = np.array([cells.stop - cells.start for cells in self.cells])
         if np.minimum(counts, n_wanted).sum() > MAX_SAMPLE_SHARE * len(observed):
             return None
         rng, n_rows = np.random.default_rng(0), int(observed.rows.max()) + 1
         order, offsets = rng.permutation(n_rows), rng.random(n_wanted)
         drawn: list[Integers] = []
-        for cells, n in zip(self._cells, counts.tolist(), strict=True):
+        for cells, n in zip(self.cells, counts.tolist(), strict=True):
             if n <= n_wanted:
                 drawn.append(np.arange(cells.start, cells.stop))
             elif n < OFTEN * n_rows:  # one of every few neighbours
@@ -247,10 +268,14 @@ class TaskHead:
                 rows = np.sort(order[: -(-n_wanted * n_rows // n)])
                 at = np.minimum(np.searchsorted(observed.rows[cells], rows), n - 1)
                 drawn.append(cells.start + at[observed.rows[cells][at] == rows])
+        return self.stand_for(drawn, counts)
+
+    def stand_for(self, drawn: Sequence[Integers], counts: Integers) -> Draw:
+        """Return observations that were drawn of each output as if they were all, of which each has so many."""
         chosen = np.concatenate(drawn)
         share = np.repeat([len(mine) / max(n, 1) for mine, n in zip(drawn, counts, strict=True)], list(map(len, drawn)))
         form = self._form_of(chosen)
-        rows, places = np.unique(observed.rows[chosen], return_inverse=True)
+        rows, places = np.unique(self.observations.rows[chosen], return_inverse=True)
         edges = np.cumsum([0, *map(len, drawn)])
         split = [places[first:end] for first, end in pairwise(edges.tolist())]
         return Draw(rows, replace(form, ridge=share * form.ridge), split)
@@ -310,6 +335,11 @@ class TaskPart:
     def columns(self, features: Reals) -> TaskColumns:
         """Return what outputs see of the rows."""
         return TaskColumns(features, self.inputs, self.input_factor, self.fit_intercept)
+
+    def gradient(self, features: Reals, weights: Floats) -> Floats:
+        """Return the derivative of the value by the features of the rows, by Danskin's theorem, (n, K)."""
+        block: CellBlock = self.targets.see(self.columns(features))
+        return block.pull(block.multipliers(weights), -weights[:, : features.shape[1]])
 
     def pick(self, columns: TaskColumns, drawn: Integers) -> Floats:
         """Return what outputs see of those rows that were drawn, numbered as all rows are, (n, P)."""
@@ -402,7 +432,8 @@ class BlockwiseTasks(HeadTerms):
     status: Status
     n_passes: int
     n_features: int
-    parts: Mapping[tuple[int, int], TaskPart]  # by their first rows and ends
+    parts: Mapping[tuple[int, int], TaskPart] = field(default_factory=dict)
+    """Of the rows, where they are in this process, by their first rows and ends."""
 
     @property
     def warm_start(self) -> TaskWeights:
@@ -411,9 +442,28 @@ class BlockwiseTasks(HeadTerms):
 
     def gradient(self, rows: slice, features: Reals) -> Floats:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
-        part, weights = self.parts[rows.start, rows.stop], self.weights.weights
-        block: CellBlock = part.targets.see(part.columns(features))
-        return block.pull(block.multipliers(weights), -weights[:, : self.n_features])
+        return self.parts[rows.start, rows.stop].gradient(features, self.weights.weights)
 
 
 SolvedTasks = FittedTasks | BlockwiseTasks
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """What is asked of rows that lie in a block elsewhere: all that trips to them need, with few bytes a target."""
+
+    kept: Sequence[TaskPart]
+
+    def parts(self, lengths: tuple[int, ...]) -> Sequence[TaskPart]:
+        """Return what belongs to the pieces of the block."""
+        return self.kept
+
+    def newton_block(self, part: TaskPart, features: Reals, view: HeadView | None = None) -> CellBlock:
+        """Return a piece as Newton's method sees it."""
+        return part.targets.see(part.columns(features))
+
+    def gradient_of(
+        self, part: TaskPart, features: Reals, view: HeadView | None, weights: Floats, common: Floats | None
+    ) -> Floats:
+        """Return the derivative of the value by the features of a piece; nothing is centred, and nothing in common."""
+        return part.gradient(features, weights)

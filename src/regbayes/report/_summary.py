@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from regbayes._types import Floats
+from regbayes.margins.head import MAX_CLASS_WEIGHTS
 from regbayes.report._answers import scores_of
 from regbayes.report._examples import dense_rows
 from regbayes.report._models import LatentModel, used
@@ -58,6 +59,7 @@ def summary_of(estimator: Any, latent: LatentModel, values: Floats, outcomes: Ou
     ]
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
+    facts += _margins_of_classes(model)
     return Model(
         name=_model_name(estimator, model),
         settings=tuple(_settings(model)),
@@ -71,6 +73,14 @@ def summary_of(estimator: Any, latent: LatentModel, values: Floats, outcomes: Ou
         target_name=told.target_name,
         notices=told.notices,
     )
+
+
+def _margins_of_classes(model: Any) -> list[tuple[str, str]]:
+    """Say which margins were chosen where "auto" took each class against the rest, and why."""
+    if getattr(model, "multi_class", None) != "auto" or getattr(model, "multi_class_", None) != "ovr":
+        return []
+    why = "inputs are included" if model.include_inputs else f"there are more than {MAX_CLASS_WEIGHTS:,} weights"
+    return [("margins", f"each class against the rest, because {why}")]
 
 
 def _deviation_of_best(search: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats
 from regbayes.framework.features import Features
 from regbayes.framework.log_partition import LogPartition
+from regbayes.kernels.arrays import join_columns
 
 
 class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
@@ -30,6 +31,7 @@ class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
 class Posterior(Saveable, ABC):
     """What `regularize` needs of a posterior."""
 
+    is_drawn: ClassVar[bool] = False  # whether it is known by draws, others of which would give another answer
     log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
 
     @abstractmethod
@@ -102,4 +104,5 @@ def concatenated(parts: Sequence[Features], axis: int) -> Features:
     if len(parts) == 1:
         return parts[0]
     names = tuple(name for part in parts for name in part.names)
-    return Features(np.concatenate([part.values for part in parts], axis=axis), names)
+    joined = join_columns if axis == 1 else np.concatenate
+    return Features(joined([part.values for part in parts]), names)

@@ -16,10 +16,12 @@ from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepRes
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
-from regbayes.joint.model import Inferred
+from regbayes.kernels.arrays import is_plain, pieces, take_rows
+from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
+from regbayes.models.mt_ilsvm import device
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -65,6 +67,15 @@ TIGHTER_GAPS = (1.0, 0.1, 0.01)
 
 
 @dataclass(frozen=True)
+class Look:
+    """Rows at some parameters, before the head is solved for."""
+
+    inferred: Any  # what the gradient needs of them
+    solve: Callable[..., SolvedTasks]  # from a warm start and a tolerance
+    bound: Callable[[Floats], float] | None = None  # from multipliers to a value that no weights can beat
+
+
+@dataclass(frozen=True)
 class Problem(RowProblem[Floats, Any, Any]):
     """What stays the same through a fit, at one temperature."""
 
@@ -86,6 +97,17 @@ class Problem(RowProblem[Floats, Any, Any]):
         """How accurately the large-margin problems are solved."""
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
+
+    def look(self, params: Posterior) -> Look:
+        """Look at the rows at some parameters."""
+        head = self.head
+        assert head is not None
+        inferred = self.executor.map(partial(self.model.infer, params=params), self.blocks)
+        features, n_features = [part.features for part in inferred], params.latent.logits.shape[1]
+        if head.takes_blocks(n_features):
+            return Look(inferred, partial(head.solve, features, executor=self.executor))
+        seen = head.design(features)
+        return Look(inferred, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
 
     def no_weights(self) -> TaskWeights:
         """Return the weights of outputs that have not been solved for."""
@@ -118,7 +140,20 @@ def prepare(
     sample_weight: Floats | None = None,
     executor: Executor | None = None,
 ) -> Problem:
-    """Gather what a fit works on: statistics of all rows, and the rows that have targets."""
+    """Gather what a fit works on: statistics of all rows, and the rows that have targets.
+
+    Parameters
+    ----------
+    X : (N, D)
+        Centred inputs, one row per example, with targets or without.
+    observations, outputs
+        The targets; see `observe_numbers` and `observe_classes`.
+    settings : Settings
+    sample_weight : (N,), optional
+        How often each row counts, its targets included.
+    executor : Executor, optional
+        Takes the blocks of rows; one after another by default. The result does not depend on it.
+    """
     executor, n_targets = executor or Serial(), float(len(observations))
     if sample_weight is not None:
         counts = sample_weight[observations.rows]
@@ -127,13 +162,15 @@ def prepare(
     def moments_of(rows: slice) -> Moments:
         return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
 
-    moments = executor.map_reduce(moments_of, row_blocks(len(X)))
+    there = not is_plain(X)  # rows lie on a device, and what is their size stays there
+    moments = device.sum_moments(X, sample_weight) if there else executor.map_reduce(moments_of, row_blocks(len(X)))
     input_scale = float(np.sqrt(moments.mean_square))
-    has_target = np.zeros(len(X), dtype=np.bool_)
+    has_target = np.zeros(X.shape[0], dtype=np.bool_)
     has_target[observations.rows] = True
     if not has_target.all():
-        X, observations = X[has_target], replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
-    X = np.ascontiguousarray(X, dtype=np.float64)
+        observations = replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
+        X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
+    X = X if there else np.ascontiguousarray(X, dtype=np.float64)
     head = TaskHead(
         observations,
         outputs,
@@ -145,48 +182,42 @@ def prepare(
         inputs=X if settings.include_inputs else None,
         input_factor=input_factor(X.shape[1], input_scale),
     )
+    if there:
+        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
+        head = make_device_head(head, X) if len(observations) else head
+    else:
+        blocks = [X[rows] for rows in row_blocks(len(X))]
+    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
+    return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
+
+
+def first_model(
+    settings: Settings, moments: Moments, n_targets: float, kind: type[MultiTaskModel] = MultiTaskModel
+) -> MultiTaskModel:
+    """Return the model of rows with such moments and so many targets, at the first temperature that is tried."""
     tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
     to_the_end = settings.variances == "always"
-    model = MultiTaskModel(
-        moments=moments,
-        scales=resolve_scales(settings, tau, moments.n_rows, n_targets),
-        input_scale=input_scale,
+    scales = resolve_scales(settings, tau, moments.n_rows, n_targets)
+    return kind(
+        moments=moments.count(scales.multiplicity),
+        scales=scales,
+        input_scale=float(np.sqrt(moments.mean_square)),
         alpha=settings.alpha,
         estimate_noise=to_the_end and settings.noise_variance is None,
         estimate_weights=to_the_end and settings.weight_variance is None,
     )
-    blocks = [X[rows] for rows in row_blocks(len(X))]
-    problem = Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
-    return problem.at_temperature(tau)
 
 
-def fit(
-    X: Floats,
-    observations: Observations,
-    outputs: Outputs,
-    settings: Settings,
-    start: State | Floats,
-    *,
-    sample_weight: Floats | None = None,
-    executor: Executor | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> FitResult[State]:
+def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] = ()) -> FitResult[State]:
     """Fit the model.
 
     Parameters
     ----------
-    X : (N, D)
-        Centred inputs, one row per example, with targets or without.
-    observations, outputs
-        The targets; see `observe_numbers` and `observe_classes`.
-    settings : Settings
+    problem : Problem
+        What `prepare` gathered.
     start : (D, K), or State
         Standard normal numbers for the factor analysis that starts the fit, or a state to go on from instead. With
         decoupled margins the state's q(Z) is kept as it is.
-    sample_weight : (N,), optional
-        How often each row counts, its targets included.
-    executor : Executor, optional
-        Takes the blocks of rows; one after another by default. The result does not depend on it.
     callbacks : sequence of callable
         Each sees the `Progress` of every iteration, those of the factor analysis too, whose states have no weights
         yet. Its ``stage`` says which they are.
@@ -198,9 +229,9 @@ def fit(
         interrupted, or that a callback stops, ends the fit: what it has found is given weights, and the trace has
         that one entry.
     """
-    problem = prepare(X, observations, outputs, settings, sample_weight, executor)
     if problem.head is None:
         raise ValueError("no target is observed")
+    settings = problem.settings
     decoupled = settings.margins == "decoupled"
     max_iter, status, known, found = (0 if decoupled else settings.max_iter), None, None, None
     if isinstance(start, State):
@@ -408,31 +439,23 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
 
 def _evaluate_if_no_higher(
     problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums]
-) -> tuple[Evaluation[Posterior, NoSums], list[Inferred[NoSums]]] | None:
+) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
     """Return J at some parameters if it is no higher than before, None otherwise.
 
     The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving.
     """
-    model, head, tolerance = problem.model, problem.head, problem.tolerance
-    assert head is not None
-    terms = model.terms(params)
+    terms, tolerance = problem.model.terms(params), problem.tolerance
     room = before.objective - sum(terms.values())
     if room < 0:
         return None
-    inferred = problem.executor.map(lambda rows: model.infer(rows, params), problem.blocks)
-    features, warm_start = [part.features for part in inferred], before.warm_start
-    n_features = params.latent.logits.shape[1]
-    solve: Callable[..., SolvedTasks] = partial(head.solve, features, executor=problem.executor)
-    if not head.takes_blocks(n_features):
-        seen = head.design(features)
-        if head.bound(seen, warm_start.multipliers) > room:
-            return None
-        solve = partial(head.solve_design, seen, n_features)
+    look, warm_start = problem.look(params), before.warm_start
+    if look.bound is not None and look.bound(warm_start.multipliers) > room:
+        return None
     for factor in TIGHTER_GAPS:
         tighter = replace(tolerance, gap=factor * tolerance.gap)
-        fitted = solve(warm_start=warm_start, tolerance=tighter)
+        fitted = look.solve(warm_start=warm_start, tolerance=tighter)
         if fitted.value <= room:
-            return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), inferred
+            return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
         if fitted.value - fitted.gap > room:
             return None
         warm_start = fitted.weights

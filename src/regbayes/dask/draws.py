@@ -1,0 +1,411 @@
+"""Draws on the workers of a Dask cluster, for `regbayes.regularize`: log-partition and moments as sums over blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, final
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.sizeof import sizeof
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from regbayes._types import Floats, Indices
+from regbayes.dask._bases import FeatureRange
+from regbayes.dask.places import Workers, find_client
+from regbayes.dask.rows import place_blocks, read_collections
+from regbayes.engine import Serial
+from regbayes.framework.diagnostics import pareto_k, tail_size
+from regbayes.framework.draws import UNNAMED, as_draws
+from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
+from regbayes.framework.log_partition import EXTREME, FAR, MOST_FUSED, WeightedAtoms, find_units
+from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
+
+# --- what is done with a block
+
+
+@dataclass(frozen=True)
+class TiltSums:
+    """Log of the mass of draws under a tilt, their expectations and covariance. Those of two blocks are joined."""
+
+    value: float
+    mean: Floats  # (m,)
+    covariance: Floats | None  # (m, m)
+
+    def __add__(self, other: TiltSums) -> TiltSums:
+        value = float(np.logaddexp(self.value, other.value))
+        share, apart = float(np.exp(other.value - value)), other.mean - self.mean
+        covariance = None
+        if self.covariance is not None and other.covariance is not None:
+            covariance = (1.0 - share) * self.covariance + share * other.covariance
+            covariance += share * (1.0 - share) * np.outer(apart, apart)
+        return TiltSums(value, self.mean + share * apart, covariance)
+
+
+def read_atoms(x: Any, _y: Any, log_weights: Any, _task: Any, place: int, _n_columns: int) -> WeightedAtoms | None:
+    """Return the draws of a block with their features; None where none has a weight."""
+    logs = np.zeros(len(x)) if log_weights is None else np.asarray(log_weights, dtype=np.float64)
+    if np.any(np.isnan(logs)) or np.any(logs == np.inf):
+        raise ValueError(f"log_weights holds NaN or +inf in block {place}; a draw without weight has log-weight -inf")
+    if not np.any(logs > -np.inf):
+        return None
+    return _alone(WeightedAtoms(np.ascontiguousarray(x, dtype=np.float64), logs))
+
+
+def _alone(atoms: WeightedAtoms) -> WeightedAtoms:
+    atoms._executor = Serial()  # the cluster has its own threads
+    return atoms
+
+
+def _has_weight(atoms: WeightedAtoms | None) -> bool:
+    return atoms is not None
+
+
+def _itself(atoms: WeightedAtoms) -> WeightedAtoms:
+    return atoms
+
+
+def find_extent(atoms: WeightedAtoms) -> FeatureRange:
+    """Return how far features reach."""
+    return FeatureRange(atoms.lowest, atoms.highest)
+
+
+def sum_tilted(atoms: WeightedAtoms, phi: Floats, second: bool) -> TiltSums:
+    """Return the moments of a block under a tilt."""
+    value, mean = atoms.evaluate(phi, last=not second)
+    return TiltSums(value, mean, atoms.covariance(phi) if second else None)
+
+
+def move_atoms(atoms: WeightedAtoms, center: Floats, scale: Floats) -> WeightedAtoms:
+    """Return the draws with other features: less a center, in other units."""
+    return _alone(WeightedAtoms((atoms.features - center) / scale, atoms.log_weights))
+
+
+@sizeof.register(WeightedAtoms)
+def _size_of_atoms(atoms: WeightedAtoms) -> int:
+    return int(atoms.features.nbytes + atoms.log_weights.nbytes)
+
+
+# --- what the dual solver sees
+
+
+class BlockAtoms:
+    """Weighted draws on workers as a `regbayes.framework.log_partition.LogPartition`: a look at them is a trip."""
+
+    def __init__(self, rows: Workers) -> None:
+        self.rows = rows
+        extent: FeatureRange = rows.sum(find_extent)
+        self.lowest, self.highest = extent.lowest, extent.highest
+        self._phi = np.zeros(len(self.lowest))
+        self._base: TiltSums = rows.sum(sum_tilted, self._phi, True)
+        self._at = replace(self._base, value=0.0)  # weights of all draws sum to one
+        self.mean = self._base.mean
+        assert self._base.covariance is not None
+        self.base_covariance = self._base.covariance
+        spread = np.sqrt(np.maximum(np.diag(self.base_covariance), 0.0))
+        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
+
+    @classmethod
+    def place(cls, client: Any, values: da.Array, log_weights: da.Array | None) -> BlockAtoms:
+        """Have workers hold features of draws with such log-weights."""
+        given = read_collections(values, sample_weight=log_weights)
+        rows = place_blocks(find_client(client), given, read_atoms)
+        used = rows.each(_has_weight)
+        if not any(used):
+            raise ValueError("log_weights gives no draw any weight")
+        return cls(rows if all(used) else rows.change(_itself, [() if own else None for own in used]))
+
+    def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
+        """Return ``A(phi)`` and the expectation of the features under the tilt."""
+        if not np.array_equal(self._phi, phi):
+            self._look(phi, len(phi) <= MOST_FUSED and not last)
+        return self._at.value, self._at.mean
+
+    def covariance(self, phi: Floats) -> Floats:
+        """Return the covariance of the features under the tilt, shape (m, m)."""
+        if not np.array_equal(self._phi, phi) or self._at.covariance is None:
+            self._look(phi, True)
+        assert self._at.covariance is not None
+        return self._at.covariance
+
+    def _look(self, phi: Floats, second: bool) -> None:
+        found: TiltSums = self.rows.sum(sum_tilted, phi, second)
+        self._phi, self._at = phi, replace(found, value=found.value - self._base.value)
+
+    def standardized(self, blocks: Indices) -> tuple[BlockAtoms, Floats, Floats] | None:
+        """Return the same with features ``(psi - center) / scale``, as `WeightedAtoms.standardized` has them."""
+        half = np.maximum(np.abs(self.lowest / 2), np.abs(self.highest / 2))
+        scale, scaled = np.ones(len(half)), self
+        if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
+            largest = np.zeros(int(blocks.max()) + 1)
+            np.maximum.at(largest, blocks, half)
+            scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
+            scaled = self._moved(np.zeros(len(half)), scale)
+        far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
+        if scaled is self and not np.any(far):
+            return None
+        center = np.where(far, scaled.mean, 0.0)
+        if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
+            center = center + np.where(far, scaled._moved(center, np.ones(len(half))).mean, 0.0)
+            scaled = scaled._moved(center, np.ones(len(half)))
+        return scaled, center * scale, scale
+
+    def _moved(self, center: Floats, scale: Floats) -> BlockAtoms:
+        n_blocks = sum(len(group.blocks) for group in self.rows.groups)
+        return BlockAtoms(self.rows.change(move_atoms, [(center, scale)] * n_blocks))
+
+
+# --- what users see
+
+
+@final
+class Samples(Posterior):
+    """A posterior known by draws that lie in blocks on a cluster, for `regbayes.regularize`.
+
+    As `regbayes.Samples`, but draws and features stay where they are: what the solver needs are sums over blocks. Each
+    draw counts as an independent one, errors of Monte Carlo are not estimated (they are NaN), and constraints that only
+    a limit of tilts can meet, or that contradict each other, are not told from slow ones: the solver stops with a
+    warning.
+
+    Parameters
+    ----------
+    draws : dask array of shape (n,) or (n, d), or mapping of dask arrays of shape (n, ...)
+    log_weights : array of shape (n,), default=None
+        Log importance weights up to a constant.
+    client : distributed.Client, default=None
+        The default client, if none is given.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from regbayes import E, regularize
+    >>> from regbayes.dask import Samples
+    >>> draws = Samples({"mu": da.random.normal(size=10_000_000, chunks=1_000_000)})  # doctest: +SKIP
+    >>> regularize(draws, E("mu") >= 0.5).multipliers  # doctest: +SKIP
+    """
+
+    is_drawn: ClassVar[bool] = True
+
+    def __init__(self, draws: Any, log_weights: Any = None, *, client: Any = None) -> None:
+        self.named = isinstance(draws, Mapping)
+        variables = dict(draws) if self.named else {UNNAMED: draws}
+        if not variables or not all(isinstance(values, da.Array) and values.ndim for values in variables.values()):
+            kinds = ", ".join(sorted({type(values).__name__ for values in variables.values()})) or "nothing"
+            raise TypeError(
+                f"draws must be a dask array, or a mapping of names to dask arrays, got {kinds}. For arrays in memory "
+                "there is regbayes.Samples"
+            )
+        first = next(iter(variables.values()))
+        if 0 in first.chunks[0] and first.shape[0] > 0:  # NaN where blocks are not counted; Dask drops empty ones too
+            first = first.rechunk({0: tuple(n for n in first.chunks[0] if n)})
+        self.variables = {name: _cut(values, first, name) for name, values in variables.items()}
+        self.log_weights = None if log_weights is None else _cut(da.asarray(log_weights), first, "log_weights")
+        if self.log_weights is not None and self.log_weights.ndim != 1:
+            raise ValueError(f"log_weights must have one entry per draw, got shape {self.log_weights.shape}")
+        self.client = client
+
+    # A function sees one block of the draws at a time.
+
+    def evaluate(self, features: Any) -> Features:
+        """Evaluate features of every draw, lazily: functions of a block of draws, dask arrays, names, or lists."""
+        arrays: list[da.Array] = []
+        spec = _take_out(features, arrays, next(iter(self.variables.values())))
+        blocks = [_blocks_of(values) for values in (*self.variables.values(), *arrays)]
+        names = list(self.variables)
+        evaluate = dask.delayed(_evaluate_block, pure=False)
+        example = next(
+            (found for parts in zip(*blocks, strict=True) if (found := _try_block(parts, names, self.named, spec))),
+            None,
+        )
+        if example is None:
+            raise ValueError("there are no draws: all blocks are empty")
+        m = len(example)
+        parts = [
+            da.from_delayed(evaluate(list(own), names, self.named, spec, m), shape=(size, m), dtype=np.float64)
+            for *own, size in zip(*blocks, next(iter(self.variables.values())).chunks[0], strict=True)
+        ]
+        return Features(da.concatenate(parts, allow_unknown_chunksizes=True), example)
+
+    def join(self, parts: Sequence[Features]) -> Features:
+        """Put the columns of several sets of features side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        values = da.concatenate([part.values for part in parts], axis=1, allow_unknown_chunksizes=True)
+        return Features(values, tuple(name for part in parts for name in part.names))
+
+    def bind(self, features: Features) -> BlockAtoms:
+        """Have workers evaluate and hold the features."""
+        return BlockAtoms.place(self.client, features.values, self.log_weights)
+
+    def tilt(self, features: Any, multipliers: ArrayLike) -> Samples:
+        """Return ``q ∝ p exp<multipliers, features>``: the same draws with other weights, which workers hold."""
+        psi = as_features(self, features).values
+        scores = psi @ as_multipliers(multipliers, psi.shape[1])
+        logs = scores if self.log_weights is None else scores + self.log_weights
+        (held,) = find_client(self.client).persist([logs])
+        return self._weighted(held)
+
+    def _weighted(self, log_weights: da.Array) -> Samples:
+        other = object.__new__(type(self))
+        other.__dict__.update(variables=self.variables, named=self.named, client=self.client, log_weights=log_weights)
+        return other
+
+    def expectation(self, features: Any) -> Floats:
+        """Return the expectation of each feature, shape (m,)."""
+        return self.bind(as_features(self, features)).mean.view(Expectations)
+
+    def sd(self, features: Any) -> Floats:
+        """Return the standard deviation of each feature, shape (m,)."""
+        return np.sqrt(np.maximum(np.diag(self.bind(as_features(self, features)).base_covariance), 0.0))
+
+    def quantile(self, features: Any, probabilities: ArrayLike) -> NoReturn:
+        """Refuse: they need all draws in one place."""
+        raise TypeError(
+            "quantiles need all draws in one place: take some, regbayes.Samples(posterior.sample(size=100_000))"
+        )
+
+    def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
+        """Draw by the weights, with replacement, as arrays in memory."""
+        rng, masses = np.random.default_rng(rng), self._masses
+        numbers = rng.multinomial(
+            size, np.exp([mass.log_total - logsumexp([m.log_total for m in masses]) for mass in masses])
+        )
+        seeds = rng.integers(0, 2**63, len(masses))
+        logs = [None] * len(masses) if self.log_weights is None else _blocks_of(self.log_weights)
+        blocks = [_blocks_of(values) for values in self.variables.values()]
+        choose = dask.delayed(_choose, pure=False)
+        chosen = [
+            choose(list(own), log, int(number), int(seed))
+            for *own, log, number, seed in zip(*blocks, logs, numbers, seeds, strict=True)
+            if number
+        ]
+        parts = dask.compute(*chosen)
+        order = rng.permutation(size)
+        columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
+        return dict(zip(self.variables, columns, strict=True)) if self.named else columns[0]
+
+    @cached_property
+    def _masses(self) -> list[Mass]:
+        first = next(iter(self.variables.values()))
+        logs = [None] * len(first.chunks[0]) if self.log_weights is None else _blocks_of(self.log_weights)
+        weigh = dask.delayed(_weigh, pure=False)
+        return list(dask.compute(*(weigh(own, log) for own, log in zip(_blocks_of(first), logs, strict=True))))
+
+    @property
+    def n_atoms(self) -> int:
+        """How many draws there are, those of weight zero too."""
+        return sum(mass.n for mass in self._masses)
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Effective number of draws that the weights leave, Kish's; chains that repeat themselves are not seen."""
+        totals, squares = ([getattr(m, name) for m in self._masses] for name in ("log_total", "log_squares"))
+        return float(np.exp(2.0 * logsumexp(totals) - logsumexp(squares)))
+
+    @cached_property
+    def pareto_k(self) -> float:
+        """The k-hat of the weights' tail: above 0.7 the draws cannot carry them."""
+        if self.log_weights is None:
+            return -math.inf
+        size = tail_size(self.n_atoms) + 1
+        largest = dask.delayed(_find_largest, pure=False)
+        tops = np.concatenate(dask.compute(*(largest(logs, size) for logs in _blocks_of(self.log_weights))))
+        return pareto_k(_find_largest(tops, size), n_draws=self.n_atoms)
+
+    def __repr__(self) -> str:
+        return f"regbayes.dask.Samples({', '.join(f'{name}: {v.shape}' for name, v in self.variables.items())})"
+
+
+@dataclass(frozen=True)
+class Mass:
+    """How many draws a block has, and the logs of the sums of their weights and of the squares of these."""
+
+    n: int
+    log_total: float
+    log_squares: float
+
+
+def _weigh(values: Any, logs: Any) -> Mass:
+    n = len(values)
+    if logs is None:
+        return Mass(n, *([math.log(n)] * 2 if n else [-math.inf] * 2))
+    if not n:
+        return Mass(0, -math.inf, -math.inf)
+    return Mass(n, float(logsumexp(logs)), float(logsumexp(2.0 * logs)))
+
+
+def _find_largest(logs: Floats, size: int) -> Floats:
+    return logs if len(logs) <= size else np.partition(logs, len(logs) - size)[len(logs) - size :]
+
+
+def _choose(values: list[Any], logs: Any, number: int, seed: int) -> list[Any]:
+    n = len(values[0])
+    weights = None if logs is None else np.exp(logs - logsumexp(logs))
+    chosen = np.random.default_rng(seed).choice(n, size=number, p=weights)
+    return [own[chosen] for own in values]
+
+
+def _cut(values: da.Array, first: da.Array, name: str) -> da.Array:
+    """Return draws cut as the first variable is, and along the draws alone."""
+    alone = dict.fromkeys(range(1, values.ndim), -1)
+    values = values.rechunk(alone) if values.ndim > 1 and max(values.numblocks[1:]) > 1 else values
+    known = not np.any(np.isnan([*values.chunks[0], *first.chunks[0]]))
+    if known and values.shape[0] != first.shape[0]:
+        raise ValueError(f"{name} has {values.shape[0]} draws and others have {first.shape[0]}")
+    if not known and len(values.chunks[0]) != len(first.chunks[0]):
+        raise ValueError(f"{name} is cut otherwise, and draws have not been counted: compute_chunk_sizes() counts them")
+    return values.rechunk({0: first.chunks[0]}) if known and values.chunks[0] != first.chunks[0] else values
+
+
+def _blocks_of(values: da.Array) -> list[Any]:
+    return list(values.to_delayed().ravel())
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an array stood among features."""
+
+    number: int
+
+
+def _take_out(features: Any, arrays: list[da.Array], first: da.Array) -> Any:
+    """Return features with places where dask arrays were, which are put into a list."""
+    if isinstance(features, da.Array):
+        arrays.append(_cut(features, first, "a feature"))
+        return _Place(len(arrays) - 1)
+    return _rebuild(features, lambda part: _take_out(part, arrays, first))
+
+
+def _put_back(spec: Any, arrays: Sequence[Floats]) -> Any:
+    return arrays[spec.number] if isinstance(spec, _Place) else _rebuild(spec, lambda part: _put_back(part, arrays))
+
+
+def _rebuild(spec: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(spec, list | tuple):
+        return [change(part) for part in spec]
+    if isinstance(spec, Picked):
+        return Picked(change(spec.features), spec.index)
+    if isinstance(spec, OnEvent):
+        return OnEvent(change(spec.features), change(spec.event), spec.level)
+    return spec
+
+
+def _evaluate(parts: Sequence[Any], names: list[str], named: bool, spec: Any) -> Features:
+    variables = dict(zip(names, parts[: len(names)], strict=True))
+    draws = as_draws(variables if named else variables[UNNAMED], chains=False)
+    return evaluate_features(draws, _put_back(spec, parts[len(names) :]))
+
+
+def _evaluate_block(parts: list[Any], names: list[str], named: bool, spec: Any, m: int) -> Floats:
+    return _evaluate(parts, names, named, spec).values if len(parts[0]) else np.empty((0, m))
+
+
+def _try_block(parts: tuple[Any, ...], names: list[str], named: bool, spec: Any) -> tuple[str, ...]:
+    """Return the names of the features, from two draws; nothing where a block is empty."""
+    heads = dask.compute(*(part[:2] for part in parts))
+    return _evaluate(heads, names, named, spec).names if len(heads[0]) else ()

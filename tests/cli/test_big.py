@@ -1,0 +1,142 @@
+"""Parquet files beyond memory: settings of a sample, and a fit to all rows that says so."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cli_tools import run_here
+from regbayes import load
+from regbayes.cli import big
+from regbayes.cli.big import BigTable, _draw, find_big
+from regbayes.cli.options import FitRequest
+from regbayes.cli.tables import read_table
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+N = 3000
+QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 2, "--no-compare", "--C", 1, "--json")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    on = (rng.random((N, 3)) < 0.4).astype(float)
+    numbers = on @ rng.normal(size=(3, 6)) + 0.5 * rng.normal(size=(N, 6))
+    frame = pd.DataFrame(numbers, columns=[f"x{i}" for i in range(6)])
+    frame.loc[::50, "x2"] = np.nan
+    frame["place"] = np.array(["wood", "field", "shore"])[rng.integers(0, 3, N)]
+    frame["wet"] = pd.array(rng.random(N) < 0.5, dtype="boolean")
+    frame.loc[5:9, "wet"] = pd.NA
+    frame["kind"] = np.array(["moss", "fern"])[(on[:, 0] + on[:, 1] > 0.5).astype(int)]
+    frame.loc[7, "kind"] = "lichen"  # a class of few
+    frame.loc[1200:1204, "kind"] = "lichen"
+    frame.loc[20:29, "kind"] = None
+    frame["height"], frame["weight"] = 3.0 * on[:, 0] + rng.normal(size=N), 2.0 * on[:, 1] + rng.normal(size=N)
+    frame.loc[100:140, "height"] = np.nan
+    path = tmp_path_factory.mktemp("big") / "plants.parquet"
+    frame.to_parquet(path, row_group_size=700)
+    return str(path)
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    """Let a few thousand cells be many."""
+    monkeypatch.setattr(big, "MAX_CELLS", 10_000)
+    monkeypatch.setattr(big, "SAMPLE_ROWS", 400)
+    monkeypatch.setattr(big, "BATCH_ROWS", 512)
+    monkeypatch.setattr(big, "BLOCK_BYTES", 1 << 16)
+
+
+def test_only_large_files_are_read_in_batches(path, monkeypatch):
+    request = FitRequest(data=path, output="")
+    assert find_big(request) is None
+    monkeypatch.setattr(big, "MAX_CELLS", 10_000)
+    table = find_big(request)
+    assert (table.n_rows, len(table.names)) == (N, 11)
+    assert find_big(FitRequest(data=path + ".csv", output="")) is None
+
+
+def test_batches_are_what_is_read_at_once(path, small_limits):
+    whole = read_table(path).frame
+    table = find_big(FitRequest(data=path, output=""))
+    for names in (["x2", "place"], ["kind"]):
+        pd.testing.assert_frame_equal(table.read(names).frame, whole[names])
+    rows = np.array([0, 3, 511, 512, 2999])
+    drawn = table.take(rows).frame
+    numbers = [f"x{i}" for i in range(6)]
+    np.testing.assert_array_equal(drawn[numbers].to_numpy(), whole[numbers].to_numpy()[rows])
+    assert drawn["kind"].tolist() == whole["kind"].iloc[rows].tolist()
+    # True and false are numbers in every batch, whether it has holes or not.
+    assert {str(batch.frame["wet"].dtype) for batch in table.batches()} == {"float64"}
+
+
+def test_a_sample_has_some_of_every_class():
+    labels = np.repeat([0, 1, 2], [5000, 14990, 10])
+    drawn = _draw(labels, len(labels), 0)
+    counts = np.bincount(labels[drawn])
+    assert counts[2] == 10
+    assert counts[1] == pytest.approx(7495, abs=1)
+    assert np.all(np.diff(drawn) > 0)
+    assert len(_draw(None, 50_000, 0)) == big.SAMPLE_ROWS
+    np.testing.assert_array_equal(_draw(None, 30, 0), np.arange(30))
+
+
+def test_a_classifier_is_fitted_to_all_rows_and_says_so(path, small_limits, tmp_path):
+    out = tmp_path / "plants.model"
+    run = run_here("fit", path, "--target", "kind", "--ignore", "height", "--ignore", "weight", "--output", out, *QUICK)
+    assert run.code == 0, run.err
+    said = " ".join(run.err.split())
+    assert "more than 10,000 cells are not read into memory" in said
+    assert "a sample of 400 rows" in said
+    assert f"a fit to all {N - 10} rows, in blocks" in said
+    found = json.loads(run.out)
+    assert found["rows"] == N - 10  # without a target
+    assert 400 <= found["sample_rows"] <= 410  # and some more of the rare class
+    model = load(out)
+    assert not hasattr(model.estimator, "embedding_")  # as large as the rows
+    assert sorted(model.estimator.classes_) == ["fern", "lichen", "moss"]
+    level, told = model.report.model.notices[-1]
+    assert level == "note"
+    assert f"fitted to all {N - 10} rows" in told
+    assert found["cross_validation"]["pooled"] > 0.8
+    # Missing values are filled by what the sample has; the rest is the fit of all rows.
+    table = read_table(path)
+    seen = np.array([value is not None for value in table.frame["kind"]])
+    assert np.mean(model.predict(table)[seen] == table.frame["kind"].to_numpy()[seen]) > 0.8
+
+
+def test_several_targets_are_fitted_on_workers(path, small_limits, tmp_path):
+    pytest.importorskip("distributed")
+    out = tmp_path / "plants.model"
+    targets = ("--target", "height", "--target", "weight", "--ignore", "kind")
+    run = run_here("fit", path, *targets, "--output", out, *QUICK, "--jobs", 1)
+    assert run.code == 0, run.err
+    found = json.loads(run.out)
+    assert (found["rows"], found["sample_rows"]) == (N, 400)
+    model = load(out)
+    assert type(model.estimator).__name__ == "MultiTaskILSVMRegressor"
+    assert type(model.estimator).__module__ == "regbayes.estimators.multitask"
+    table = read_table(path)
+    predicted = model.predict(table)[:, 1]
+    assert np.corrcoef(predicted, table.frame["weight"])[0, 1] > 0.5
+
+
+def test_a_column_that_is_not_there_is_named(path, small_limits, tmp_path):
+    run = run_here("fit", path, "--target", "age", "--output", tmp_path / "model")
+    assert run.code != 0
+    assert "has no column 'age'" in " ".join(run.err.split())
+
+
+def test_a_file_needs_room(path, small_limits, tmp_path, monkeypatch):
+    monkeypatch.setattr(big.shutil, "disk_usage", lambda folder: big.shutil._ntuple_diskusage(1000, 900, 100))
+    run = run_here("fit", path, "--target", "kind", "--output", tmp_path / "model", *QUICK)
+    assert run.code != 0
+    assert "TMPDIR" in run.err
+
+
+def test_a_big_table_knows_its_size():
+    assert BigTable("file", 10**6, tuple("abcd")).gigabytes == pytest.approx(0.032)

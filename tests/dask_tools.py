@@ -1,0 +1,94 @@
+"""What tests of estimators over a cluster share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import reduce
+from operator import add
+
+import dask.array as da
+import pytest
+
+from regbayes.dask import storage
+from regbayes.dask.places import Workers
+
+
+def quiet_marks():
+    """Return marks for tests in which fits are cut short, and processes come and go."""
+    named = "sklearn.exceptions.ConvergenceWarning", "ResourceWarning", "DeprecationWarning:distributed"
+    return [pytest.mark.filterwarnings(f"ignore::{name}") for name in named]
+
+
+def cut(array, sizes):
+    return da.from_array(array, chunks=(sizes, -1)[: array.ndim])
+
+
+class OneProcess:
+    """What `Workers` does, in this process and in the order of blocks."""
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def share(self, version):
+        return version
+
+    def sum(self, function, *arguments):
+        return reduce(add, self.each(function, *arguments))
+
+    def each(self, function, *arguments):
+        return [function(block, *arguments) for block in self.blocks]
+
+    def change(self, function, arguments):
+        pairs = zip(self.blocks, arguments, strict=True)
+        return OneProcess([function(block, *own) for block, own in pairs if own is not None])
+
+
+def fit_here(monkeypatch, model, *collections):
+    """Fit without a cluster."""
+
+    def place(client, given, read):
+        parts = [[None if part is None else part.compute(scheduler="sync") for part in row] for row in given.parts]
+        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regbayes.dask._bases.find_client", lambda client: client)
+        patch.setattr("regbayes.dask._bases.place_blocks", place)
+        return model.fit(*collections)
+
+
+def set_share(share):
+    """Let rows take such a share of a worker's memory."""
+    storage.SHARE = share
+
+
+def count_mapped():
+    return len(storage._mapped)
+
+
+class Interfering(Workers):
+    """Does something before a certain trip."""
+
+    trip, action = 10**9, staticmethod(lambda client: None)
+
+    def _visit(self, *arguments):
+        function = arguments[1]
+        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.remote":
+            type(self).trip = -1  # once
+            type(self).action(self.client)
+        return super()._visit(*arguments)
+
+
+def interfere(monkeypatch, trip, action):
+    """Do something before a trip to the rows as the model has them."""
+    monkeypatch.setattr(Interfering, "trip", trip)
+    monkeypatch.setattr(Interfering, "action", staticmethod(action))
+    monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
+    monkeypatch.setattr("regbayes.dask.places.Workers", Interfering)
+
+
+def kill_one(killed, client):
+    """Kill one of the workers, and say which."""
+    victim = sorted(client.run(os.getpid).values())[0]
+    os.kill(victim, signal.SIGKILL)
+    killed.append(victim)
