@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test test-plain lint format types bench-smoke reproduce-quick docs-figures clean
+.PHONY: help setup demo test test-plain test-gpu lint format types bench-smoke reproduce-quick docs-figures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -59,6 +59,12 @@ test-plain: setup  ## run the tests as on a plainer processor, without AVX-512
 	export NPY_DISABLE_CPU_FEATURES="$$($(BIN)/python -c '$(CPU_FEATURES_ON); print(*on)')"; \
 	$(BIN)/python -c '$(CPU_FEATURES_ON); assert not on, on; print("NumPy does without", *__cpu_dispatch__)'; \
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# On a machine with a graphics card; GPU_PYTHON names an interpreter there that has PyTorch or CuPy for it. The tests of
+# array operations run on every library and device that is found.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:  ## run the tests of arrays on devices, where there is a graphics card
+	SCIPY_ARRAY_API=1 PYTHONPATH=src:$$PYTHONPATH $(GPU_PYTHON) -m pytest tests/test_arrays.py $(wildcard tests/test_device_*.py) $(PYTEST_ARGS)
 
 lint: setup  ## check style and formatting
 	$(BIN)/ruff check .

@@ -70,9 +70,10 @@ def show() -> None:
     model = MedLDARegressor(12, inference="variational", random_state=0).fit(X, stars)
 
     print("weight  share  words of the topic")
-    for topic in np.argsort(-model.coef_):
+    for topic in np.argsort(-model.coef_features_):
         share = model.transform(X)[:, topic].mean()
-        print(f"{model.coef_[topic]:+6.2f}  {share:5.3f}  {', '.join(model.top_words(6, vocabulary=words)[topic])}")
+        named = ", ".join(model.top_words(6, vocabulary=words)[topic])
+        print(f"{model.coef_features_[topic]:+6.2f}  {share:5.3f}  {named}")
 
     plain = LatentDirichletAllocation(12, random_state=0).fit(X)
     after = RidgeCV(np.logspace(-3, 3, 13)).fit(plain.transform(X), stars)

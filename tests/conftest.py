@@ -7,6 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,39 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
         return "slow: run with --slow"
     if marker == "numpyro" and importlib.util.find_spec("numpyro") is None:
         return "needs NumPyro: pip install 'regbayes[numpyro]'"
+    for optional, name in (("pymc", "PyMC"), ("blackjax", "BlackJAX")):
+        if marker == optional and importlib.util.find_spec(optional) is None:
+            return f"needs {name}: pip install 'regbayes[{optional}]'"
     if marker == "browser" and importlib.util.find_spec("playwright") is None:
         return "needs Playwright: pip install 'regbayes[browser]'"
     if marker == "browser" and _chromium() is None:
         return "needs Chromium: apt-get install chromium"
+    if marker == "gpu" and not _has_gpu():
+        return "needs a CUDA device, and PyTorch or CuPy"
     return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {marker: _why_skip(marker, config) for marker in ("data", "slow", "numpyro", "browser")}
+    markers = ("data", "slow", "numpyro", "pymc", "blackjax", "browser", "gpu")
+    reasons = {marker: _why_skip(marker, config) for marker in markers}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def _has_gpu() -> bool:
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return True
+    if importlib.util.find_spec("cupy") is None:
+        return False
+    import cupy
+
+    return bool(cupy.cuda.is_available())
 
 
 def _data_folder() -> Path | None:

@@ -25,6 +25,8 @@ LAYERS = (
     "framework",
     "margins",
     "joint",
+    "adapters",
+    "ppl",
     "priors",
     "models",
     "persistence",

@@ -9,7 +9,7 @@ import numpy as np
 
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_box, solve_simplex
 from regbayes.framework.regularizers import MultiClassHinge, MultiClassSquaredHinge
-from regbayes.framework.solvers import solve_tasks
+from regbayes.margins.head import solve_tasks
 from regbayes.margins.targets import hinge_loss, tube_loss
 
 TIGHT = 1e-12

@@ -71,7 +71,7 @@ def test_weights_are_those_of_one_process(client, data, monkeypatch, sizes):
     X, y = data
     there = small().fit(cut(X, sizes), cut(y, sizes))
     here = fit_here(monkeypatch, small(), cut(X, (N,)), cut(y, (N,)))
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-10)
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, atol=1e-10)
     np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)
     assert there.n_components_ == here.n_components_
     assert there.n_iter_ == 4
@@ -100,7 +100,7 @@ def test_topics_are_those_of_one_process(client, corpus, monkeypatch, kind):
     there = clone(model).fit(X, cut(y, (300, 300)))
     here = fit_here(monkeypatch, clone(model), cut(counts, (600,)), cut(y, (600,)))
     # Tables of words by topics are sums in single precision.
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, atol=1e-3)
     assert there.trace_.objective[-1] == pytest.approx(here.trace_.objective[-1], rel=1e-5)
     answers = there.predict(X)
     assert answers.shape == (600,)
@@ -144,7 +144,7 @@ def test_rows_beyond_memory_lie_in_files(client, data, corpus):
             with pytest.MonkeyPatch.context() as patch:
                 interfere(patch, 3, lambda client: seen.append(sum(client.run(count_mapped).values())))
                 model.fit(*given)
-            np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-10)
+            np.testing.assert_allclose(model.coef_features_, expected.coef_features_, atol=1e-10)
     finally:
         client.run(set_share, 0.4)
     assert seen[0] >= 3  # a file for each block
@@ -161,7 +161,7 @@ def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
     interfere(monkeypatch, 12, partial(kill_one, killed))
     found = small().fit(X, y)
     assert len(killed) == 1
-    np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-10)
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, atol=1e-10)
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
 
 
@@ -226,8 +226,10 @@ def test_awkward_blocks(client, data):
     labels = cut(y, (700, 0, 800))
     for rows in (lazy, unknown, da.asarray(mixed)):
         model = small(max_iter=2).fit(rows, labels)
-        np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
-    np.testing.assert_allclose(small(max_iter=2).fit(lazy, y).coef_, expected.coef_, atol=1e-10)  # y in memory
+        np.testing.assert_allclose(model.coef_features_, expected.coef_features_, atol=1e-4)
+    np.testing.assert_allclose(
+        small(max_iter=2).fit(lazy, y).coef_features_, expected.coef_features_, atol=1e-10
+    )  # y in memory
 
 
 def test_a_class_missing_in_a_block_and_rows_without_a_label(client, data):
@@ -243,7 +245,7 @@ def test_a_class_missing_in_a_block_and_rows_without_a_label(client, data):
             small(max_iter=2, multi_class=margins, unlabeled="none").fit(cut(X[order], sizes), cut(labels, sizes))
             for sizes in [(N,), (400, 1100)]
         )
-        np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-8)
+        np.testing.assert_allclose(two.coef_features_, one.coef_features_, atol=1e-8)
 
 
 def test_fewer_rows_than_workers_and_crammer_singer(client, data):
@@ -262,7 +264,7 @@ def test_weights_count_rows(client, data):
     kept = weights > 0
     weighed = small(class_weight="balanced").fit(cut(X, (400, 1100)), cut(y, (N,)), cut(weights, (N,)))
     alone = small(class_weight="balanced").fit(cut(X[kept], (500, 500)), cut(y[kept], (1000,)))
-    np.testing.assert_allclose(weighed.coef_, alone.coef_, atol=1e-8)
+    np.testing.assert_allclose(weighed.coef_features_, alone.coef_features_, atol=1e-8)
 
 
 def test_the_plain_estimator_comes_back(client, data, tmp_path):

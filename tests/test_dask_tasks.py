@@ -70,7 +70,7 @@ def test_a_fit_does_not_depend_on_how_rows_are_cut(case, monkeypatch):
     one, *others = (fit_here(monkeypatch, clone(model), cut(X, sizes), cut(Y, sizes)) for sizes in CUTS)
     assert np.all(np.diff(one.trace_.objective) <= 1e-12) or model.margins == "posterior"
     for other in others:
-        np.testing.assert_allclose(other.coef_, one.coef_, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(other.coef_features_, one.coef_features_, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(other.components_, one.components_, atol=1e-10)
 
 
@@ -95,7 +95,7 @@ def test_ragged_tasks(data, ragged, monkeypatch, kind):
     given = [[cut(part, sizes) for part in (X, y, group)] for sizes in CUTS]
     one, *others = (fit_here(monkeypatch, small(kind), *parts) for parts in given)
     for other in others:
-        np.testing.assert_allclose(other.coef_, one.coef_, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(other.coef_features_, one.coef_features_, rtol=1e-10, atol=1e-10)
     plain = one._plain(**one.get_params()).fit(X, y, task=group)
     assert one.trace_.objective[-1] == pytest.approx(plain.trace_.objective[-1], rel=1e-6)
     assert one.tasks_.tolist() == plain.tasks_.tolist()
@@ -209,7 +209,7 @@ def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
             interfere(patch, 3, partial(kill_one, killed))
             found = small(kind, max_iter=2).fit(X, Y)
         assert len(killed) == 1
-        np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(found.coef_features_, expected.coef_features_, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
 
 
@@ -222,7 +222,7 @@ def test_over_a_cluster_it_is_the_fit_of_one_process(client, data, ragged, monke
     ]:
         there = small(kind).fit(*(cut(part, CUTS[2]) for part in given))
         here = fit_here(monkeypatch, small(kind), *(cut(part, (N,)) for part in given))
-        np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(there.coef_features_, here.coef_features_, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)
 
 

@@ -130,7 +130,7 @@ def test_every_problem_has_a_page_and_every_page_its_figure():
 
 
 def test_the_readme_shows_what_its_code_prints(tmp_path):
-    (code,), (quoted,) = blocks("README.md", "python"), blocks("README.md", "text")
+    (code, _), (quoted,) = blocks("README.md", "python"), blocks("README.md", "text")  # the second needs a model
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
     output = run(tmp_path / "readme.py")
     assert not missing_lines(quoted, output)

@@ -92,7 +92,7 @@ def test_the_seed_decides_where_anything_is_random(learning):
 def test_decisions_are_linear_in_the_features(n_classes, fit_intercept):
     rows, labels = X[y < n_classes], y[y < n_classes]
     fitted = mmh(fit_intercept=fit_intercept, max_iter=3).fit(rows, labels)
-    scores = fitted.transform(rows) @ fitted.coef_.T + fitted.intercept_
+    scores = fitted.transform(rows) @ fitted.coef_features_.T + fitted.intercept_
     expected = scores[:, 0] if n_classes == 2 else scores
     np.testing.assert_allclose(fitted.decision_function(rows), expected, rtol=1e-9, atol=1e-12)
     assert np.any(fitted.intercept_) == fit_intercept

@@ -316,7 +316,7 @@ def test_without_a_price_on_margins_it_is_the_harmonium_without_labels(learning)
     X, y = correlated()
     with_labels, without = mmh(C=0.0, learning=learning).fit(X, y), efh(noise_variance="half", learning=learning).fit(X)
     np.testing.assert_array_equal(with_labels.components_, without.components_)
-    assert not np.any(with_labels.coef_)
+    assert not np.any(with_labels.coef_features_)
     assert set(with_labels.predict(X)) == {0}
 
 
@@ -336,14 +336,15 @@ def test_the_classifier_on_its_features_is_liblinears(C, max_iter):
     rows = fitted.transform(X)
     oracle = LinearSVC(multi_class="crammer_singer", C=C, tol=1e-9, max_iter=1_000_000).fit(rows, y)
 
-    def value(model):
-        scores = rows @ model.coef_.T + model.intercept_
+    def value(coef, intercept):
+        scores = rows @ coef.T + intercept
         worst = np.max(scores + 1.0 - np.eye(3)[y], axis=1)
-        penalty = np.sum(model.coef_**2) + np.sum(model.intercept_**2)
+        penalty = np.sum(coef**2) + np.sum(intercept**2)
         return 0.5 * penalty + C * np.sum(worst - scores[np.arange(len(y)), y])
 
-    assert value(fitted) == pytest.approx(value(oracle), rel=1e-6)
-    assert np.abs(fitted.coef_ - oracle.coef_).max() < 1e-2 * np.abs(oracle.coef_).max()
+    found, best = value(fitted.coef_features_, fitted.intercept_), value(oracle.coef_, oracle.intercept_)
+    assert found == pytest.approx(best, rel=1e-6)
+    assert np.abs(fitted.coef_features_ - oracle.coef_).max() < 1e-2 * np.abs(oracle.coef_).max()
 
 
 def test_units_that_the_likelihood_has_no_use_for_are_there_for_the_margins():

@@ -119,9 +119,9 @@ def test_decisions_are_linear_in_what_the_classifier_sees(n_classes, include_inp
     X, y = digits(n_classes, 100)
     fitted = ilsvm(include_inputs=include_inputs, fit_intercept=fit_intercept, max_iter=5).fit(X, y)
     rows = 1 if n_classes == 2 else n_classes
-    assert fitted.coef_.shape == (rows, fitted.n_components)
+    assert fitted.coef_features_.shape == (rows, fitted.n_components)
     assert fitted.intercept_.shape == (rows,)
-    scores = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    scores = fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_
     if include_inputs:
         assert fitted.coef_inputs_.shape == (rows, X.shape[1])
         scores += (X - fitted.mean_) @ fitted.coef_inputs_.T
@@ -152,7 +152,7 @@ def test_the_classifier_on_its_features_is_liblinears(C, n_hidden):
     rows = np.column_stack([features - centre, np.ones(len(y))])
     oracle = LinearSVC(multi_class="crammer_singer", C=C, fit_intercept=False, tol=1e-6, max_iter=100_000).fit(rows, y)
     # The intercept belongs to the features as they are; the oracle's to centred ones.
-    own = np.column_stack([fitted.coef_, fitted.intercept_ + fitted.coef_ @ centre])
+    own = np.column_stack([fitted.coef_features_, fitted.intercept_ + fitted.coef_features_ @ centre])
     best = crammer_singer_value(oracle.coef_, rows, y, C)
     assert best <= crammer_singer_value(own, rows, y, C) * (1 + 1e-6) <= best * (1 + 1e-3)
     scores = rows @ oracle.coef_.T
@@ -177,7 +177,7 @@ def test_names_of_classes_do_not_matter():
     rename = np.array(["d", "b", "a", "c"])
     fitted, renamed = ilsvm().fit(X, y), ilsvm().fit(X, rename[y])
     np.testing.assert_allclose(renamed.components_, fitted.components_, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(renamed.coef_, fitted.coef_[np.argsort(rename)], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(renamed.coef_features_, fitted.coef_features_[np.argsort(rename)], rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(renamed.predict(X), rename[fitted.predict(X)])
 
 
@@ -185,7 +185,7 @@ def test_names_of_classes_do_not_matter():
 
 
 def everything(fitted):
-    names = ["components_", "embedding_", "stick_weights_", "coef_", "intercept_"]
+    names = ["components_", "embedding_", "stick_weights_", "coef_features_", "intercept_"]
     return [getattr(fitted, name) for name in names if hasattr(fitted, name)]
 
 

@@ -46,12 +46,14 @@ def test_costs_and_weights_enter_the_classifier_as_they_are_defined(loss):
     prices = 0.7 * np.array([price[label] for label in y])
     value = 0.5 * cp.sum_squares(weights) + prices @ (worst if loss == "hinge" else cp.square(cp.pos(worst)))
     best = cp.Problem(cp.Minimize(value)).solve(solver=cp.CLARABEL)
-    weights.value = np.column_stack([fitted.coef_, fitted.intercept_ + fitted.coef_ @ centre])
+    weights.value = np.column_stack([fitted.coef_features_, fitted.intercept_ + fitted.coef_features_ @ centre])
     assert best <= value.value * (1 + 1e-6) <= best * (1 + 1e-3)
 
 
 def test_a_cost_of_one_is_the_default():
-    np.testing.assert_array_equal(ilsvm(cost=1.0 - np.eye(4)).fit(X, y).coef_, ilsvm().fit(X, y).coef_)
+    np.testing.assert_array_equal(
+        ilsvm(cost=1.0 - np.eye(4)).fit(X, y).coef_features_, ilsvm().fit(X, y).coef_features_
+    )
 
 
 def test_a_heavier_class_is_predicted_more_often():
@@ -73,7 +75,7 @@ def test_balanced_weights_are_those_of_the_formula():
 def test_weights_on_all_classes_are_a_larger_price():
     dear = ilsvm(C=3.0, generative_weight=0.1).fit(X, y)
     heavy = ilsvm(C=1.0, generative_weight=0.1, class_weight=dict.fromkeys(range(4), 3.0)).fit(X, y)
-    np.testing.assert_allclose(heavy.coef_, dear.coef_, rtol=1e-9)
+    np.testing.assert_allclose(heavy.coef_features_, dear.coef_features_, rtol=1e-9)
 
 
 # --- rows without a label
@@ -113,11 +115,11 @@ def test_guessed_labels_have_the_weight_of_their_class():
     dear = ilsvm(C=3.0, **same).fit(X, labels)
     heavy = ilsvm(C=1.0, class_weight=dict.fromkeys(range(4), 3.0), **same).fit(X, labels)
     np.testing.assert_allclose(heavy.components_, dear.components_, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(heavy.coef_, dear.coef_, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(heavy.coef_features_, dear.coef_features_, rtol=1e-5, atol=1e-8)
 
 
 def test_a_transductive_fit_with_all_labels_is_an_ordinary_one():
-    np.testing.assert_array_equal(ilsvm(transductive=True).fit(X, y).coef_, ilsvm().fit(X, y).coef_)
+    np.testing.assert_array_equal(ilsvm(transductive=True).fit(X, y).coef_features_, ilsvm().fit(X, y).coef_features_)
 
 
 # --- the dial, and variances
@@ -183,7 +185,7 @@ def test_two_classes_have_one_margin():
     auto, by_hand = (
         ilsvm(include_inputs=True, multi_class=margin).fit(X[some], y[some]) for margin in ("auto", "crammer_singer")
     )
-    np.testing.assert_array_equal(by_hand.coef_, auto.coef_)
+    np.testing.assert_array_equal(by_hand.coef_features_, auto.coef_features_)
 
 
 def test_rows_without_a_label_weigh_less_in_the_generative_part():
@@ -280,7 +282,7 @@ def test_the_order_of_input_columns_does_not_matter():
     order = np.random.default_rng(0).permutation(X.shape[1])
     fitted, permuted = ilsvm(max_iter=8).fit(X, y), ilsvm(max_iter=8).fit(X[:, order], y)
     np.testing.assert_allclose(permuted.components_, fitted.components_[:, order], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(permuted.coef_, fitted.coef_, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(permuted.coef_features_, fitted.coef_features_, rtol=1e-3, atol=1e-4)
 
 
 def test_the_order_of_rows_does_not_matter_from_the_same_start():

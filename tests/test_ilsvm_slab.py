@@ -282,7 +282,9 @@ def fitted():
 
 def test_scores_are_linear_in_the_amounts(fitted):
     model, X, y = fitted
-    assert model.transform(X) @ model.coef_.T + model.intercept_ == pytest.approx(model.decision_function(X), abs=1e-9)
+    assert model.transform(X) @ model.coef_features_.T + model.intercept_ == pytest.approx(
+        model.decision_function(X), abs=1e-9
+    )
     assert model.embedding_ == pytest.approx(model.transform(X), abs=1e-12)
     psi = model.feature_probabilities(X)
     assert model.probabilities_ == pytest.approx(psi, abs=1e-12)
@@ -322,7 +324,7 @@ def test_inputs_weights_unlabelled_rows_and_warm_starts_work_together(fitted):
         5, slab="half-normal", include_inputs=True, unlabeled=-1, warm_start=True, max_iter=5, random_state=0
     ).fit(X, hidden, sample_weight=weights)
     assert model.probabilities_.shape == model.embedding_.shape == (len(X), 5)
-    scores = model.transform(X) @ model.coef_.T + X @ model.coef_inputs_.T
+    scores = model.transform(X) @ model.coef_features_.T + X @ model.coef_inputs_.T
     offset = model.decision_function(X) - scores
     assert np.ptp(offset, axis=0) == pytest.approx(0.0, abs=1e-8)
     before = model.trace_.objective[-1]

@@ -11,7 +11,7 @@ PROGRAM = """
 import signal
 import numpy as np
 from regbayes.framework.coordinate_ascent import BoxAscent, SimplexAscent
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 
 n, ones = 200_000, np.ones(200_000)
 X = np.random.default_rng(0).standard_normal((n, 8))
@@ -21,7 +21,10 @@ else:
     labels = np.arange(n) % 3
     problem = SimplexAscent(X, SimplexDual(np.eye(3) - 1, labels, np.inf * ones, ones), labels)
 order = np.arange(n)
-call = {{"visit": lambda: problem.visit(order, restart=True), "certificate": problem.certificate}}[{method!r}]
+calls = {{
+    "epoch": lambda: problem.epoch(problem.rows, order, True, problem.state), "certificate": problem.certificate
+}}
+call = calls[{method!r}]
 call()  # compiled now
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -35,7 +38,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no timers that send a signal")
 @pytest.mark.parametrize("kind", ["box", "simplex"])
-@pytest.mark.parametrize("method", ["visit", "certificate"])
+@pytest.mark.parametrize("method", ["epoch", "certificate"])
 def test_a_signal_during_a_kernel_is_an_exception(kind, method):
     program = PROGRAM.format(kind=kind, method=method)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)

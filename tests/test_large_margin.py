@@ -27,12 +27,12 @@ from large_margin_tools import (
     tube_form,
 )
 from regbayes.engine import Status
-from regbayes.framework import coordinate_ascent, solvers
+from regbayes.framework import coordinate_ascent
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_box, solve_simplex
 from regbayes.framework.posteriors import Gaussian
 from regbayes.framework.regularize import regularize
 from regbayes.framework.regularizers import Hinge, Reflected, Ridge, Shifted
-from regbayes.framework.solvers import solve_tasks
+from regbayes.margins.head import MIN_PATIENCE, solve_tasks
 from regbayes.margins.targets import zero_one_cost
 
 
@@ -316,7 +316,7 @@ def test_one_newton_step_solves_least_squares(rng):
     solution = solve_one_task(X, squared_tube_form(targets, 0.0, C), tol=1e-10)
     expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
     np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
-    assert solution.n_epochs <= solvers.MIN_PATIENCE + 2.0
+    assert solution.n_epochs <= MIN_PATIENCE + 2.0
 
 
 @pytest.mark.parametrize("sharing", [0.0, 1.5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 from regbayes.margins.targets import Classes, Numbers, Signs, hinge_loss, tube_loss, zero_one_cost
 from regbayes.regularizers import (
     EpsilonInsensitive,

@@ -22,6 +22,12 @@ def test_slow(): ...
 @pytest.mark.numpyro
 def test_numpyro(): ...
 
+@pytest.mark.pymc
+def test_pymc(): ...
+
+@pytest.mark.blackjax
+def test_blackjax(): ...
+
 @pytest.mark.browser
 def test_browser(): ...
 """
@@ -32,7 +38,7 @@ def marked(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     monkeypatch.delenv("REGBAYES_DATA", raising=False)
     pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text(encoding="utf-8"))
     pytester.makepyfile(MARKED)
-    pytester.makeini("[pytest]\nmarkers =\n    data\n    slow\n    numpyro\n    browser\n")
+    pytester.makeini("[pytest]\nmarkers =\n    data\n    slow\n    numpyro\n    pymc\n    blackjax\n    browser\n")
     return pytester
 
 
@@ -49,11 +55,11 @@ def test_what_is_missing_is_named(marked):
 def test_what_is_present_is_run(marked, monkeypatch, tmp_path):
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
     result = marked.runpytest_subprocess("--slow", "-m", "data or slow")
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2, deselected=4)
 
 
 def test_a_folder_of_data_that_is_not_there_is_an_error(marked, monkeypatch, tmp_path):
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
     result = marked.runpytest_subprocess("-m", "data")
-    result.assert_outcomes(errors=1, deselected=3)
+    result.assert_outcomes(errors=1, deselected=5)
     result.stdout.fnmatch_lines(["*nowhere is not a folder*"])

@@ -41,7 +41,7 @@ def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
     fits = [make(n_blocks=n_blocks, n_jobs=n_jobs).fit(X, y) for n_jobs in (1, 2, 5)]
     for other in fits[1:]:
         np.testing.assert_array_equal(other.components_, fits[0].components_)
-        np.testing.assert_array_equal(other.coef_, fits[0].coef_)
+        np.testing.assert_array_equal(other.coef_features_, fits[0].coef_features_)
         np.testing.assert_array_equal(other.transform(X), fits[0].transform(X))
 
 
@@ -52,7 +52,7 @@ def test_the_number_of_threads_changes_no_bit_with_many_topics():
     assert gibbs.MOST_DRAWN_TOGETHER < 320
     for other in fits[1:]:
         np.testing.assert_array_equal(other.components_, fits[0].components_)
-        np.testing.assert_array_equal(other.coef_, fits[0].coef_)
+        np.testing.assert_array_equal(other.coef_features_, fits[0].coef_features_)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_warm_start_goes_on_with_the_chain(make, y):
     whole = make(max_iter=12, burn_in=4).fit(X, y)
     parts = make(max_iter=6, burn_in=4, warm_start=True).fit(X, y).fit(X, y)
     np.testing.assert_allclose(parts.components_, whole.components_, rtol=1e-5)
-    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-5)
+    np.testing.assert_allclose(parts.coef_features_, whole.coef_features_, rtol=1e-5)
     assert parts.n_iter_ == 6
 
 
@@ -109,7 +109,7 @@ def test_portions_with_many_topics(make, y):
     """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
     n_topics = gibbs.MOST_DRAWN_TOGETHER + 1
     model = make(n_topics, max_iter=30, refit=False).fit(X[:150], y[:150])
-    assert model._posterior.precision.shape == (len(np.atleast_2d(model.coef_)), n_topics)
+    assert model._posterior.precision.shape == (len(np.atleast_2d(model.coef_features_)), n_topics)
     model.partial_fit(X[150:], y[150:])
     assert fits_its_rows(model.predict(X), y)
     assert set(model.trace_.terms) == {"likelihood", "margin", "kl_weights"}
@@ -120,11 +120,11 @@ def test_portions_with_many_topics(make, y):
 @BOTH
 def test_a_portion_of_empty_documents_changes_nothing(make, y):
     model = make().fit(X, y)
-    before, coef = model.components_, model.coef_
+    before, coef = model.components_, model.coef_features_
     after = model.partial_fit(0 * X, y)
     assert before.sum() == pytest.approx(after.components_.sum())
     assert np.all(np.isfinite(coef))
-    assert np.all(np.isfinite(after.coef_))
+    assert np.all(np.isfinite(after.coef_features_))
 
 
 @BOTH
@@ -139,7 +139,7 @@ def test_partial_fit_goes_on_after_fit(make, y):
 def test_portions_without_and_with_a_price(make, y):
     model = make(C=0).fit(X[:100], y[:100])
     model.partial_fit(X[100:200], y[100:200])
-    assert np.all(model.coef_ == 0)
+    assert np.all(model.coef_features_ == 0)
     model.set_params(C=1.0, max_iter=30).partial_fit(X[200:], y[200:])
     assert fits_its_rows(model.predict(X), y)
     with pytest.raises(ValueError, match="n_components is 7"):

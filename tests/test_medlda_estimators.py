@@ -78,7 +78,7 @@ def test_without_a_price_it_is_latent_dirichlet_allocation():
     ours = classifier(C=0, max_iter=60).fit(train, np.arange(100) % 2)
     priors = {"doc_topic_prior": 0.1, "topic_word_prior": 0.1}
     theirs = LatentDirichletAllocation(4, max_iter=60, random_state=0, **priors).fit(train)
-    assert np.all(ours.coef_ == 0)
+    assert np.all(ours.coef_features_ == 0)
     assert ours.perplexity(test) < 1.05 * theirs.perplexity(test)
 
 
@@ -117,15 +117,15 @@ def test_a_planted_linear_response_is_found():
     y = 10 + 5 * proportions @ weights
     fitted = regressor(max_iter=40).fit(X[:300], y[:300])
     assert is_nearer_to(1.0, 0.0, fitted.score(X[300:], y[300:]))
-    assert np.max(np.abs(np.sort(fitted.coef_ + fitted.intercept_) - np.sort(10 + 5 * weights))) < 1.5
+    assert np.max(np.abs(np.sort(fitted.coef_features_ + fitted.intercept_) - np.sort(10 + 5 * weights))) < 1.5
 
 
 def test_several_targets_at_once():
     Y = np.column_stack([NUMBERS, -NUMBERS, 100 * PROPORTIONS[:, 1]])
     fitted = regressor(max_iter=30).fit(X[:200], Y[:200])
-    assert fitted.coef_.shape == (3, 4)
+    assert fitted.coef_features_.shape == (3, 4)
     assert is_nearer_to(1.0, 0.0, r2_score(Y[200:], fitted.predict(X[200:])))
-    np.testing.assert_allclose(fitted.predict(X), fitted.transform(X) @ fitted.coef_.T + fitted.intercept_)
+    np.testing.assert_allclose(fitted.predict(X), fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_)
 
 
 def test_several_labels_at_once():
@@ -135,14 +135,14 @@ def test_several_labels_at_once():
     constant = np.mean((Y[:200].mean(axis=0) > 0.5) == Y[200:])
     assert is_nearer_to(1.0, constant, np.mean(fitted.predict(X[200:]) == Y[200:]))
     sparse = classifier(max_iter=30).fit(X[:200], csr_matrix(Y[:200]))
-    np.testing.assert_array_equal(sparse.coef_, fitted.coef_)
+    np.testing.assert_array_equal(sparse.coef_features_, fitted.coef_features_)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_decisions_are_linear_in_the_topics(n_classes):
     kept = np.isin(LABELS, ["sport", "law"]) if n_classes == 2 else slice(None)
     fitted = classifier().fit(X[kept], LABELS[kept])
-    scores = fitted.transform(X) @ fitted.coef_.T
+    scores = fitted.transform(X) @ fitted.coef_features_.T
     assert scores.shape == (300, 1 if n_classes == 2 else 3)
     np.testing.assert_allclose(fitted.decision_function(X), scores[:, 0] if n_classes == 2 else scores)
     best = (scores[:, 0] > 0).astype(int) if n_classes == 2 else scores.argmax(axis=1)
@@ -173,7 +173,7 @@ def test_prices_move_errors_between_classes(how):
     assert np.sum(after.predict(X) == classes[0]) > np.sum(before.predict(X) == classes[0])
     if how == "cost":
         same = classifier(class_weight={classes[0]: first}).fit(X, noisy)
-        np.testing.assert_allclose(same.coef_, after.coef_, rtol=1e-10)
+        np.testing.assert_allclose(same.coef_features_, after.coef_features_, rtol=1e-10)
 
 
 def test_balanced_class_weights():
@@ -204,7 +204,7 @@ def test_empty_documents_short_ones_and_words_never_seen(make, y):
     Z[6, 3] = 100_000
     Z[:, -1] = 0
     fitted = make().fit(Z, y)
-    assert np.all(np.isfinite(fitted.coef_))
+    assert np.all(np.isfinite(fitted.coef_features_))
     shares = fitted.transform(Z)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
     np.testing.assert_allclose(shares[:5], np.broadcast_to(shares[0], (5, 4)))
@@ -259,10 +259,10 @@ def test_whole_weights_take_documents_so_often(make, y):
     rows = np.repeat(np.arange(300), weights)
     weighted, repeated = make().fit(X, y, sample_weight=weights), make().fit(X[rows], y[rows])
     np.testing.assert_array_equal(weighted.components_, repeated.components_)
-    np.testing.assert_array_equal(weighted.coef_, repeated.coef_)
+    np.testing.assert_array_equal(weighted.coef_features_, repeated.coef_features_)
     for model, documents, values, w in ((weighted, X, y, weights), (repeated, X[rows], y[rows], None)):
         model.partial_fit(documents, values, sample_weight=w)
-    np.testing.assert_array_equal(weighted.coef_, repeated.coef_)
+    np.testing.assert_array_equal(weighted.coef_features_, repeated.coef_features_)
 
 
 @BOTH

@@ -247,7 +247,7 @@ def test_an_endless_variance_leaves_plain_latent_dirichlet_allocation():
     plain = MedLDARegressor(K, **model).fit(X, NUMBERS[:, 0])
     vague = MedLDARegressor(K, **model, response_variance=1e8).fit(X, NUMBERS[:, 0])
     assert vague.perplexity(X) == pytest.approx(plain.perplexity(X), rel=2e-3)
-    assert np.abs(vague.coef_).max() < 1e-3
+    assert np.abs(vague.coef_features_).max() < 1e-3
 
 
 # --- the estimator
@@ -268,9 +268,9 @@ def test_numbers_are_learned_and_their_variance_is_estimated(tmp_path):
     assert load(tmp_path / "model").response_variance_ == fitted.response_variance_
     two = MedLDARegressor(4, C=0.1, response_variance=0.3, **options).fit(X[train], np.c_[y, -y][train])
     np.testing.assert_allclose(two.response_variance_, 0.3 * y[train].var())
-    assert two.coef_.shape == (2, 4)
+    assert two.coef_features_.shape == (2, 4)
     threads = MedLDARegressor(4, C=0, response_variance="auto", n_jobs=2, **options).fit(X[train], y[train])
-    np.testing.assert_array_equal(threads.coef_, fitted.coef_)
+    np.testing.assert_array_equal(threads.coef_features_, fitted.coef_features_)
 
 
 @pytest.mark.parametrize(

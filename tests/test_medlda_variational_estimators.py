@@ -105,9 +105,9 @@ def test_scores_are_shares_times_weights(make, y, margins):
     np.testing.assert_allclose(fitted.components_.sum(), X.sum() + margins.startswith("p") * 4 * 60 * (
         0.1 if make is classifier else 0.5), rtol=1e-3)  # fmt: skip
     if make is classifier:
-        np.testing.assert_allclose(fitted.decision_function(X), shares @ fitted.coef_.T)
+        np.testing.assert_allclose(fitted.decision_function(X), shares @ fitted.coef_features_.T)
     else:
-        np.testing.assert_allclose(fitted.predict(X), shares @ fitted.coef_ + fitted.intercept_)
+        np.testing.assert_allclose(fitted.predict(X), shares @ fitted.coef_features_ + fitted.intercept_)
 
 
 @BOTH
@@ -121,7 +121,7 @@ def test_weights_of_words_need_not_be_whole(make, y):
 @BOTH
 def test_without_a_price_the_weights_are_zero_and_topics_are_plain(make, y):
     fitted = make(C=0, topic_word_prior=0).fit(X, y)
-    assert np.all(fitted.coef_ == 0)
+    assert np.all(fitted.coef_features_ == 0)
     assert fitted.perplexity(X) < 1.02 * make(C=0, inference="gibbs", max_iter=40).fit(X, y).perplexity(X)
 
 
@@ -159,7 +159,7 @@ def test_weights_of_plain_topics_are_copies():
 def test_fits_are_saved_cloned_and_repeated(make, y, margins, tmp_path):
     fitted = make(margins=margins, max_iter=4, n_jobs=2).fit(X, y)
     again = clone(fitted).set_params(n_jobs=1).fit(X, y)
-    np.testing.assert_array_equal(fitted.coef_, again.coef_)
+    np.testing.assert_array_equal(fitted.coef_features_, again.coef_features_)
     fitted.save(tmp_path / "model")
     loaded = regbayes.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))

@@ -41,7 +41,7 @@ def test_the_objective_never_rises(sharing):
 def test_threads_do_not_change_the_result():
     X, Y = labels()
     one, two = classifier(n_jobs=1).fit(X, Y), classifier(n_jobs=2).fit(X, Y)
-    np.testing.assert_array_equal(one.coef_, two.coef_)
+    np.testing.assert_array_equal(one.coef_features_, two.coef_features_)
 
 
 def test_warnings_say_what_to_do():

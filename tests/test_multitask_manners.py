@@ -87,6 +87,49 @@ def test_a_failed_fit_does_not_look_like_a_fitted_one(make):
         model.predict(X)
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_fit_that_fails_inside_leaves_what_was_there(make):
+    X, Y = data_for(make)
+    constant, model = np.ones((len(X), 2)), make()
+    for earlier in (None, X):
+        if earlier is not None:
+            model.fit(X, Y)
+        before = dict(vars(model))
+        with pytest.raises(ValueError, match="every column of X is constant"):
+            model.fit(constant, Y)
+        assert vars(model).keys() == before.keys()
+        assert all(vars(model)[name] is value for name, value in before.items())
+        if earlier is None:
+            with pytest.raises(NotFittedError):
+                model.predict(constant)
+    assert model.predict(X).shape == Y.shape
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_callback_that_fails_is_torn_down_and_leaves_nothing(make):
+    heard = []
+
+    class Failing:
+        def setup(self, estimator, context): ...
+
+        def teardown(self, estimator, context):
+            heard.append("teardown")
+
+        def on_fit_task_begin(self, estimator, context, **_): ...
+
+        def on_fit_task_end(self, estimator, context, **_):
+            raise RuntimeError("no more")
+
+    X, Y = data_for(make)
+    model = make().set_callbacks(Failing())
+    with pytest.raises(RuntimeError, match="no more"):
+        model.fit(X, Y)
+    assert heard == ["teardown"]
+    assert not hasattr(model, "tasks_")
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
 @every_estimator
 def test_saving_pickling_and_cloning(make, tmp_path):
     X, y, task = ragged_for(make)
@@ -97,7 +140,7 @@ def test_saving_pickling_and_cloning(make, tmp_path):
         np.testing.assert_array_equal(found.trace_.objective, fitted.trace_.objective)
         assert found.tasks_.tolist() == fitted.tasks_.tolist()
     again = clone(fitted)
-    assert not hasattr(again, "coef_")
+    assert not hasattr(again, "coef_features_")
     np.testing.assert_array_equal(again.fit(X, y, task=task).predict(X, task=task), fitted.predict(X, task=task))
 
 

@@ -34,7 +34,7 @@ def test_a_matrix_gives_a_column_per_task(make):
     fitted = make().fit(X, Y)
     assert fitted.predict(X).shape == Y.shape
     assert fitted.tasks_.tolist() == [0, 1, 2]
-    assert fitted.coef_.shape == (3, 4)
+    assert fitted.coef_features_.shape == (3, 4)
     with pytest.raises(ValueError, match="fitted without task="):
         fitted.predict(X, task=np.zeros(len(X)))
 
@@ -87,9 +87,9 @@ def test_the_order_of_tasks_and_rows_does_not_matter(make, sharing):
     tasks, rows = [2, 0, 1], np.random.default_rng(3).permutation(len(X))
     plain = make(task_sharing=sharing, max_iter=5).fit(X, Y)
     moved = make(task_sharing=sharing, max_iter=5).fit(X[rows], Y[rows][:, tasks])
-    scale = np.abs(plain.coef_).max()
+    scale = np.abs(plain.coef_features_).max()
     np.testing.assert_allclose(moved.components_, plain.components_, atol=1e-3)
-    np.testing.assert_allclose(moved.coef_, plain.coef_[tasks], atol=2e-2 * scale)
+    np.testing.assert_allclose(moved.coef_features_, plain.coef_features_[tasks], atol=2e-2 * scale)
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
@@ -100,7 +100,9 @@ def test_the_names_of_ragged_tasks_do_not_matter(make):
     renamed = np.array([other_names[name] for name in task])
     again = make().fit(X, y, task=renamed)
     order = [list(again.tasks_).index(other_names[name]) for name in fitted.tasks_]
-    np.testing.assert_allclose(again.coef_[order], fitted.coef_, atol=2e-2 * np.abs(fitted.coef_).max())
+    np.testing.assert_allclose(
+        again.coef_features_[order], fitted.coef_features_, atol=2e-2 * np.abs(fitted.coef_features_).max()
+    )
 
 
 def test_task_needs_one_target_per_row():
@@ -150,7 +152,7 @@ def test_columns_may_have_different_classes():
     assert [classes.tolist() for classes in fitted.classes_] == [["no", "yes"], [0, 1, 2], ["a", "b", "c", "d"]]
     scores, predicted = fitted.decision_function(X), fitted.predict(X)
     assert [score.shape for score in scores] == [(60,), (60, 3), (60, 4)]
-    assert fitted.coef_.shape == (1 + 3 + 4, 4)
+    assert fitted.coef_features_.shape == (1 + 3 + 4, 4)
     for task, score in enumerate(scores):
         best = (score > 0).astype(int) if score.ndim == 1 else score.argmax(axis=1)
         assert predicted[:, task].tolist() == fitted.classes_[task][best].tolist()
@@ -183,7 +185,7 @@ def test_ragged_tasks_with_several_classes(monkeypatch):
     assert scores.shape == (len(X), 3)
     np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
     code = np.searchsorted(fitted.tasks_, task)
-    by_hand = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    by_hand = fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_
     for c in range(3):
         np.testing.assert_allclose(scores[:, c], by_hand[np.arange(len(X)), 3 * code + c], rtol=1e-9, atol=1e-12)
 
@@ -217,8 +219,8 @@ def test_rows_without_targets_shape_the_features(make):
     assert not np.allclose(with_all.components_, labelled.components_, atol=1e-3)
     vector = make().fit(X, Y[:, 0])
     ragged = make(task_sharing=0).fit(X, Y[:, 0], task=np.zeros(len(X), dtype=int))
-    scale = np.abs(vector.coef_).max()
-    np.testing.assert_allclose(ragged.coef_, vector.coef_, atol=1e-6 * scale)
+    scale = np.abs(vector.coef_features_).max()
+    np.testing.assert_allclose(ragged.coef_features_, vector.coef_features_, atol=1e-6 * scale)
 
 
 def test_a_value_may_mark_missing_labels():
@@ -271,7 +273,7 @@ def test_an_empty_column_is_refused_or_served_by_the_shared_weights():
         classifier().fit(X, Y)
     served = classifier(unseen_tasks="shared", task_sharing=1.0).fit(X, Y)
     shared = served._state.tasks.shared[0]
-    np.testing.assert_allclose(served.coef_[3], shared[:4], rtol=1e-9)
+    np.testing.assert_allclose(served.coef_features_[3], shared[:4], rtol=1e-9)
     X, Y = numbers()
     Y = np.column_stack([Y, np.full(len(X), np.nan)])
     with pytest.raises(ValueError, match="needs targets in one unit"):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_answers_are_linear_in_what_tasks_see(make, fit_intercept, include_inputs):
     X, Y = data_for(make)
     fitted = make(include_inputs=include_inputs, fit_intercept=fit_intercept).fit(X, Y)
-    by_hand = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    by_hand = fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_
     if include_inputs:
         by_hand += (X - fitted.mean_) / fitted.scale_ @ fitted.coef_inputs_.T
     else:
@@ -137,11 +137,11 @@ def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(ma
     again = np.repeat(np.arange(len(X)), counts)
     repeated = make(**given).fit(X[again], y[again], task=None if task is None else task[again])
     assert weighted.tasks_.tolist() == repeated.tasks_.tolist()
-    for name in ("mean_", "scale_", "components_", "coef_", "intercept_"):
+    for name in ("mean_", "scale_", "components_", "coef_features_", "intercept_"):
         np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(weighted.trace_.objective, repeated.trace_.objective, rtol=1e-8)
     plain, ones = make(**given).fit(X, y, task=task), make(**given).fit(X, y, task=task, sample_weight=np.ones(len(X)))
-    np.testing.assert_array_equal(plain.coef_, ones.coef_)
+    np.testing.assert_array_equal(plain.coef_features_, ones.coef_features_)
 
 
 def test_bad_weights_of_rows_are_refused():

@@ -77,7 +77,7 @@ kinds = pytest.mark.parametrize(
 @kinds
 def test_one_batch_of_everything_is_a_fit(make):
     whole, part = make().fit(X, y), first(make())
-    for name in ("components_", "embedding_", "stick_weights_", "mean_", "coef_", "intercept_"):
+    for name in ("components_", "embedding_", "stick_weights_", "mean_", "coef_features_", "intercept_"):
         if hasattr(whole, name):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
     assert part.n_samples_seen_ == N
@@ -119,8 +119,8 @@ def test_a_weight_of_two_is_the_row_twice(make):
     twice.partial_fit(np.vstack([MORE[:100]] * 2), np.tile(more[:100], 2))
     np.testing.assert_allclose(weighed.components_, twice.components_, rtol=1e-8, atol=1e-10)
     assert weighed.n_samples_seen_ == twice.n_samples_seen_
-    if hasattr(weighed, "coef_"):
-        np.testing.assert_allclose(weighed.coef_, twice.coef_, rtol=1e-6, atol=1e-9)
+    if hasattr(weighed, "coef_features_"):
+        np.testing.assert_allclose(weighed.coef_features_, twice.coef_features_, rtol=1e-6, atol=1e-9)
 
 
 @both
@@ -146,7 +146,7 @@ def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, how, tmp_pa
         stored.partial_fit(MORE[batch], more[batch])
     np.testing.assert_array_equal(model.transform(X), stored.transform(X))
     assert model.n_samples_seen_ == stored.n_samples_seen_
-    if hasattr(model, "coef_"):
+    if hasattr(model, "coef_features_"):
         np.testing.assert_array_equal(model.decision_function(X), stored.decision_function(X))
 
 
@@ -170,10 +170,10 @@ def test_rows_without_a_label_shape_the_features_alone():
     labels[::2] = "?"
     model = first(ilsvm(unlabeled="?"))
     model.partial_fit(MORE[:100], labels[:100])
-    before, weights = model.components_, model.coef_
+    before, weights = model.components_, model.coef_features_
     model.partial_fit(MORE[:100], np.repeat("?", 100))
     assert not np.array_equal(model.components_, before)
-    np.testing.assert_array_equal(model.coef_, weights)
+    np.testing.assert_array_equal(model.coef_features_, weights)
 
 
 @both
@@ -189,7 +189,7 @@ def test_inputs_beside_the_features_go_along():
     model = first(ilsvm(include_inputs=True))
     for batch in batches():
         model.partial_fit(MORE[batch], more[batch])
-    scores = model.transform(X) @ model.coef_.T + model.intercept_ + (X - model.mean_) @ model.coef_inputs_.T
+    scores = model.transform(X) @ model.coef_features_.T + model.intercept_ + (X - model.mean_) @ model.coef_inputs_.T
     np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-8, atol=1e-8)
 
 
@@ -234,10 +234,12 @@ def test_weights_do_not_depend_on_where_the_rows_are(tmp_path):
     stored = pickle.loads(pickle.dumps(model))
     model.fit_weights(rows, labels)
     stored.fit_weights(np.load(path, mmap_mode="r"), labels)
-    np.testing.assert_array_equal(model.coef_, stored.coef_)
+    np.testing.assert_array_equal(model.coef_features_, stored.coef_features_)
     threads = pickle.loads(pickle.dumps(model)).set_params(n_jobs=2)
     threads.fit_weights(rows, labels)
-    np.testing.assert_allclose(threads.coef_, model.coef_, atol=1e-3 * np.abs(model.coef_).max())
+    np.testing.assert_allclose(
+        threads.coef_features_, model.coef_features_, atol=1e-3 * np.abs(model.coef_features_).max()
+    )
 
 
 def test_weights_of_rows_that_count_otherwise():
@@ -249,7 +251,9 @@ def test_weights_of_rows_that_count_otherwise():
     kept = np.repeat(np.arange(50, N), weights[50:].astype(int))
     model.set_params(unlabeled="?").fit_weights(X, labels, sample_weight=weights)
     other.fit_weights(X[kept], y[kept])
-    np.testing.assert_allclose(model.coef_, other.coef_, atol=2e-2 * np.abs(other.coef_).max())
+    np.testing.assert_allclose(
+        model.coef_features_, other.coef_features_, atol=2e-2 * np.abs(other.coef_features_).max()
+    )
 
 
 def test_batches_after_the_second_look_begin_at_its_weights():
@@ -345,7 +349,7 @@ def test_the_first_call_needs_the_classes():
 
 def test_a_class_may_be_missing_from_the_first_batch():
     model = first(ilsvm(), X[y != "c"], y[y != "c"])
-    assert model.coef_.shape[0] == 3
+    assert model.coef_features_.shape[0] == 3
     for _ in range(5):
         for batch in batches():
             model.partial_fit(MORE[batch], more[batch])

@@ -52,7 +52,7 @@ every = pytest.mark.parametrize(("make", "y", "more", "known"), KINDS.values(), 
 def test_one_batch_of_everything_is_a_fit(make, y, more, known):
     whole, part = make(random_state=0).fit(X, y), make(random_state=0).partial_fit(X, y, **known)
     np.testing.assert_array_equal(part.components_, whole.components_)
-    np.testing.assert_array_equal(part.coef_, whole.coef_)
+    np.testing.assert_array_equal(part.coef_features_, whole.coef_features_)
     assert part.n_samples_seen_ == 600
 
 
@@ -67,7 +67,7 @@ def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, y, more, kn
         again = pickle.loads(pickle.dumps(model)).partial_fit(MORE[200:], more[200:])
         stored.partial_fit(MORE[200:], more[200:])
         np.testing.assert_array_equal(stored.components_, again.components_)
-        np.testing.assert_array_equal(stored.coef_, again.coef_)
+        np.testing.assert_array_equal(stored.coef_features_, again.coef_features_)
         assert stored.n_samples_seen_ == 1000
 
 
@@ -91,9 +91,9 @@ def test_batches_learn_and_weights_are_solved_for(make, y, more, known):
 @pytest.mark.parametrize("inference", ["variational", "gibbs"])
 def test_a_fit_has_its_weights_already(make, y, more, known, inference):
     model = make(random_state=0, inference=inference).fit(X, y)
-    before = model.coef_
+    before = model.coef_features_
     model.fit_weights(X, y)
-    np.testing.assert_allclose(model.coef_, before, atol=0.02 * np.abs(before).max())
+    np.testing.assert_allclose(model.coef_features_, before, atol=0.02 * np.abs(before).max())
 
 
 def test_it_goes_on_from_a_fit_and_a_fit_begins_anew():

@@ -41,9 +41,9 @@ def tick_labels(ticks):
 def test_weights_of_classes_are_the_coefficients_largest_first():
     fitted = ilsvm().fit(X, y)
     display = FeatureWeightsDisplay.from_estimator(fitted)
-    np.testing.assert_array_equal(display.weights, fitted.coef_[:, list(display.features)])
+    np.testing.assert_array_equal(display.weights, fitted.coef_features_[:, list(display.features)])
     assert np.all(np.diff(np.linalg.norm(display.weights, axis=0)) <= 1e-12)
-    assert set(display.features) == set(np.flatnonzero(np.any(fitted.coef_ != 0, axis=0)))
+    assert set(display.features) == set(np.flatnonzero(np.any(fitted.coef_features_ != 0, axis=0)))
     assert (display.outputs, display.name) == ((0, 1, 2, 3), "class")
     np.testing.assert_array_equal(display.ax_.get_images()[0].get_array(), display.weights)
     assert tick_labels(display.ax_.get_xticklabels()) == [str(k) for k in display.features]
@@ -61,7 +61,7 @@ def test_weights_of_tasks_have_their_names(several):
     display = FeatureWeightsDisplay.from_estimator(
         fitted, features=[3, 1], outputs=["sea", "sky", "sun", "tree", "town"]
     )
-    np.testing.assert_array_equal(display.weights, fitted.coef_[:, [3, 1]])
+    np.testing.assert_array_equal(display.weights, fitted.coef_features_[:, [3, 1]])
     assert display.name == "task"
     assert tick_labels(display.ax_.get_yticklabels()) == ["sea", "sky", "sun", "tree", "town"]
     assert FeatureWeightsDisplay.from_estimator(fitted).outputs == (0, 1, 2, 3, 4)
@@ -90,7 +90,7 @@ def test_relations_are_correlations_of_the_scores(several):
 def test_relations_of_groups_are_about_what_sets_them_apart():
     rows, targets, task = RAGGED
     fitted = regressor().fit(rows, targets, task=task)
-    latent = fitted.transform(rows) @ fitted.coef_.T
+    latent = fitted.transform(rows) @ fitted.coef_features_.T
     apart = latent - latent.mean(axis=1, keepdims=True)
     display = TaskRelationsDisplay.from_estimator(fitted, rows)
     np.testing.assert_allclose(display.relations, np.corrcoef(apart.T), atol=1e-9)
@@ -161,7 +161,8 @@ def test_top_words_of_data_frames_have_their_names():
 def test_displays_look_into_a_search():
     search = ilsvm_cv().fit(X, y)
     np.testing.assert_array_equal(
-        FeatureWeightsDisplay.from_estimator(search, features=[0]).weights, search.best_estimator_.coef_[:, [0]]
+        FeatureWeightsDisplay.from_estimator(search, features=[0]).weights,
+        search.best_estimator_.coef_features_[:, [0]],
     )
     rows, targets = labels(n_rows=60)
     several = classifier_cv().fit(rows, targets)

@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from regbayes.joint.descent import ToleranceSchedule
-from regbayes.joint.quasi_newton import MEMORY, backtrack, direction, dot, update_history
+from regbayes.baselines._process import backtrack
+from regbayes.joint.descent import MEMORY, ToleranceSchedule, direction, dot, update_history
 from regbayes.margins.head import SMALLEST_GAP, Tolerance
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ import regbayes
 from recorded_cases import CASES, Case, Parts, differences, is_runnable, observe, recorded
 from regbayes import baselines
 
-NO_MATTER = {"verbose", "random_state", "n_jobs"}  # no options, or none that change an answer
+NO_MATTER = {"verbose", "random_state", "n_jobs", "deterministic"}  # no options, or none that change an answer here
 
 
 def message(case: Case, old: Parts, new: Parts, apart: dict[str, float]) -> str:

@@ -22,7 +22,7 @@ from regbayes import (
     PoorFitWarning,
 )
 from regbayes.engine import Status, StepResult, run
-from regbayes.estimators import _latent
+from regbayes.estimators import ilsvm
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.estimators._search import lowest_plausible
 from regbayes.margins.targets import zero_one_cost
@@ -147,7 +147,7 @@ def test_a_fit_with_a_fault_starts_again(monkeypatch):
         return "never answers" if len(answers) < 3 else ""
 
     model = Counted(6, C=3.0, class_weight="balanced", max_iter=10, random_state=2)
-    monkeypatch.setattr(_latent, "find_fault", faulty_at_first)
+    monkeypatch.setattr(ilsvm, "find_fault", faulty_at_first)
     with pytest.warns(PoorFitWarning, match="never answers"):
         quiet_of_others(model.fit, X, LABELS)
     assert len(starts) == 2
@@ -209,7 +209,7 @@ def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes
     def normalised(params, value):
         trace = SimpleNamespace(iterations=np.array([0]), objective=np.array([value]))
         state = SimpleNamespace(params=params)
-        return _latent.normalised_objective(SimpleNamespace(trace=trace, state=state, kept_iteration=0), len(X))
+        return ilsvm.normalised_objective(SimpleNamespace(trace=trace, state=state, kept_iteration=0), len(X))
 
     # Loadings too small to matter: the feature counts as one that is there.
     there = replace(more, loadings=np.where(more.loadings.any(axis=1, keepdims=True), more.loadings, 1e-12))

@@ -14,13 +14,14 @@ from regbayes._registry import declare_provider
 # The names below are imported when they are first used, so that the command line answers at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
-    from regbayes import baselines, datasets, metrics, plots, regularizers, report, search
+    from regbayes import baselines, datasets, metrics, plots, ppl, regularizers, report, search
     from regbayes.estimators import (
         FeatureStability,
         GridEdgeWarning,
         IBPFactorAnalysis,
         ILSVMClassifier,
         ILSVMClassifierCV,
+        MarginClassifier,
         MedLDAClassifier,
         MedLDAClassifierCV,
         MedLDARegressor,
@@ -43,9 +44,11 @@ if TYPE_CHECKING:
     from regbayes.framework.regularize import (
         InfeasibleError,
         NotConvergedWarning,
+        SamplingError,
         UnreliableWeightsWarning,
         regularize,
     )
+    from regbayes.framework.resampled import ResampledPosterior
     from regbayes.framework.result import RegularizedPosterior
     from regbayes.persistence import load
 
@@ -58,6 +61,7 @@ _HOMES = {
         "IBPFactorAnalysis",
         "ILSVMClassifier",
         "ILSVMClassifierCV",
+        "MarginClassifier",
         "MedLDAClassifier",
         "MedLDAClassifierCV",
         "MedLDARegressor",
@@ -80,14 +84,16 @@ _HOMES = {
     "regbayes.framework.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
+        "SamplingError",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.framework.resampled": ("ResampledPosterior",),
     "regbayes.framework.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
-_MODULES = ("baselines", "datasets", "metrics", "plots", "regularizers", "report", "search")
+_MODULES = ("baselines", "datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
@@ -105,6 +111,7 @@ for _module, _names in (
     ("regbayes.estimators.multitask_cv", ("regbayes.MultiTaskILSVMClassifierCV", "regbayes.MultiTaskILSVMRegressorCV")),
     ("regbayes.estimators.medlda_cv", ("regbayes.MedLDAClassifierCV", "regbayes.MedLDARegressorCV")),
     ("regbayes.estimators.path_search", ("regbayes.PathSearchCV",)),
+    ("regbayes.estimators.own_model", ("regbayes.MarginClassifier",)),
     ("regbayes.estimators.stability", ("regbayes.FeatureStability",)),
     ("regbayes.estimators.thresholds", ("regbayes.MultiLabelThresholdCV",)),
     *((home, ()) for home in _HOMES if home != "regbayes.estimators"),
@@ -138,6 +145,7 @@ __all__ = [
     "ILSVMClassifier",
     "ILSVMClassifierCV",
     "InfeasibleError",
+    "MarginClassifier",
     "MedLDAClassifier",
     "MedLDAClassifierCV",
     "MedLDARegressor",
@@ -152,7 +160,9 @@ __all__ = [
     "PoorFitWarning",
     "RegularizedMoments",
     "RegularizedPosterior",
+    "ResampledPosterior",
     "Samples",
+    "SamplingError",
     "TruncationWarning",
     "UnreliableWeightsWarning",
     "UnscaledWarning",
@@ -165,6 +175,7 @@ __all__ = [
     "load",
     "metrics",
     "plots",
+    "ppl",
     "regularize",
     "regularize_moments",
     "regularizers",

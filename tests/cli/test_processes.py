@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import regbayes
 from cli_tools import flowers, run_here, run_process
 
 
@@ -142,4 +143,5 @@ def test_demo_ends_with_a_table_a_page_and_what_to_do_next(tmp_path):
     assert "iLSVM: features and classifier together" in done.out
     assert "regbayes evaluate regbayes-demo/digits.model regbayes-demo/digits-test.csv" in done.out
     assert (tmp_path / "regbayes-demo" / "digits.html").stat().st_size > 10_000
+    assert regbayes.load(tmp_path / "regbayes-demo" / "digits.model").report.model.sample == "new"
     assert "Traceback" not in done.err

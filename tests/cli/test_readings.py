@@ -204,7 +204,7 @@ def test_weights_are_those_of_the_estimator_and_of_the_scores(folder):
     model = load(folder / "w")
     assert model.inputs.get_feature_names_out().tolist() == ["a", "b"]
     again = clone(model.estimator).fit(model.inputs.transform(kept), kept.kind, sample_weight=kept.times)
-    np.testing.assert_allclose(again.coef_, model.estimator.coef_)
+    np.testing.assert_allclose(again.coef_features_, model.estimator.coef_features_)
     judged = run_here("evaluate", folder / "w", folder / "t.csv", "--json").json
     frame.loc[frame.index.repeat(frame.times)].drop(columns="times").to_csv(folder / "repeated.csv", index=False)
     as_rows = run_here("evaluate", folder / "w", folder / "repeated.csv", "--json").json

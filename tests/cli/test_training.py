@@ -155,7 +155,7 @@ def test_several_processes_find_the_same(problem):
     shared, also_unseen, found = replace(problem, request=replace(problem.request, jobs=2)).fit()
     assert facts["cross_validation"] == found["cross_validation"]
     np.testing.assert_array_equal(unseen, also_unseen)
-    np.testing.assert_array_equal(alone.coef_, shared.coef_)
+    np.testing.assert_array_equal(alone.coef_features_, shared.coef_features_)
 
 
 def test_an_interrupt_before_anything_is_known_keeps_nothing(problem, monkeypatch):

@@ -80,7 +80,7 @@ def test_averages_deviations_and_histograms_are_those_of_the_features():
     np.testing.assert_array_equal(features.group_counts, np.bincount(y))
     assert np.all(features.histogram.sum(axis=1) == len(X))
     assert np.all(np.diff(features.use) <= 0)
-    np.testing.assert_allclose(features.weights, estimator.coef_[:, features.number].T)
+    np.testing.assert_allclose(features.weights, estimator.coef_features_[:, features.number].T)
     assert features.all_in_use.sum() == estimator.n_components_
 
 
@@ -159,7 +159,7 @@ def test_scores_of_labels_with_holes_agree_with_scikit_learn():
 def test_relations_of_labels_are_correlations_of_the_latent_scores():
     estimator, X, _, _ = fitted("labels")
     tasks = data_of("labels").tasks
-    latent = estimator.transform(X) @ estimator.coef_.T
+    latent = estimator.transform(X) @ estimator.coef_features_.T
     np.testing.assert_allclose(tasks.relations, np.corrcoef(latent[:, tasks.shown].T), atol=1e-9)
     assert sorted(tasks.shown) == list(range(5))
     assert tasks.names == ("sea", "sky", "sun", "tree", "town")
@@ -168,7 +168,7 @@ def test_relations_of_labels_are_correlations_of_the_latent_scores():
 def test_relations_of_groups_leave_out_what_all_have_in_common():
     estimator, X, _, _ = fitted("groups")
     tasks = data_of("groups").tasks
-    latent = estimator.transform(X) @ (estimator.coef_ - estimator.coef_.mean(axis=0)).T
+    latent = estimator.transform(X) @ (estimator.coef_features_ - estimator.coef_features_.mean(axis=0)).T
     order = [list(estimator.tasks_).index(tasks.names[place]) for place in tasks.shown]
     np.testing.assert_allclose(tasks.relations, np.corrcoef(latent[:, order].T), atol=1e-9)
     assert "average task" in tasks.relation_name
@@ -220,7 +220,7 @@ def test_some_of_the_tasks_are_enough_to_look_at():
     data = collect(estimator, X[mine], y[mine], task=own["task"][mine])
     assert data.features.output_names == ("east", "north", "south", "west")
     assert data.tasks.names == ("north", "west")
-    latent = estimator.transform(X[mine]) @ estimator.coef_[[1, 3]].T
+    latent = estimator.transform(X[mine]) @ estimator.coef_features_[[1, 3]].T
     apart = latent - latent.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(data.tasks.relations, np.corrcoef(apart.T), atol=1e-9)
 
@@ -281,7 +281,7 @@ def test_a_search_a_pipeline_and_thresholds_are_looked_through():
     tuned = MultiLabelThresholdCV(classifier(), cv=2, random_state=0).fit(X, holes(Y))
     data = collect(tuned, X, Y)
     assert scores(data)["label accuracy"] == pytest.approx(tuned.score(X, Y))
-    np.testing.assert_allclose(data.features.weights, tuned.estimator_.coef_[:, data.features.number].T)
+    np.testing.assert_allclose(data.features.weights, tuned.estimator_.coef_features_[:, data.features.number].T)
 
 
 def test_tasks_reach_the_model_through_a_pipeline_and_a_search():
@@ -520,7 +520,7 @@ def test_features_without_weights_are_idle():
     X, y = overlapping(200)
     model = ilsvm(4).fit(X, y)
     kept = collect(model, X, y).features
-    model.coef_[:, kept.number[0]] = 0.0
+    model.coef_features_[:, kept.number[0]] = 0.0
     features = collect(model, X, y).features
     assert features.idle[features.number.tolist().index(kept.number[0])]
     assert not features.idle.all()

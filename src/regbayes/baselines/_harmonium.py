@@ -185,4 +185,4 @@ def classifier_attributes(state: State) -> dict[str, Any]:
     head = state.head
     assert head is not None
     intercept = head.weights[:, -1] if head.fit_intercept else np.zeros(len(head.weights))
-    return binary_difference({"coef_": head.feature_weights, "intercept_": intercept})
+    return binary_difference({"coef_features_": head.feature_weights, "intercept_": intercept})

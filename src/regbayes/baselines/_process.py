@@ -21,16 +21,16 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import FitResult, RelativeChange, Status, StepResult, run
-from regbayes.joint.quasi_newton import Search, descend
+from regbayes.joint.descent import ARMIJO, History, direction, dot, shorten, update_history
 
 JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs, as in GPyTorch for 64-bit numbers
 TRIALS = 20  # of step lengths
@@ -233,6 +233,92 @@ def inducing_inputs(X: Floats, start: Covariances, n_inducing: int) -> Floats:
         unexplained = np.maximum(unexplained - factors[k] ** 2, 0.0)
         chosen.append(new)
     return X[chosen]
+
+
+class HasObjective(Protocol):
+    """A point whose objective is known."""
+
+    @property
+    def objective(self) -> float:
+        """The objective."""
+
+
+Point = TypeVar("Point", bound=HasObjective)
+
+
+def backtrack(
+    evaluate: Callable[[float], Point], objective: float, slope: float, max_trials: int
+) -> tuple[Point, float] | None:
+    """Shorten a step until the objective falls enough (Armijo's rule); return the point and the length, or None.
+
+    Parameters
+    ----------
+    evaluate : callable
+        From a length to the point there.
+    objective, slope : float
+        At length zero.
+    max_trials : int
+    """
+    if not slope < 0:
+        return None
+    length = 1.0
+    for _ in range(max_trials):
+        moved = evaluate(length)
+        rise = moved.objective - objective
+        if rise <= ARMIJO * length * slope:
+            return moved, length
+        del moved  # the next trial needs the room
+        length = shorten(length, rise, slope)
+    return None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A point of a plain function of numbers, its gradient, and what is remembered."""
+
+    position: Reals
+    objective: float
+    gradient: Reals
+    history: History = ()
+
+
+def descend(
+    function: Callable[[Reals], tuple[float, Reals]],
+    search: Search,
+    *,
+    first_length: float | None = None,
+    longest: float = np.inf,
+    max_trials: int = 20,
+) -> Search | None:
+    """Take one step down a function that returns its value and gradient; None where no step lowers it.
+
+    Parameters
+    ----------
+    function : callable
+    search : Search
+    first_length : float, default=None
+        Length of a step where nothing is remembered. By default it is that of the gradient.
+    longest : float, default=inf
+        Length of any step at most.
+    max_trials : int, default=20
+    """
+
+    def evaluate(position: Reals) -> Search:
+        return Search(position, *function(position))
+
+    step = direction(search.gradient, search.history, first_length)
+    step *= min(1.0, longest / max(float(np.linalg.norm(step)), np.finfo(np.float64).tiny))
+    slope = dot(search.gradient, step)
+    found = backtrack(lambda length: evaluate(search.position + length * step), search.objective, slope, max_trials)
+    if found is not None:
+        after = found[0]
+        change = after.gradient - search.gradient
+        return replace(after, history=update_history(search.history, after.position - search.position, change))
+    if not search.history:
+        return None
+    # What is remembered of the curvature misleads: begin anew from the gradient.
+    anew = replace(search, history=())
+    return descend(function, anew, first_length=first_length, longest=longest, max_trials=max_trials)
 
 
 def maximise(

@@ -13,10 +13,9 @@ from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.baselines import _process
 from regbayes.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document
-from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, TaskRows
+from regbayes.baselines._process import Covariances, ExactLikelihood, Likelihood, LikelihoodBound, Search, TaskRows
 from regbayes.estimators._bases import generator
 from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
-from regbayes.joint.quasi_newton import Search
 
 ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
 

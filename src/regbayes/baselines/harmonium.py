@@ -19,7 +19,7 @@ from regbayes.baselines._harmonium import (
     read_views,
     views_of,
 )
-from regbayes.estimators._bases import LatentModel, UnsupervisedFeatures, generator
+from regbayes.estimators._bases import LatentModel, TrainingRows, UnsupervisedFeatures, generator
 from regbayes.models.harmonium import learning, model
 from regbayes.models.harmonium.learning import Data
 from regbayes.models.harmonium.model import State
@@ -169,8 +169,8 @@ class ExponentialFamilyHarmonium(UnsupervisedFeatures, Harmonium):
     (1797, 12)
     """
 
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        self._fit_units(Data(X, np.ones(len(X)) if weights is None else weights), data)
+    def _learn(self, rows: TrainingRows) -> None:
+        self._fit_units(Data(rows.X, rows.counts), rows.data)
 
     @available_if(_in_mean_field)
     def score_samples(self, X: ArrayLike) -> Floats:

@@ -59,7 +59,7 @@ class MaxMarginHarmoniumClassifier(LatentClassifier, Harmonium):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Weights of the features.
     intercept_ : array of shape (n_classes,) or (1,)
     components_, mean_, scale_, embedding_, trace_, n_iter_, n_features_in_, feature_names_in_

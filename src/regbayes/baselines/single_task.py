@@ -19,8 +19,8 @@ from regbayes.baselines._linear_tasks import (
 from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, FitReporter
 from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
 from regbayes.framework.coordinate_ascent import TaskLayout
-from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.solvers import solve_tasks
+from regbayes.framework.regularizers.base import BoxDual
+from regbayes.margins.head import solve_tasks
 from regbayes.margins.targets import hinge_loss
 
 TOL = 1e-12  # duality gap, relative to the objective

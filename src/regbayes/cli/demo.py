@@ -106,6 +106,7 @@ def _report(model: Any, test: Any) -> Any:
         feature_names=model.inputs.get_feature_names_out().tolist(),
         image_shape=(SIDE, SIDE),
         data_name="new digits",
+        fitted_to=False,
         prediction_note="These digits were not there when the model was fitted.",
         title="Handwritten digits",
     )

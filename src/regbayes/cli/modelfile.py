@@ -198,7 +198,7 @@ def features_in_use(estimator: Any) -> Integers:
         return np.flatnonzero(in_use(estimator.embedding_))
     if not hasattr(estimator, "tasks_"):
         return np.arange(len(estimator.components_))
-    weights = np.abs(estimator.coef_).max(axis=0)
+    weights = np.abs(estimator.coef_features_).max(axis=0)
     return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
 
 

@@ -303,7 +303,7 @@ def _margin_penalty(estimator: Any) -> float:
     """Return C; where the estimator chose it, what it chose."""
     if estimator.C != "auto":
         return float(estimator.C)
-    from regbayes.estimators._latent import make_supervision
+    from regbayes.estimators.ilsvm import make_supervision
 
     return make_supervision(estimator.get_params(deep=False), len(estimator.classes_), 1.0).C
 

@@ -23,7 +23,7 @@ from regbayes.engine import Serial
 from regbayes.framework.diagnostics import pareto_k, tail_size
 from regbayes.framework.draws import UNNAMED, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import EXTREME, FAR, MOST_FUSED, WeightedAtoms, find_units
+from regbayes.framework.log_partition import MOST_FUSED, WeightedAtoms, find_units, standardize
 from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
 # --- what is done with a block
@@ -81,7 +81,7 @@ def sum_tilted(atoms: WeightedAtoms, phi: Floats, second: bool) -> TiltSums:
     return TiltSums(value, mean, atoms.covariance(phi) if second else None)
 
 
-def move_atoms(atoms: WeightedAtoms, center: Floats, scale: Floats) -> WeightedAtoms:
+def move_atoms(atoms: WeightedAtoms, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
     """Return the draws with other features: less a center, in other units."""
     return _alone(WeightedAtoms((atoms.features - center) / scale, atoms.log_weights))
 
@@ -138,26 +138,17 @@ class BlockAtoms:
         self._phi, self._at = phi, replace(found, value=found.value - self._base.value)
 
     def standardized(self, blocks: Indices) -> tuple[BlockAtoms, Floats, Floats] | None:
-        """Return the same with features ``(psi - center) / scale``, as `WeightedAtoms.standardized` has them."""
-        half = np.maximum(np.abs(self.lowest / 2), np.abs(self.highest / 2))
-        scale, scaled = np.ones(len(half)), self
-        if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
-            largest = np.zeros(int(blocks.max()) + 1)
-            np.maximum.at(largest, blocks, half)
-            scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-            scaled = self._moved(np.zeros(len(half)), scale)
-        far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
-        if scaled is self and not np.any(far):
-            return None
-        center = np.where(far, scaled.mean, 0.0)
-        if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
-            center = center + np.where(far, scaled._moved(center, np.ones(len(half))).mean, 0.0)
-            scaled = scaled._moved(center, np.ones(len(half)))
-        return scaled, center * scale, scale
+        """Return the same in the solver's own units, center and scale."""
+        return standardize(self, blocks)
 
-    def _moved(self, center: Floats, scale: Floats) -> BlockAtoms:
+    def change_units(self, center: Floats | float, scale: Floats | float) -> BlockAtoms:
+        """Return the same with features ``(psi - center) / scale``."""
         n_blocks = sum(len(group.blocks) for group in self.rows.groups)
         return BlockAtoms(self.rows.change(move_atoms, [(center, scale)] * n_blocks))
+
+    def mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
+        return self.change_units(center, 1.0).mean
 
 
 # --- what users see

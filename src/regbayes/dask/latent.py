@@ -44,7 +44,7 @@ from regbayes.estimators._bases import (
     warn_if_truncated,
     warn_if_unused,
 )
-from regbayes.estimators._latent import (
+from regbayes.estimators.ilsvm import (
     UNSUPERVISED,
     UNSUPERVISED_SLAB,
     make_settings,

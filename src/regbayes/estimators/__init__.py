@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regbayes.estimators.medlda_regressor import MedLDARegressor
     from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
     from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
+    from regbayes.estimators.own_model import MarginClassifier
     from regbayes.estimators.path_search import PathSearchCV
     from regbayes.estimators.stability import FeatureStability, feature_stability
     from regbayes.estimators.thresholds import MultiLabelThresholdCV
@@ -29,6 +30,7 @@ _HOME_OF = {
     "IBPFactorAnalysis": "ibp",
     "ILSVMClassifier": "ilsvm",
     "ILSVMClassifierCV": "ilsvm_cv",
+    "MarginClassifier": "own_model",
     "MedLDAClassifier": "medlda",
     "MedLDAClassifierCV": "medlda_cv",
     "MedLDARegressor": "medlda_regressor",
@@ -64,6 +66,7 @@ __all__ = [
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
+    "MarginClassifier",
     "MedLDAClassifier",
     "MedLDAClassifierCV",
     "MedLDARegressor",

@@ -27,14 +27,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
 from threadpoolctl import ThreadpoolController
 from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
+from regbayes.estimators._arrays import bring_beside, choose_classes, read_features, read_rows, working_on
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_plain, namespace_of
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -86,10 +88,28 @@ def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
 
 
+@contextmanager
+def keep_on_failure(estimator: Any) -> Iterator[None]:
+    """Leave an estimator as it was where a fit fails: with what an earlier fit has set, or with nothing."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except Warning:  # one that a user made an error, of a fit that is there
+        raise
+    except BaseException:
+        vars(estimator).update(before)
+        for name in vars(estimator).keys() - before.keys():
+            if "callback" not in name:  # scikit-learn tears its callbacks down by what it has set
+                delattr(estimator, name)
+        raise
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
         return None
+    if not is_plain(X):
+        sample_weight, X = bring_beside(sample_weight, X, "sample_weight"), np.empty((X.shape[0], 0))
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise ValueError("sample_weight must be positive for some row: all of them are zero")
@@ -101,6 +121,9 @@ def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, 
     if weights is None or np.all(weights > 0):
         return X, y, weights
     kept = weights > 0
+    if not is_plain(X):
+        places = integers_to_device(np.flatnonzero(kept), X)
+        return namespace_of(X).take(X, places, axis=0), None if y is None else y[kept], weights[kept]
     return X[kept], None if y is None else y[kept], weights[kept]
 
 
@@ -116,7 +139,7 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
 
 def in_use(psi: Floats) -> Flags:
     """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
-    highest, lowest = psi.max(axis=0), psi.min(axis=0)
+    lowest, highest = find_ranges(psi)
     return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
 
 
@@ -133,7 +156,7 @@ def warn_if_unused(n_used: int) -> None:
 
 def warn_if_unscaled(X: Floats) -> None:
     """Say when columns have such different ranges that the largest decide alone what the features are."""
-    ranges = np.ptp(X, axis=0)
+    ranges = np.subtract(*find_ranges(X)[::-1])
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(
@@ -226,8 +249,10 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     return matrix
 
 
-def chosen_classes(scores: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
+    if not isinstance(scores, np.ndarray):
+        return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
     return np.asarray(classes[best])
 
@@ -508,26 +533,41 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
 
     def _valid_rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "_state")
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        return read_rows(self, X, reset=False)
 
     def _valid_features(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "_state")
-        features: Floats = check_array(X, dtype=np.float64)
+        features: Floats = read_features(X)
         if features.shape[1] != self._n_features_out:
             raise ValueError(f"X has {features.shape[1]} features, but inverse_transform takes {self._n_features_out}")
         return features
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.components_)
+        return int(self.components_.shape[0])
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is learned from: the rows that count."""
+
+    X: Floats  # (n, d)
+    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
+    given: Floats  # all rows, those that do not count among them
+    data: dict[str, Any]  # what the user gave, for callbacks
+
+    @property
+    def counts(self) -> Floats:
+        """How often each row counts, (n,)."""
+        return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
 
 
 class UnsupervisedFeatures(LatentModel):
     """Latent features that are learned without labels."""
 
     @abstractmethod
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        """Set the fitted attributes, from the rows that count; ``given`` are all of them, ``data`` is for callbacks."""
+    def _learn(self, rows: TrainingRows) -> None:
+        """Set the fitted attributes."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -545,28 +585,21 @@ class UnsupervisedFeatures(LatentModel):
         -------
         self
         """
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        self._learn(rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        with keep_on_failure(self):
+            given = read_rows(self, X, ensure_min_samples=2)
+            rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+            with working_on(self, given):
+                self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
 
 @dataclass(frozen=True)
-class LabeledRows:
+class LabeledRows(TrainingRows):
     """What a classifier learns from: the rows that count, and their classes as numbers."""
 
-    X: Floats  # (n, d)
     codes: Integers  # (n,): UNLABELED where there is none
     cost: Floats  # (n_classes, n_classes): of a wrong class, a row per true one
-    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
     label_weights: Floats  # (n,): factors on C; those of the rows are in them
-    given: Floats  # all rows, those that do not count among them
-    data: dict[str, Any]  # what the user gave, for callbacks
-
-    @property
-    def counts(self) -> Floats:
-        """How often each row counts, (n,)."""
-        return np.ones(len(self.X)) if self.row_weights is None else self.row_weights
 
     def targets(self, C: float) -> Classes:
         """Return the margins of rows that all have a label."""
@@ -604,13 +637,15 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         -------
         self
         """
-        given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
-        check_classification_targets(labels)
-        labeled = labeled_rows(labels, self.unlabeled)
-        self.classes_, found = coded_classes(self, labels[labeled])
-        data = fit_data(given, y, sample_weight=sample_weight)
-        self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
+        with keep_on_failure(self):
+            given, y = read_rows(self, X, y, ensure_min_samples=2)
+            rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+            check_classification_targets(labels)
+            labeled = labeled_rows(labels, self.unlabeled)
+            self.classes_, found = coded_classes(self, labels[labeled])
+            data = fit_data(given, y, sample_weight=sample_weight)
+            with working_on(self, given):
+                self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
     def _describe_rows(
@@ -623,20 +658,20 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         data: dict[str, Any],
     ) -> LabeledRows:
         """Put together what is known of rows, of which some have a label."""
-        codes = np.full(len(rows), UNLABELED, dtype=np.int64)
+        codes = np.full(len(labeled), UNLABELED, dtype=np.int64)
         codes[labeled] = found
         by_class = weights_by_class(
             self.class_weight, self.classes_, found, None if weights is None else weights[labeled]
         )
-        label_weights = np.ones(len(rows)) if weights is None else weights.copy()
+        label_weights = np.ones(len(labeled)) if weights is None else weights.copy()
         label_weights[labeled] *= by_class[found]
         cost = cost_matrix(self.cost, len(self.classes_))
-        return LabeledRows(rows, codes, cost, weights, label_weights, given, data)
+        return LabeledRows(rows, weights, given, data, codes, cost, label_weights)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, shape (n_samples, n_classes), or (n_samples,) for two classes."""
         scores = self._class_scores(X)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""

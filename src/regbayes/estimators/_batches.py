@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,12 +13,13 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from regbayes._types import Floats
 from regbayes.engine import row_blocks
+from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     FirstBatchWarning,
-    LabeledRows,
     LatentClassifier,
+    LatentModel,
+    TrainingRows,
     check_known_classes,
     check_several,
     drop_weightless,
@@ -30,42 +30,37 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.estimators._latent import BinaryFeatures, centre_rows, classifier_attributes
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
-from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings
+from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings, centre_rows
 
 FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
 
-Prepare = Callable[[Rows], tuple[Data, Settings]]
 
+class BatchFeatures(LatentModel):
+    """What `regbayes.estimators.ilsvm.BinaryFeatures` need to be learned from batches."""
 
-class BatchFeatures(BinaryFeatures):
-    """Binary features that can be learned from batches."""
-
-    def _learn_batch(
-        self, prepare: Prepare, X: Floats, weights: Floats | None, given: Floats, shown: dict[str, Any]
-    ) -> None:
+    def _learn_batch(self, rows: TrainingRows) -> None:
         """Fit the first batch, or learn from a further one; set the fitted attributes.
 
-        ``prepare`` makes data and settings from centred rows; the rest is as in `_fit_features`. Attributes change when
-        all is done: a batch that is refused leaves the model as it was.
+        Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
         if not hasattr(self, "_state"):
-            warn_of_few_rows(len(X))
-            warn_if_unscaled(X)
-            data, settings = prepare(centre_rows(X, weights))
+            warn_of_few_rows(len(rows.X))
+            warn_if_unscaled(rows.X)
+            data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights), MIN_BLOCK_ROWS)
             self._check_batch_settings(settings)
-            self._fit_features(data, settings, given, shown)
+            self._learn(rows, (data, settings))
             with one_blas_thread():
                 self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
             return
-        rows = Rows.centre(X, self.mean_, weights)
-        if not np.isfinite(rows.mean_square):
+        centred = Rows.centre(rows.X, self.mean_, rows.row_weights)
+        if not np.isfinite(centred.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
-        data, settings = prepare(rows)
+        data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
             settings = self._fitted_settings(settings)
@@ -75,7 +70,7 @@ class BatchFeatures(BinaryFeatures):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = self.mean_ + state.params.offset
+        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
     def _fitted_settings(self, settings: Settings) -> Settings:
@@ -102,7 +97,7 @@ class BatchFeatures(BinaryFeatures):
 class BatchClassifier(LatentClassifier, BatchFeatures):
     """A classifier on binary features that can be learned from batches.
 
-    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    A subclass says in ``_head_attributes`` what a user sees of its head.
     """
 
     @with_callbacks
@@ -139,6 +134,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
+        refuse_elsewhere(X, "partial_fit")
         self._check_batchable()
         given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
@@ -156,8 +152,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         found = known_codes(labels[labeled], named)
         self.classes_ = named
         data = fit_data(given, y, sample_weight=sample_weight)
-        described: LabeledRows = self._describe_rows(rows, labeled, found, weights, given, data)
-        self._learn_batch(lambda centred: self._prepare(described, centred, MIN_BLOCK_ROWS), rows, weights, given, data)
+        self._learn_batch(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -183,6 +178,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         check_is_fitted(self, "_state")
+        refuse_elsewhere(X, "fit_weights")
         self._check_squared("fit_weights")
         everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
@@ -217,7 +213,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
             self._batches = batches.settle(self._batches, head, state)
-        for name, value in {**classifier_attributes(state), "_state": state}.items():
+        for name, value in {**self._head_attributes(state), "_state": state}.items():
             setattr(self, name, value)
         return self
 

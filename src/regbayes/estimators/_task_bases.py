@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._bases import IterativeEstimator, fit_data, one_blas_thread
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
+from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
@@ -32,7 +33,9 @@ from regbayes.estimators._tasks import (
     take_weighted_rows,
 )
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
+from regbayes.kernels.arrays import find_ranges, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
+from regbayes.models.ilsvm.model import Rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class TaskProblem:
     @cached_property
     def counts(self) -> Floats:
         """How often each row counts, (N,)."""
-        return np.ones(len(self.X)) if self.row_weights is None else self.row_weights
+        return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
 
     @cached_property
     def counted(self) -> Observations:
@@ -120,34 +123,43 @@ class TaskModel(IterativeEstimator):
         -------
         self
         """
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        data = fit_data(rows, y, task=task, sample_weight=sample_weight)
-        rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
-        targets, order = self._read_targets(y, task, rows), None
-        self._check_tasks(targets)
-        if self._sorts_rows:
-            targets, order = in_order_of_tasks(targets, len(rows))
-        centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
-        weights = weights if weights is None or order is None else weights[order]
-        observations, self._outputs = self._observe(targets, weights)
-        self.tasks_, self._layout = targets.ids, targets.layout
-        with one_blas_thread():
-            self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
+        with keep_on_failure(self), one_blas_thread():
+            given = rows = read_rows(self, X, ensure_min_samples=2)
+            if not is_plain(rows):
+                y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
+            data = fit_data(rows, y, task=task, sample_weight=sample_weight)
+            rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
+            targets, order = self._read_targets(y, task, rows), None
+            self._check_tasks(targets)
+            if self._sorts_rows:
+                targets, order = in_order_of_tasks(targets, rows.shape[0])
+            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
+            weights = weights if weights is None or order is None else weights[order]
+            observations, self._outputs = self._observe(targets, weights)
+            self.tasks_, self._layout = targets.ids, targets.layout
+            with working_on(self, given):
+                self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 
     def _standard_rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "tasks_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return np.asarray((X - self.mean_) / self.scale_)
+        X, mean, scale = read_rows(self, X, reset=False), to_host(self.mean_), to_host(self.scale_)
+        if not is_plain(X):
+            return (X - to_device(mean, X)) / to_device(scale, X)
+        return np.asarray((X - mean) / scale)
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
         """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
         rows = self._standard_rows(X)
+        if task is not None and not is_plain(rows):
+            task = bring_beside(task, rows, "task")
         check_task_given(type(self).__name__, self._layout, task)
         if self._layout != "ragged":
-            return self._scores(rows)[:, : len(self._outputs)], np.zeros(len(rows), dtype=np.int64)
-        codes = known_codes(self.tasks_, task, len(rows), allow_unseen=self._serves_new_tasks, remedy=self._remedy)
-        n_outputs = len(self._outputs) // len(self.tasks_)
+            return self._scores(rows)[:, : len(self._outputs)], np.zeros(rows.shape[0], dtype=np.int64)
+        codes = known_codes(
+            to_host(self.tasks_), task, rows.shape[0], allow_unseen=self._serves_new_tasks, remedy=self._remedy
+        )
+        n_outputs = len(self._outputs) // len(to_host(self.tasks_))
         own = codes[:, None] * n_outputs + np.arange(n_outputs)
         shared = -1 - self._outputs.groups[:n_outputs]  # a task that was not seen has what its class's group shares
         return self._own_scores(rows, np.where(codes[:, None] >= 0, own, shared)), codes
@@ -184,10 +196,11 @@ class TaskRegressor(RegressorMixin, TaskModel):
             The task of each row, if ``fit`` was told.
         """
         scores, tasks = self._score_rows(X, task)
+        scale, mean = to_host(self.target_scale_), to_host(self.target_mean_)
         if self._layout == "matrix":
-            return scores * self.target_scale_ + self.target_mean_
+            return answer_beside(scores * scale + mean, X)
         # -1, a task that was not seen, has the last one's unit: new tasks are served where all have the same.
-        return scores[:, 0] * self.target_scale_[tasks] + self.target_mean_[tasks]
+        return answer_beside(scores[:, 0] * scale[tasks] + mean[tasks], X)
 
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -204,7 +217,8 @@ class TaskRegressor(RegressorMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             How much the targets of each row count.
         """
-        return explained_variance_pooled(y, self.predict(X, task), sample_weight=sample_weight)
+        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
+        return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
 
 
 class TaskClassifier(ClassifierMixin, TaskModel):
@@ -246,6 +260,9 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         array of shape (n_samples, n_tasks) after ``fit(X, Y)``, or a list with an entry per task if some have more
         than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
         """
+        return answer_beside(self._decide(X, task), X)
+
+    def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
         scores, _ = self._score_rows(X, task)
         layout: Layout = "matrix" if self._layout == "matrix" else "single"  # rows know their task: one answer each
         return scores_of_tasks(scores, layout, self._outputs)
@@ -259,7 +276,8 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
         """
-        return labels_of_tasks(self.decision_function(X, task), self._layout, self.classes_)
+        classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
+        return answer_beside(labels_of_tasks(self._decide(X, task), self._layout, classes), X)
 
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -276,7 +294,8 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             How much the labels of each row count.
         """
-        return task_accuracy(y, self.predict(X, task), unlabeled=self.unlabeled, sample_weight=sample_weight)
+        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
+        return task_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -331,6 +350,8 @@ def standardized(
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
     With ``order`` the rows come back in that order. No other copy of X is made.
     """
+    if not is_plain(X):
+        return standardized_there(X, scaled, order, sample_weight)
     highest, lowest = X.max(axis=0), X.min(axis=0)
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
@@ -351,6 +372,23 @@ def standardized(
         if not np.isfinite(np.vdot(centred, centred)):
             raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
     return centred, mean, scale
+
+
+def standardized_there(
+    X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
+) -> tuple[Any, Floats, Floats]:
+    """Return rows on a device as `standardized` does, with means and scales on the host."""
+    rows = Rows.centre(X, weights=sample_weight)
+    lowest, highest = find_ranges(X)
+    mean = np.where(highest == lowest, lowest, rows.mean)
+    spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)
+    small = spread <= 10 * np.finfo(np.float64).eps * np.maximum(np.abs(lowest), np.abs(highest))
+    scale = np.where(small, np.where(highest == lowest, 1.0, np.maximum(np.abs(lowest), np.abs(highest))), spread)
+    scale = scale if scaled else np.ones_like(mean)
+    if not np.all(np.isfinite(scale)):
+        raise ValueError("X has values too large to square; rescale X")
+    X = X if order is None else take_rows(X, order)
+    return (X - to_device(mean, X)) / to_device(scale, X), mean, scale
 
 
 def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats, sample_weight: Floats | None) -> Floats:

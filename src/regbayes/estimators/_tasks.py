@@ -16,6 +16,7 @@ from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils.validation import _check_sample_weight
 
 from regbayes._types import Flags, Floats, Integers
+from regbayes.kernels.arrays import is_plain, take_rows
 
 Layout = Literal["single", "matrix", "ragged"]
 
@@ -92,7 +93,7 @@ def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     )
     if values.ndim == 0 or (values.ndim == 2 and values.shape[1] == 0):
         raise ValueError(f"y must be of shape (n_samples,) or (n_samples, n_tasks), got {values.shape}")
-    check_consistent_length(X, values)
+    check_consistent_length(X if is_plain(X) else np.empty(X.shape[0]), values)
     return values
 
 
@@ -113,12 +114,13 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
     """Return the rows whose weight is not zero, and their weights; None where each counts once."""
     if sample_weight is None:
         return X, y, task, None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    rows = X if is_plain(X) else np.empty((X.shape[0], 0))
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
     kept = np.flatnonzero(weights)
     if len(kept) < len(weights):
         if y is not None:
-            check_consistent_length(X, y)
-        X, weights = X[kept], weights[kept]
+            check_consistent_length(rows, y)
+        X, weights = X[kept] if is_plain(X) else take_rows(X, kept), weights[kept]
         y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
     return X, y, task, None if np.all(weights == 1.0) else weights
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -12,10 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_is_fitted,
+    check_non_negative,
+    validate_data,
+)
 
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status, make_executor
+from regbayes.estimators._arrays import _free_bytes, bring_beside, follow, is_elsewhere, name_place, put_beside
 from regbayes.estimators._bases import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -27,12 +37,14 @@ from regbayes.estimators._bases import (
     one_blas_thread,
     warn_of_status,
 )
+from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import batches, gibbs, meanfield, posterior, topics
+from regbayes.models.medlda import batches, device, gibbs, meanfield, posterior, topics
+from regbayes.models.medlda.device import DeviceCorpus
 from regbayes.models.medlda.topics import FittedTopics
 
-Counts = Any  # csr_array or csr_matrix: SciPy is untyped
+Counts = Any  # csr_array or csr_matrix: SciPy is untyped; a DeviceCorpus of documents on a device
 
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
@@ -49,6 +61,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "C_warmup": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
     "n_blocks": [Interval(Integral, 1, 128, closed="both"), StrOptions({"auto"})],
     "refit": ["boolean"],
+    "deterministic": ["boolean"],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
     "n_jobs": [Integral, None],
@@ -100,9 +113,12 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         The bound is the mean-field one given the topics, for whole documents.
         """
         documents, fitted = self._documents(X)
-        n_words = float(documents.numbers.sum(dtype=np.float64))
+        elsewhere = isinstance(documents, DeviceCorpus)
+        n_words = float(documents.lengths.sum() if elsewhere else documents.numbers.sum(dtype=np.float64))
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
+        if elsewhere:
+            return float(np.exp(-device.bound(documents, fitted) / n_words))
         found = topics.bounds(documents, fitted, make_executor(n_threads(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
@@ -121,7 +137,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         -------
         list of n_components lists
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}")
         V = self.n_features_in_
@@ -130,7 +146,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         names = np.asarray(vocabulary)
         if names.shape != (V,):
             raise ValueError(f"vocabulary must name the {V} columns of X, got an array of shape {names.shape}")
-        best = np.argsort(-self.components_, axis=1, kind="stable")[:, : int(n)]
+        best = np.argsort(-self._fitted.components(), axis=1, kind="stable")[:, : int(n)]
         return [names[row].tolist() for row in best]
 
     @property
@@ -142,19 +158,29 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if fitted is None:
             raise AttributeError(f"{type(self).__name__} has no components_ before fit")
-        return fitted.components()
+        return put_beside(fitted.components(), getattr(self, "coef_features_", None))
 
     @property
     def _n_features_out(self) -> int:
         return int(self._fitted.n_topics)
 
-    def _documents(self, X: ArrayLike) -> tuple[WordCounts, FittedTopics]:
-        check_is_fitted(self, "coef_")
-        return as_documents(read_counts(self, X, reset=False)), self._fitted
+    def _documents(self, X: ArrayLike) -> tuple[WordCounts | DeviceCorpus, FittedTopics]:
+        check_is_fitted(self, "coef_features_")
+        counts = read_counts(self, X, reset=False)
+        if not isinstance(counts, DeviceCorpus):
+            return as_documents(counts), self._fitted
+        if not device.takes(self._fitted):
+            raise ValueError(
+                "a model of the sampler, or with margins on the posterior, infers documents on the CPU, and X is "
+                f"{name_place(counts.counts.numbers)}: give it as a NumPy or SciPy array"
+            )
+        return counts, self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         documents, fitted = self._documents(X)
+        if isinstance(documents, DeviceCorpus):
+            return device.proportions(documents, fitted)
         return topics.proportions(documents, fitted, make_executor(n_threads(self.n_jobs)))
 
     @property
@@ -217,6 +243,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             Whether earlier documents are the prior of these, as in ``partial_fit``.
         """
         self._check_together()
+        if isinstance(counts, DeviceCorpus):
+            self._check_on_device(counts)
         max_iter: Any = self._iteration_limit
         if self._scheme == "posterior":
             start = self._earlier_topics(counts.shape[1])
@@ -231,6 +259,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         if not (self._scheme == "gibbs" and result.status is Status.ITERATION_LIMIT):  # how a chain should end
             warn_of_status(self, result)
         return self
+
+    def _check_on_device(self, counts: DeviceCorpus) -> None:
+        """Refuse parameters that documents on a device do not have."""
+        where = f"needs X on the CPU, as a NumPy or SciPy array, and it is {name_place(counts.counts.numbers)}"
+        if self._scheme != "consistent":
+            name = "C" if self.margins == "consistent" else "margins"
+            raise ValueError(f"{name}={getattr(self, name)!r} {where}: it keeps the topics of every word")
+        if not self._has_squared_loss:
+            raise ValueError(f"loss={self.loss!r} {where}: its multipliers are found one by one. Use loss=None")
 
     def _learn_batch(
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any]
@@ -337,11 +374,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, reporter: FitReporter
     ) -> FitResult[FittedTopics]:
         shared: dict[str, Any] = {
-            "executor": make_executor(n_threads(self.n_jobs)),
             "sample_weight": sample_weight,
             "start": self._earlier_topics(counts.shape[1]),
             "callbacks": [reporter],
         }
+        if isinstance(counts, DeviceCorpus):
+            assert targets is not None
+            in_order = bool(self.deterministic)
+            return device.fit(counts, targets, self._label_free_settings(), in_order=in_order, **shared)
+        shared["executor"] = make_executor(n_threads(self.n_jobs))
         documents, n_words = as_documents(counts), counts.shape[1]
         if self._scheme == "posterior":
             return posterior.fit(documents, n_words, targets, self._posterior_settings(), **shared)
@@ -462,7 +503,8 @@ def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tup
 
     The sampler draws a topic for every word of a document: one that counts twice is taken twice. Mean field weighs it.
     """
-    weights = _check_sample_weight(sample_weight, counts, dtype=np.float64, ensure_non_negative=True)
+    rows = np.empty((counts.shape[0], 0))
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
     if inference == "gibbs":
         if np.any(weights != np.rint(weights)):
             bad = float(weights[weights != np.rint(weights)][0])
@@ -476,8 +518,25 @@ def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tup
 
 
 def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
-    """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates."""
+    """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates.
+
+    Counts on a device stay there.
+    """
     _check_no_texts(X)
+    numbers = _numbers_of(X)
+    if is_elsewhere(numbers):
+        if whole:
+            raise ValueError(
+                f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
+                'array, or use inference="variational"'
+            )
+        return _read_device_counts(estimator, X, numbers, reset)
+    if numbers is not X:
+        raise TypeError(
+            f"X is {name_place(numbers)}, sparse, and array_api_dispatch is off: set it with "
+            "sklearn.set_config(array_api_dispatch=True) (SCIPY_ARRAY_API=1 in the environment), or give X as a SciPy "
+            "array"
+        )
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
     check_non_negative(X, type(estimator).__name__)
     counts = X if issparse(X) else csr_array(X)
@@ -491,6 +550,127 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     if largest > LARGEST_COUNT:
         raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
     return counts
+
+
+def _numbers_of(X: Any) -> Any:
+    """Return the numbers of a sparse matrix of PyTorch or CuPy, and anything else as it is."""
+    library = type(X).__module__.partition(".")[0]
+    if library == "cupyx":
+        return X.data
+    if library == "torch" and str(getattr(X, "layout", "")) == "torch.sparse_csr":
+        return X.values()
+    return X
+
+
+def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: bool) -> DeviceCorpus:
+    """Validate counts on a device, sparse by rows or dense, and return them as documents there."""
+    xp = namespace_of(numbers)
+    if "float" in str(numbers.dtype) and numbers.dtype not in (xp.float64, xp.float32):
+        raise TypeError(f"X has type {numbers.dtype}: give it as float32 or float64, sums need the digits")
+    if len(X.shape) != 2 or (numbers is X and "sparse" in str(getattr(X, "layout", ""))):
+        raise ValueError(
+            f"X must be a dense or CSR matrix of counts, got {type(X).__name__} of shape {tuple(X.shape)}"
+            + (f" and layout {X.layout}" if hasattr(X, "layout") else "")
+        )
+    _check_feature_names(estimator, X, reset=reset)
+    _check_n_features(estimator, X, reset=reset)
+    if X.shape[0] == 0:
+        raise ValueError("X has 0 rows, and a minimum of 1 is required")
+    counts = _entries_of(X, numbers)
+    if counts.numbers.shape[0]:
+        check_non_negative(counts.numbers, type(estimator).__name__)
+    starts = _check_entries(counts, X.shape)
+    return DeviceCorpus(counts, int(X.shape[1]), starts)
+
+
+def _entries_of(X: Any, numbers: Any) -> WordCounts:
+    """Return the entries of a matrix on a device by rows; numbers have single precision if they had, or double."""
+    xp = namespace_of(numbers)
+    if numbers is X:
+        present = X != 0
+        sizes = xp.sum(xp.astype(present, xp.int64), axis=1)
+        zero = xp.zeros(1, dtype=xp.int64, device=X.device)
+        starts, words, numbers = xp.concat([zero, xp.cumulative_sum(sizes)]), xp.nonzero(present)[1], X[present]
+    elif hasattr(X, "crow_indices"):
+        starts, words = X.crow_indices(), X.col_indices()
+    else:
+        X = X.tocsr()
+        starts, words, numbers = X.indptr, X.indices, X.data
+    if numbers.dtype != xp.float32:
+        numbers = xp.astype(numbers, xp.float64)
+    return WordCounts(xp.astype(words, xp.int32), numbers, xp.astype(starts, xp.int64))
+
+
+def _check_entries(counts: WordCounts, shape: Any) -> Any:
+    """Refuse what kernels cannot take; return where documents begin, on the host."""
+    words, numbers, there = counts
+    xp, starts = namespace_of(numbers), to_host(there)
+    ascend = len(starts) == shape[0] + 1 and starts[0] == 0 and not np.any(np.diff(starts) < 0)
+    if not ascend or starts[-1] != numbers.shape[0]:
+        raise ValueError("X has indices of rows that do not ascend from 0 to the number of its entries")
+    if len(words) == 0:
+        return starts
+    if not bool(xp.all(xp.isfinite(numbers))):
+        raise ValueError("Input X contains NaN or infinity")
+    largest = float(xp.max(numbers))
+    if largest > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    if int(xp.min(words)) < 0 or int(xp.max(words)) >= shape[1]:
+        raise ValueError(f"X has indices of columns outside 0 .. {shape[1] - 1}")
+    return starts
+
+
+def bring_targets(values: Any, counts: Counts, name: str) -> Any:
+    """Return what belongs to documents as it is on the host, having seen that it lay where they do."""
+    if values is None:
+        return None
+    if isinstance(counts, DeviceCorpus):
+        return bring_beside(values, counts.counts.numbers, name)
+    if not is_plain(values) and "cpu" not in str(getattr(values, "device", "cpu")).lower():
+        raise TypeError(f"X lies on the CPU and {name} is {name_place(values)}: give both on one device")
+    return values
+
+
+def refuse_device(X: Any, method: str) -> None:
+    """Refuse documents on a device."""
+    numbers = _numbers_of(X)
+    if is_elsewhere(numbers):
+        raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
+
+
+@contextmanager
+def working_on_documents(model: Any, X: Any) -> Iterator[None]:
+    """Fit where documents lie: in the end fitted attributes follow them there."""
+    numbers = _numbers_of(X)
+    if not is_elsewhere(numbers):
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        if "OutOfMemory" in type(error).__name__:
+            raise MemoryError(_describe_room(model, X, numbers)) from error
+        raise
+    xp = namespace_of(numbers)
+    dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
+    follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
+
+
+def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
+    """Say how many documents fit into a device's memory, as far as it can be known."""
+    n_documents, n_words = (int(size) for size in X.shape)
+    itemsize = 4 if "float32" in str(numbers.dtype) else 8
+    n_entries = numbers.shape[0] if numbers is not X else int((X != 0).sum())
+    per_document, tables = device.n_bytes(n_documents, n_entries, n_words, int(model.n_components), itemsize)
+    free, fits = _free_bytes(numbers), ""
+    if free is not None:
+        fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."
+    return (
+        f"the memory of the device does not hold a fit of {n_documents:,} documents: each takes about "
+        f"{per_document:,.0f} bytes, and tables of {n_words:,} words by {int(model.n_components)} topics "
+        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over the CPUs of "
+        "several machines, or partial_fit on the CPU"
+    )
 
 
 def _check_no_texts(X: Any) -> None:
@@ -523,6 +703,11 @@ def as_documents(counts: Counts, dtype: Any = np.float32) -> WordCounts:
 
 def mean_length(counts: Counts, sample_weight: Floats | None) -> float:
     """Return the mean number of words of the documents that have any."""
+    if isinstance(counts, DeviceCorpus):
+        lengths, weights = counts.lengths, np.ones(counts.shape[0]) if sample_weight is None else sample_weight
+        if not lengths.any():
+            raise ValueError("X has no words: all documents are empty")
+        return float(lengths @ weights / weights[lengths > 0].sum())
     n_words, sizes = counts.data, np.diff(counts.indptr)
     n_documents = float(np.count_nonzero(sizes))
     if sample_weight is not None:

@@ -15,30 +15,26 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
+from regbayes.estimators._arrays import refuse_elsewhere
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
+    TrainingRows,
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
     row_weights,
-    warn_if_unscaled,
 )
 from regbayes.estimators._batches import BatchFeatures
-from regbayes.estimators._latent import (
-    UNSUPERVISED,
-    UNSUPERVISED_SLAB,
-    centre_rows,
-    infer_by_blocks,
-    infer_label_free,
-    make_settings,
-)
+from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
+from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
 from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
 from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
 
 
 @persistable(skip=("_skl_callbacks",))
-class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
+class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     """Binary latent features under an Indian buffet prior.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
@@ -111,6 +107,11 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
     --------
     ILSVMClassifier : The same features learned together with a classifier.
 
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits
@@ -161,16 +162,12 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _learn(self, X: Floats, weights: Floats | None, given: Floats, data: dict[str, Any]) -> None:
-        warn_if_unscaled(X)
-        self._fit_features(*self._prepare(centre_rows(X, weights)), given, data)
-
-    def _prepare(self, rows: Rows) -> tuple[Data, Settings]:
+    def _prepare(self, rows: TrainingRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centred rows as data without labels, and the settings that the parameters stand for."""
-        labels = np.full(len(rows), UNLABELED, dtype=np.int64)
-        unlabeled = Data(rows, labels, np.ones(len(rows)), np.zeros((1, 1)))
+        labels = np.full(len(X), UNLABELED, dtype=np.int64)
+        unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), rows, supervision)
+        return unlabeled, make_settings(self.get_params(deep=False), X, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -194,9 +191,10 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
+        refuse_elsewhere(X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-        self._learn_batch(self._prepare, rows, weights, given, fit_data(given, sample_weight=sample_weight))
+        self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -204,22 +202,26 @@ class IBPFactorAnalysis(UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        X, params = self._valid_rows(X), self._state.params
-        if self.transform_temperature is not None:
-            params = replace(params, temperature=self.transform_temperature * X.shape[1])
-        return infer_label_free(Rows.centre(X, self.mean_), params, self.n_jobs)
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        if self.transform_temperature is None:
+            return self._infer(rows)
+        temperature = self.transform_temperature * rows.n_inputs
+        return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
-        return reconstruct(self._valid_features(X), self._state.params) + self.mean_
+        features, mean = self._valid_features(X), to_host(self.mean_)
+        if not is_plain(features):
+            return reconstruct_there(features, self._state.params, mean)
+        return reconstruct(features, self._state.params) + mean
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
         rows = Rows.centre(self._valid_rows(X), self.mean_)
         params = self._state.params
         bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
-        return infer_by_blocks(partial(bound, params=params), rows, self.n_jobs)
+        return self._infer(rows, partial(bound, params=params))
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
-        return float(np.mean(self.score_samples(X)))
+        return float(np.mean(to_host(self.score_samples(X))))

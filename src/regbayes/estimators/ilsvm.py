@@ -1,34 +1,297 @@
-"""`ILSVMClassifier`: latent features that predict."""
+"""`ILSVMClassifier`: latent features that predict, and what it shares with the features without labels (`ibp`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
+from regbayes._types import Floats, Integers
+from regbayes.engine import FitResult, make_executor
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
     LabeledRows,
+    LatentModel,
+    TrainingRows,
+    binary_difference,
+    find_fault,
+    generator,
+    in_use,
+    kept_objective,
+    n_threads,
+    one_blas_thread,
+    warn_if_noise,
+    warn_if_truncated,
     warn_if_unscaled,
+    warn_if_unused,
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._latent import (
+from regbayes.kernels.arrays import join, namespace_of, to_host
+from regbayes.kernels.sweeps import sweeps_are_loaded
+from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import (
+    UNLABELED,
+    Data,
+    Params,
+    Rows,
+    Settings,
+    State,
     centre_rows,
-    classifier_attributes,
-    make_settings,
-    make_supervision,
+    log_normalisers,
 )
-from regbayes.models.ilsvm.model import Data, Rows, Settings, State
+from regbayes.models.ilsvm.noise import is_noise
+from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
+from regbayes.priors.indian_buffet import stick_weights
+
+DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
+UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
+UNSUPERVISED_SLAB_TEMPERATURE = 0.05  # per input: on planted sets the number of features is right there
+DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
+SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
+SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
+SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
+SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
+LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
+INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
+FEW_ROWS = 16  # that are predicted before compiled code is loaded
+
+
+class BinaryFeatures(LatentModel):
+    """Binary features of rows, with labels or without: the part of a fit that does not depend on them.
+
+    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    """
+
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+
+    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        if getattr(self, "margins", "consistent") == "posterior":
+            return warmup.random_params(X, settings, rng)
+        return warmup.initial_params(X, settings)
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        """Return the fitted attributes that describe the features."""
+        psi, found = state.embedding, {}
+        if state.probabilities is not None:
+            psi = state.probabilities
+            found = {"probabilities_": psi}
+        return found | {
+            "components_": state.params.loadings,
+            "embedding_": state.embedding,
+            "stick_weights_": stick_weights(state.params.sticks),
+            "n_components_": int(in_use(psi).sum()),
+            "noise_variance_": state.params.noise_variance,
+            "prior_variance_": state.params.prior_variance,
+            "_state": state,
+        }
+
+    def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
+        """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
+
+        ``prepared`` are data and settings where they are there already. Rows that do not count are in the embedding.
+        """
+        if prepared is None:
+            warn_if_unscaled(rows.X)
+            prepared = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
+        (data, settings), self.mean_ = prepared, prepared[0].X.mean
+        margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
+        previous: State | None = getattr(self, "_state", None) if self.warm_start else None
+        goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        rng = generator(self.random_state)
+
+        def draw() -> Iterator[tuple[Any, Integers | None]]:
+            if goes_on:
+                yield previous, None
+            early_rows = draw_early_rows(data, rng)
+            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
+            most = 2 * warmup.EARLY_ROWS if data.X.on_device else len(data.X)  # starts are on the host
+            n = min((len(data.X) + 1) // 2, most)
+            while True:  # other starts are those of a random half of the rows
+                half = np.sort(rng.permutation(len(data.X))[:n])
+                yield self._start(data.X.take(half), settings, rng), draw_early_rows(data, rng)
+
+        def attributes(state: State) -> dict[str, Any]:
+            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
+            if len(data.X) < rows.given.shape[0]:
+                every = Rows.centre(rows.given, self.mean_)
+                found["embedding_"] = self._infer(every, state.params.infer)
+                if settings.slab:
+                    found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
+            return found
+
+        guesses = transductive and bool(np.any(data.labels == UNLABELED))
+        run = fit.fit_transductive if transductive else fit.fit
+        stages = fit.list_stages(margins, guesses, settings.max_iter)
+        with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
+            tried = self._try_starts(
+                reporter,
+                draw(),
+                1 if goes_on else self.n_init,
+                partial(self._find_fault, data),
+                lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
+            )
+            for start, early_rows in tried:
+                reporter.result = run(
+                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
+                )
+        if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+            with one_blas_thread():
+                noise = is_noise(data, settings, rng)
+            if noise:
+                warn_if_noise()
+                return
+            if not settings.input_scale:
+                warn_if_unused(self.n_components_)
+            warn_if_truncated(self.n_components_, self.n_components)
+
+    def _find_fault(self, data: Data, state: State) -> str:
+        """Return what is wrong with the answers for the training rows; nothing where there are none."""
+        if state.head is None:
+            return ""
+        rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
+        if len(data.labeled) < len(rows) and not rows.on_device:
+            seen = data.labeled
+            rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
+        scores = state.scores(rows, psi)
+        answers = to_host(namespace_of(scores).argmax(scores, axis=1))
+        if rows.on_device:
+            codes, weights, answers = codes[data.labeled], weights[data.labeled], answers[data.labeled]
+        return find_fault(codes, answers, data.cost, weights, self.classes_)
+
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that rows have the features, shape (n_samples, n_components).
+
+        Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
+        """
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return self._infer(rows, self._state.params.infer_probabilities)
+
+    def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
+        """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
+        if function is None:
+            few = len(rows) <= FEW_ROWS and not rows.on_device and not sweeps_are_loaded()
+            function = self._state.params.infer_few if few else self._state.params.infer
+        if rows.on_device:
+            return join([function(block) for block in rows.blocks()])
+        with one_blas_thread():
+            return np.concatenate(make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
+
+
+def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
+    """Draw the rows for a warm-up, None where it can have them all; of rows on a device they come to the host."""
+    found = warmup.draw_early_rows(data.labels, rng)
+    return np.arange(len(data.X)) if found is None and data.X.on_device else found
+
+
+def normalised_objective(result: FitResult[State], weight: float) -> float:
+    """Return J with the tempered prior of each row's features normalised, which can be compared between their numbers.
+
+    ``weight`` is that of the generative part, times the number of rows. Features without loadings are not in J.
+    """
+    params = result.state.params
+    return kept_objective(result) + weight * float(log_normalisers(params)[params.loadings.any(axis=1)].sum())
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What a classifier adds to the settings, in numbers."""
+
+    C: float
+    squared: bool
+    one_vs_rest: bool
+    generative_weight: float
+    temperature: float  # per input, where nothing else is said
+    price: float = 0.0  # of a feature with an amount
+
+
+UNSUPERVISED = Supervision(
+    0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
+)
+
+UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
+
+
+def make_supervision(
+    parameters: Mapping[str, Any], n_classes: int, labeled_share: float, n_labeled: int = 0
+) -> Supervision:
+    """Turn a classifier's parameters, "auto" among them, into numbers."""
+    given = dict(parameters)
+    temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
+    if given["slab"]:
+        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
+    if given["temperature"] != "auto":
+        temperature = float(given["temperature"])
+    # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
+    C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    if given["C"] != "auto":
+        C = float(given["C"])
+    one_vs_rest = given["multi_class"] == "ovr"
+    if given["multi_class"] == "auto":
+        # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
+        n_weights = n_classes * (int(given["n_components"]) + 1)
+        many = n_labeled >= MIN_BLOCK_ROWS and n_weights > MAX_CLASS_WEIGHTS and given["loss"] == "squared_hinge"
+        one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
+    weight = given["generative_weight"]
+    if weight == "auto":
+        n_margins = n_classes if one_vs_rest else 1
+        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
+        raised = share if given["slab"] else share / np.sqrt(heat)
+        weight = raised * C * n_margins * labeled_share**LABELED_POWER
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
+
+
+def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
+    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
+    given = dict(parameters)
+    mean_square = X.mean_square
+    temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
+    noise, prior = given["noise_variance"], given["prior_variance"]
+    noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
+    weight, prior_ratio = supervision.generative_weight, PRIOR_RATIO
+    if given["slab"] and supervision.C > 0 and weight > 0:
+        # The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
+        # labels a squared length of one, in tempered units, costs half of what a margin does, however little the
+        # generative part counts.
+        prior_ratio = weight / supervision.C
+    prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
+    input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
+    return Settings(
+        n_components=int(given["n_components"]),
+        alpha=float(given["alpha"]),
+        C=supervision.C,
+        squared=supervision.squared,
+        one_vs_rest=supervision.one_vs_rest,
+        temperature=temperature * X.n_inputs,
+        generative_weight=weight,
+        noise_variance=noise_variance,
+        prior_variance=prior_variance,
+        estimate_noise=noise == "estimate",
+        estimate_prior=prior == "estimate",
+        fit_intercept=bool(given.get("fit_intercept", False)),
+        input_scale=float(input_scale) if given.get("include_inputs", False) else 0.0,
+        n_sweeps=int(given["n_sweeps"]),
+        max_iter=int(given["max_iter"]),
+        tol=float(given["tol"]),
+        n_threads=n_threads(given["n_jobs"]),
+        slab=bool(given["slab"]),
+        price=supervision.price,
+    )
 
 
 @persistable(skip=("_skl_callbacks",))
-class ILSVMClassifier(BatchClassifier):
+class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
 
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
@@ -123,7 +386,7 @@ class ILSVMClassifier(BatchClassifier):
         training rows.
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Weights of the features.
     intercept_ : array of shape (n_classes,) or (1,)
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
@@ -160,6 +423,9 @@ class ILSVMClassifier(BatchClassifier):
     Notes
     -----
     docs/math.md, sections 2 and 3.
+
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
 
     Examples
     --------
@@ -243,11 +509,6 @@ class ILSVMClassifier(BatchClassifier):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _learn(self, rows: LabeledRows) -> None:
-        warn_if_unscaled(rows.X)
-        data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
-        self._fit_features(data, settings, rows.given, rows.data, self.margins, self.transductive)
-
     def _prepare(self, rows: LabeledRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centred rows with what is known of them, and the settings that the parameters stand for.
 
@@ -267,15 +528,27 @@ class ILSVMClassifier(BatchClassifier):
         return data, make_settings(parameters, data.X, supervision)
 
     def _attributes(self, state: State) -> dict[str, Any]:
-        return super()._attributes(state) | classifier_attributes(state)
+        return super()._attributes(state) | self._head_attributes(state)
+
+    def _head_attributes(self, state: State) -> dict[str, Any]:
+        """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""
+        head = state.head
+        assert head is not None
+        K, weights, latent = len(head.centre), head.weights, head.feature_weights
+        intercept = (weights[:, -1] if head.fit_intercept else 0.0) - latent @ head.centre
+        found = {"coef_features_": latent, "intercept_": intercept}
+        if state.input_scale:
+            D = state.params.loadings.shape[1]
+            found["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
+        return binary_difference(found)
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the label-free posterior means of the features of rows, shape (n_samples, n_components).
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        return self._infer(X)[1]
+        return self._infer(Rows.centre(self._valid_rows(X), self.mean_))
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        rows, psi = self._infer(X)
-        return self._state.scores(rows, psi)
+        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        return self._state.scores(rows, self._infer(rows))

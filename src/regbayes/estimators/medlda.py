@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
+from regbayes.estimators._arrays import put_beside
 from regbayes.estimators._bases import (
     POSITIVE,
     check_known_classes,
@@ -22,6 +23,7 @@ from regbayes.estimators._bases import (
     chosen_classes,
     cost_matrix,
     fit_data,
+    keep_on_failure,
     known_codes,
     weights_by_class,
 )
@@ -30,11 +32,15 @@ from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
     TopicModel,
+    bring_targets,
     choose_rows,
     has_partial_fit,
     mean_length,
     read_counts,
+    refuse_device,
+    working_on_documents,
 )
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Classes, Signs
 from regbayes.models.medlda.topics import FittedTopics
 
@@ -110,13 +116,16 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Documents and words are each cut into so many groups, and as many threads find work. More than one makes
         topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
         and 16 at most, less where documents are short.
+    deterministic : bool, default=False
+        Of documents on a GPU: whether a fit has the same bits every time. Sums over documents are then taken in an
+        order, which takes longer. On the CPU it has, always.
     warm_start : bool, default=False
         Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
         with mean field, it begins at the last topics and weights.
     random_state : int, RandomState instance or None, default=None
         For the chain.
     n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
+        Threads on the CPU. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -126,8 +135,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         For indicators of several labels, the numbers of their columns.
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
-    coef_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_.T``.
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
     trace_ : Trace
         Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
         settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
@@ -189,6 +198,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
+        deterministic: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -212,6 +222,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
+        self.deterministic = deterministic
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -225,7 +236,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
+            Counts of words. Arrays of PyTorch or CuPy, dense or CSR, are worked on where they lie, under
+            ``sklearn.config_context(array_api_dispatch=True)`` and with ``inference="variational"``.
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
             Classes, or an indicator (0 or 1) for each of several labels.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -236,9 +248,10 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with keep_on_failure(self), working_on_documents(self, X):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -278,6 +291,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
+        refuse_device(X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
@@ -312,7 +326,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
+        refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
     def _read(
@@ -320,8 +335,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     ) -> tuple[Counts, Signs | Classes | None, Floats | None]:
         """Return counts, margins and weights; the first documents say what the classes are and how long they are."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        labels = self._read_labels(y, counts, first)
+        labels = self._read_labels(bring_targets(y, counts, "y"), counts, first)
         if sample_weight is not None:
+            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
             rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, labels = counts[rows], labels[rows]
         codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
@@ -357,8 +373,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
             if labels.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
             return labels
-        check_known_classes(classes, self.classes_)
-        return known_codes(labels, self.classes_)
+        known = to_host(self.classes_)
+        check_known_classes(classes, known)
+        return known_codes(labels, known)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
         """Return one margin per label or class, but only one for two classes; none without a price."""
@@ -388,18 +405,19 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
         coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
-        return {"_fitted": fitted, "coef_": coef}
+        return {"_fitted": fitted, "coef_features_": coef}
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        scores = self._shares(X) @ self.coef_.T
-        return scores[:, 0] if len(self.coef_) == 1 and not self._several else scores
+        shares = self._shares(X)
+        scores = shares @ put_beside(to_host(self.coef_features_).T, shares)
+        return scores[:, 0] if len(self.coef_features_) == 1 and not self._several else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
         scores = self.decision_function(X)
         if self._several:
-            return (scores > 0).astype(np.int64)
+            return put_beside(to_host(scores > 0).astype(np.int64), scores)
         return chosen_classes(scores, self.classes_)
 
     def __sklearn_tags__(self) -> Any:

@@ -14,16 +14,21 @@ from sklearn.utils.validation import _check_y, check_consistent_length, check_is
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data
+from regbayes.estimators._arrays import put_beside
+from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, fit_data, keep_on_failure
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     Counts,
     TopicModel,
+    bring_targets,
     choose_rows,
     has_partial_fit,
     mean_length,
     read_counts,
+    refuse_device,
+    working_on_documents,
 )
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Numbers
 from regbayes.models.medlda.topics import FittedTopics
 
@@ -63,15 +68,18 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         as in the paper's regression model, in squared standard deviations of the targets. "auto" estimates one for
         each target (empirical Bayes). None leaves the margins alone; with ``C=0`` the response alone remains, and the
         model is supervised latent Dirichlet allocation with normal weights.
-    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, warm_start, random_state, n_jobs, verbose
+    n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start
+        As in `MedLDAClassifier`.
+    random_state, n_jobs, verbose
         As in `MedLDAClassifier`.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
-    coef_ : array of shape (n_components,) or (n_targets, n_components)
-        Mean weights of the topics, in the targets' units: ``predict(X)`` is ``transform(X) @ coef_.T + intercept_``.
+    coef_features_ : array of shape (n_components,) or (n_targets, n_components)
+        Mean weights of the topics, in the targets' units: ``predict(X)`` is
+        ``transform(X) @ coef_features_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
         The mean of the targets.
     response_variance_ : float or array of shape (n_targets,)
@@ -125,6 +133,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         C_warmup: float | None = None,
         refit: bool = True,
         n_blocks: int | Literal["auto"] = "auto",
+        deterministic: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -147,6 +156,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self.C_warmup = C_warmup
         self.refit = refit
         self.n_blocks = n_blocks
+        self.deterministic = deterministic
         self.warm_start = warm_start
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -169,9 +179,10 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        return self._fit_topics(
-            *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
-        )
+        with keep_on_failure(self), working_on_documents(self, X):
+            return self._fit_topics(
+                *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
+            )
 
     @available_if(has_partial_fit)
     @with_callbacks
@@ -193,6 +204,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
+        refuse_device(X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
@@ -219,14 +231,16 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "coef_features_")
+        refuse_device(X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
         """Return counts, numbers and weights; the first documents say what the units are and how long they are."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        values = self._read_values(y, counts, first)
+        values = self._read_values(bring_targets(y, counts, "y"), counts, first)
         if sample_weight is not None:
+            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
             rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
             counts, values = counts[rows], values[rows]
         if first:
@@ -258,7 +272,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
         zeros = np.zeros((len(self._mean), fitted.n_topics))
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
-        found: dict[str, Any] = {"_fitted": fitted, "coef_": coef, "intercept_": self._mean}
+        found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
         if fitted.response_variance is not None:
             found["response_variance_"] = fitted.response_variance * self._scale**2
         if self._single:
@@ -268,7 +282,11 @@ class MedLDARegressor(RegressorMixin, TopicModel):
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        return self._shares(X) @ self.coef_.T + self.intercept_
+        shares = self._shares(X)
+        intercept = (
+            self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
+        )
+        return shares @ put_beside(to_host(self.coef_features_).T, shares) + intercept
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -29,6 +29,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
+from regbayes.kernels.arrays import is_plain
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
 from regbayes.priors.indian_buffet import stick_weights
@@ -58,6 +59,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     _sorts_rows = True
     _remedy = SHARE_NEW
+    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
 
     @property
     def _serves_new_tasks(self) -> bool:
@@ -126,7 +128,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         if not isinstance(self, TaskClassifier):
             return ""
         seen = problem.observations
-        if len(seen) > len(problem.X):
+        if len(seen) > problem.X.shape[0] or not is_plain(problem.X):
             return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
         return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
 
@@ -146,7 +148,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.components_)
+        return int(self.components_.shape[0])
 
 
 def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:
@@ -205,7 +207,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
         "prior_variance_": latent.weight_variance,
         "temperature_": state.scales.tau,
         "generative_weight_": state.scales.generative_weight,
-        "coef_": weights[:, :n_features],
+        "coef_features_": weights[:, :n_features],
         "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
         "_state": state,
     }
@@ -304,9 +306,9 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_outputs, n_components)
+    coef_features_ : array of shape (n_outputs, n_components)
         Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
-        than two. ``decision_function`` is ``transform(X) @ coef_.T + intercept_``, plus
+        than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
         ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
@@ -331,6 +333,11 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     MultiTaskILSVMRegressor : The same for numbers.
     MultiTaskILSVMClassifierCV : Chooses the parameters by cross-validation.
     MultiLabelThresholdCV : Chooses thresholds for rare labels.
+
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
 
     Examples
     --------
@@ -447,9 +454,10 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         Features in use: on for some input (above .5) and not the same for all (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
-    coef_ : array of shape (n_tasks, n_components)
-        Weights of the features, in the targets' units. The prediction is ``transform(X) @ coef_.T + intercept_``, plus
-        ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
+    coef_features_ : array of shape (n_tasks, n_components)
+        Weights of the features, in the targets' units. The prediction is
+        ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
+        included.
     intercept_ : array of shape (n_tasks,)
     coef_inputs_ : array of shape (n_tasks, n_features)
         Weights of the standardised inputs, where they are included.
@@ -464,6 +472,11 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     --------
     MultiTaskILSVMRegressorCV : Chooses the parameters by cross-validation.
     regbayes.metrics.explained_variance_within_tasks : What is explained beyond the tasks' means.
+
+    Notes
+    -----
+    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
+    docs/scale.md.
 
     Examples
     --------
@@ -552,7 +565,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Fitted attributes, with weights in the targets' units."""
         found = super()._attributes(state)
-        for name in ("coef_", "coef_inputs_"):
+        for name in ("coef_features_", "coef_inputs_"):
             if name in found:
                 found[name] = found[name] * self.target_scale_[:, None]
         found["intercept_"] = found["intercept_"] * self.target_scale_ + self.target_mean_

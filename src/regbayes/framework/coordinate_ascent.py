@@ -11,15 +11,16 @@ gap is small against what it was, and then all rows are looked at again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
 from regbayes.engine import Status
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 from regbayes.kernels._compile import read_only
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
@@ -148,9 +149,10 @@ class Ascent(Protocol):
     """A dual problem with its multipliers, as the passes see it."""
 
     n_rows: int
-
-    def visit(self, order: Indices, restart: bool) -> Progress:
-        """Step through rows in the given order; with ``restart``, those set aside too."""
+    rows: Any
+    state: Any  # multipliers among others: an epoch writes them
+    # A pass of the kernel: (rows, order, restart, state) -> Progress; with ``restart``, those set aside take part too.
+    epoch: Callable[..., Progress]
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
@@ -200,7 +202,7 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
     n_visits = 0
     while True:
         order = shuffled(everything, rng)
-        progress = problem.visit(order, restart=True)
+        progress = problem.epoch(problem.rows, order, True, problem.state)
         n_visits += order.size
         target = tol * abs(0.5 * problem.squared_norm() + progress.loss)
         level = SHRINK_FACTOR * max(progress.gap, target)
@@ -217,7 +219,7 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
             if is_last:
                 break
             order = shuffled(problem.in_play(order), rng)
-            progress = problem.visit(order, restart=False)
+            progress = problem.epoch(problem.rows, order, False, problem.state)
             n_visits += order.size
 
 
@@ -235,6 +237,8 @@ def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
 
 class SimplexAscent:
     """Passes over rows that each hold a simplex of multipliers, from feasible ones; arguments as in `solve_simplex`."""
+
+    epoch = staticmethod(simplex_epoch)
 
     def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
@@ -265,10 +269,6 @@ class SimplexAscent:
         self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
         self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
 
-    def visit(self, order: Indices, restart: bool) -> Progress:
-        """Step through rows in the given order."""
-        return simplex_epoch(self.rows, order, restart, self.state)
-
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
         return rows[self.state.n_in_play[rows] > 0]
@@ -293,6 +293,8 @@ class SimplexAscent:
 
 class BoxAscent:
     """Passes over rows with one multiplier each, from feasible ones; arguments as in `solve_box`."""
+
+    epoch = staticmethod(box_epoch)
 
     def __init__(
         self, features: Reals, form: BoxDual, layout: TaskLayout | None = None, warm_start: Floats | None = None
@@ -322,10 +324,6 @@ class BoxAscent:
         self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
         start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
         self.replace_dual(np.clip(start, form.lower, form.upper))
-
-    def visit(self, order: Indices, restart: bool) -> Progress:
-        """Step through rows in the given order."""
-        return box_epoch(self.rows, order, restart, self.state)
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""

@@ -23,7 +23,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
+from scipy.stats import rankdata
 
 from regbayes._types import Floats
 
@@ -71,6 +72,38 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     correlation = 1 - (within - covariance) / total
     correlation[0] = 1.0
     return _summed_correlations(correlation, halves.size) * values.size / halves.size
+
+
+def rank_r_hat(chains: ArrayLike) -> float:
+    """R-hat of [4]: of rank-normalised half chains, and of their distances from the median; the larger one.
+
+    Parameters
+    ----------
+    chains : array-like of shape (n_chains, n_draws)
+
+    Returns
+    -------
+    float
+        1 where the values do not vary, NaN where some are no numbers or halves have fewer than four draws.
+    """
+    values = np.asarray(chains, dtype=np.float64)
+    half = values.shape[1] // 2
+    if half < MIN_DRAWS // 2 or not np.all(np.isfinite(values)):
+        return math.nan
+    if values.max() == values.min():
+        return 1.0
+    halves = np.concatenate([values[:, :half], values[:, -half:]])
+    return max(_r_hat_of_ranks(halves), _r_hat_of_ranks(np.abs(halves - np.median(halves))))
+
+
+def _r_hat_of_ranks(halves: Floats) -> float:
+    ranks = rankdata(halves).reshape(halves.shape)
+    scores = ndtri((ranks - 0.375) / (halves.size + 0.25))
+    within, between = float(scores.var(axis=1, ddof=1).mean()), float(scores.mean(axis=1).var(ddof=1))
+    if within == 0:
+        return math.inf if between > 0 else 1.0
+    n = halves.shape[1]
+    return math.sqrt((n - 1) / n + between / within)
 
 
 def average_batches(series: Floats) -> Floats:

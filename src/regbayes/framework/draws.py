@@ -12,12 +12,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Array
+from regbayes.kernels import arrays
 
 Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
@@ -77,6 +78,10 @@ class Draws:
         dims = self.dims[name]
         coords = {key: value for key, value in self.coords.items() if value[0] and set(value[0]) <= set(dims)}
         return xarray.DataArray(self.variables[name], dims=(SAMPLE, *dims), coords=coords, name=name)
+
+    def on_host(self) -> Draws:
+        """Return the same draws as NumPy arrays."""
+        return replace(self, variables={name: arrays.to_host(values) for name, values in self.variables.items()})
 
     @property
     def groups(self) -> list[str]:
@@ -162,7 +167,8 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
     draws : array, mapping of arrays, InferenceData, DataTree, Dataset or Draws
         An array of shape (n,) or (n, d) is one unnamed variable. A mapping has arrays of shape (n, ...), all with the
         same n. ArviZ and xarray objects have their posterior group (a Dataset: itself) with the dimensions ``chain``
-        and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays.
+        and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays;
+        torch tensors and CuPy arrays on a graphics card stay there.
     variables : sequence of str, optional
         The variables to keep, where the draws are named; all by default.
     chains : bool, default=None
@@ -226,16 +232,16 @@ def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains:
     if odd:
         raise TypeError(f"draws has the key {odd[0]!r}; the keys must be strings, the names of the variables.")
     leading = 2 if chains else 1
-    arrays = {name: numeric_array(draws[name], f"draws[{name!r}]") for name in _selected(draws, names)}
-    for name, values in arrays.items():
+    given = {name: numeric_array(draws[name], f"draws[{name!r}]") for name in _selected(draws, names)}
+    for name, values in given.items():
         if values.ndim < leading:
             axes = "(chain, draw, ...)" if chains else "(n, ...)"
             raise ValueError(f"draws[{name!r}] has shape {values.shape}; with chains={bool(chains)} it may be {axes}.")
-    size, *others = {values.shape[:2] for values in arrays.values()}
+    size, *others = {values.shape[:2] for values in given.values()}
     wide = not others and len(size) == 2 and 0 < size[0] < size[1]
-    if chains is None and wide and (len(arrays) > 1 or size[0] <= FEW):
+    if chains is None and wide and (len(given) > 1 or size[0] <= FEW):
         raise ValueError(_which(f"all arrays in draws start with the sizes {size}", size))
-    return _build(arrays, leading, {}, {}, "dict")
+    return _build(given, leading, {}, {}, "dict")
 
 
 def _posterior_group(tree: Any) -> tuple[Any, Kind]:
@@ -266,7 +272,7 @@ def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draw
     selected = _selected({str(name): None for name in dataset.data_vars}, names)
     if not selected:
         raise ValueError("draws has no variables in its posterior.")
-    arrays: dict[str, Array] = {}
+    given: dict[str, Array] = {}
     dims: dict[str, tuple[str, ...]] = {}
     for name in selected:
         variable = dataset[name]
@@ -276,7 +282,7 @@ def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draw
                 "(what arviz.extract has stacked, unstack('sample') gives back)."
             )
         variable = variable.transpose("chain", "draw", ...)
-        arrays[name] = numeric_array(variable.values, f"draws[{name!r}]")
+        given[name] = numeric_array(variable.values, f"draws[{name!r}]")
         dims[name] = tuple(str(dim) for dim in variable.dims[2:])
     used = {"chain", "draw", *itertools.chain.from_iterable(dims.values())}
     coords = {}
@@ -284,7 +290,7 @@ def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draw
         labels = _plain_labels(np.asarray(coordinate.values))
         if labels is not None and set(coordinate.dims) <= used:
             coords[str(name)] = (tuple(str(dim) for dim in coordinate.dims), labels)
-    return _build(arrays, 2, dims, coords, kind)
+    return _build(given, 2, dims, coords, kind)
 
 
 def _plain_labels(labels: Array) -> Array | None:
@@ -307,42 +313,51 @@ def _selected(available: Iterable[str], names: Sequence[str] | None) -> list[str
 
 
 def _build(
-    arrays: dict[str, Array],
+    given: dict[str, Array],
     n_leading: int,
     dims: dict[str, tuple[str, ...]],
     coords: dict[str, tuple[tuple[str, ...], Array]],
     kind: Kind,
 ) -> Draws:
     """Check what all kinds have in common, and flatten the chains."""
-    first, *_ = arrays
-    leading = arrays[first].shape[:n_leading]
+    first, *_ = given
+    leading = given[first].shape[:n_leading]
     label = "draws" if kind == "array" else f"draws[{first!r}]"
     if 0 in leading:
-        raise ValueError(f"{label} is empty: its shape is {arrays[first].shape}, and there must be at least one draw.")
+        raise ValueError(f"{label} is empty: its shape is {given[first].shape}, and there must be at least one draw.")
     flat: dict[str, Array] = {}
-    for name, values in arrays.items():
+    for name, values in given.items():
         if values.shape[:n_leading] != leading:
             axes = "(chain, draw)" if n_leading == 2 else "draws"
             raise ValueError(
-                f"draws[{name!r}] has shape {values.shape} and draws[{first!r}] has shape {arrays[first].shape}: "
+                f"draws[{name!r}] has shape {values.shape} and draws[{first!r}] has shape {given[first].shape}: "
                 f"the leading sizes, {axes}, must be the same for all variables."
             )
         n_bad = count_not_finite(values)
         if n_bad:
             where = "draws" if kind == "array" else f"draws[{name!r}]"
-            hint = "; variables=[...] leaves out what is not needed" if len(arrays) > 1 else ""
+            hint = "; variables=[...] leaves out what is not needed" if len(given) > 1 else ""
             raise ValueError(
-                f"{where} has {n_bad} NaN or infinite values among {values.size}; all must be finite{hint}."
+                f"{where} has {n_bad} NaN or infinite values among {math.prod(values.shape)}; all must be finite{hint}."
             )
-        flat[name] = values.reshape(math.prod(leading), *values.shape[n_leading:]).view()
-        flat[name].flags.writeable = False
+        flat[name] = arrays.namespace_of(values).reshape(values, (math.prod(leading), *values.shape[n_leading:]))
+        if not arrays.lies_elsewhere(values):
+            flat[name] = flat[name].view()
+            flat[name].flags.writeable = False
         dims.setdefault(name, tuple(f"{name}_dim_{axis}" for axis in range(values.ndim - n_leading)))
     n_chains, n_draws = leading if n_leading == 2 else (1, leading[0])
     return Draws(flat, n_chains, n_draws, dims, coords, kind)
 
 
 def numeric_array(values: Any, argument: str, accepted: str = "an array of numbers") -> Array:
-    """``values`` as an array of booleans, integers or floats."""
+    """``values`` as an array of booleans, integers or floats; one on a device stays there."""
+    if arrays.lies_elsewhere(values):
+        kind = str(values.dtype).rpartition(".")[2]
+        if kind in ("float16", "bfloat16") or kind.startswith("complex") or values.ndim == 0:
+            raise TypeError(
+                f"{argument} is an array of dtype {kind} on {values.device}; give it as float32 or float64."
+            )
+        return cast("Array", values)
     try:
         array = np.asarray(values)
     except ValueError as error:  # NumPy says "inhomogeneous shape" of ragged lists
@@ -355,6 +370,8 @@ def numeric_array(values: Any, argument: str, accepted: str = "an array of numbe
 
 def count_not_finite(values: Array) -> int:
     """Count the NaN and infinite values."""
+    if arrays.lies_elsewhere(values):
+        return arrays.count_not_finite(values)
     # A sum is NaN or infinite when any term is: one pass, no mask. Finite terms may overflow it, hence the count.
     if values.dtype.kind != "f":
         return 0

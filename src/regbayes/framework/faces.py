@@ -50,6 +50,14 @@ class OutOfReach:
     reachable: float  # the nearest expectation that the support can have
 
 
+def is_interior(partition: LogPartition, stack: Stack) -> bool:
+    """Whether every domain reaches inside its feature's range: nothing is out of reach then, and no edge is forced."""
+    low, high = stack.domain
+    lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
+    slack = _rounding(lowest, highest)
+    return bool(((low < highest - slack) & (high > lowest + slack)).all())
+
+
 def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
     """Look for one expectation that cannot enter its domain whatever the weights."""
     low, high = stack.domain
@@ -65,10 +73,9 @@ def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | Non
     return None
 
 
-def narrow_to_face(partition: LogPartition, stack: Stack) -> Face:
+def narrow_to_face(face: Face, stack: Stack) -> Face:
     """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
-    n_features = len(partition.mean)
-    face = Face(partition, 0.0, np.zeros(n_features))
+    n_features = stack.n_features
     for _ in range(n_features):
         if not isinstance(face.partition, WeightedAtoms):
             break
@@ -108,19 +115,18 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
         return None
-    tilt = partition.features @ multipliers
-    if float(tilt.max() - tilt.min()) < MIN_NATS:  # a pass over the features; the covariance would take several
+    if partition.span(multipliers) < MIN_NATS:  # a pass over the features; the covariance would take several
         return None
     unit = partition.unit
     values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
     flat = vectors[:, values < FLAT]
     direction = flat @ (flat.T @ (multipliers * unit)) / unit
+    if partition.span(direction) < MIN_NATS:
+        return None
     scores = partition.features @ direction
     top, bottom = float(scores.max()), float(scores.min())
-    if top - bottom < MIN_NATS:
-        return None
     keep = scores >= top - 1e-7 * (top - bottom)
-    outside = (tilt + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
+    outside = (partition.features @ multipliers + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
     if np.all(keep) or float(np.exp(outside).sum()) > FLAT:
         return None
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.

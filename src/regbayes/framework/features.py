@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from regbayes.framework.draws import (
     listed,
     numeric_array,
 )
+from regbayes.kernels import arrays
 
 
 @persistable
@@ -31,7 +32,7 @@ from regbayes.framework.draws import (
 class Features:
     """Features of every draw, and a name for each."""
 
-    values: Floats  # (n, m), C-contiguous
+    values: Floats  # (n, m), C-contiguous; or an array on a device
     names: tuple[str, ...]  # (m,)
 
 
@@ -78,7 +79,7 @@ def evaluate_features(draws: Draws, features: Any) -> Features:
         parts = [_one_feature(draws, item, f"features[{i}]", f"psi_{i}") for i, item in enumerate(features)]
         if len(parts) == 1:
             return parts[0]
-        values = np.concatenate([part.values for part in parts], axis=1)
+        values = arrays.join_columns([part.values for part in parts])
         return Features(values, tuple(itertools.chain.from_iterable(part.names for part in parts)))
     return _one_feature(draws, features, "features", "psi")
 
@@ -87,23 +88,26 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if isinstance(feature, Picked):
         inner = evaluate_features(draws, feature.features)
         columns = pick_columns(inner.names, feature.index)
-        return Features(np.ascontiguousarray(inner.values[:, columns]), tuple(inner.names[i] for i in columns))
+        picked = tuple(inner.names[i] for i in columns)
+        if arrays.lies_elsewhere(inner.values):
+            return Features(arrays.take_columns(inner.values, columns), picked)
+        return Features(np.ascontiguousarray(inner.values[:, columns]), picked)
     if isinstance(feature, OnEvent):
         return _on_event(draws, feature)
     if isinstance(feature, str):
-        values, names = _columns_of(draws, feature, argument)
+        values, names = columns_of(draws, feature, argument)
         return Features(_as_matrix(values, argument), tuple(names))
     n = draws.size
     expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
     if callable(feature) and not is_data_array(feature):
         base = _own_name(feature) or base
-        feature, got = _called(feature, draws, argument)
+        feature, got = call_feature(feature, draws, argument)
         argument, expected = f"what {argument} returned", f"{expected}; {got}"
     if is_data_array(feature):
         values, names = _flattened(draws, feature, argument, base)
         return Features(_as_matrix(values, argument), tuple(names))
     values = numeric_array(feature, argument, expected)
-    if values.ndim > 2 or values.shape[0] != n or values.size == 0:
+    if values.ndim > 2 or values.shape[0] != n or 0 in values.shape:
         raise ValueError(f"{argument} is an array of shape {values.shape}; it may be {expected}.")
     matrix = _as_matrix(values, argument)
     m = matrix.shape[1]
@@ -134,16 +138,20 @@ def pick_columns(names: Sequence[str], index: Any) -> list[int]:
 
 def _on_event(draws: Draws, given: OnEvent) -> Features:
     inner, event = evaluate_features(draws, given.features), evaluate_features(draws, given.event)
-    if event.values.shape[1] != 1 or not np.all((event.values == 0) | (event.values == 1)):
+    holds = arrays.to_host(event.values)
+    if holds.shape[1] != 1 or not np.all((holds == 0) | (holds == 1)):
         raise ValueError(
             "given(event): the event must be one true or false for each draw, such as lambda v: v.tau > 1; "
-            f"it has {event.values.shape[1]} columns and values from {event.values.min():g} to {event.values.max():g}."
+            f"it has {holds.shape[1]} columns and values from {holds.min():g} to {holds.max():g}."
         )
     if given.level.size not in (1, len(inner.names)):
         raise ValueError(
             f"given(event) is compared with {given.level.size} numbers, the features are {len(inner.names)}."
         )
-    return Features((inner.values - given.level) * event.values, inner.names)
+    level: Any = given.level
+    if arrays.lies_elsewhere(inner.values):
+        level = arrays.to_device(level, inner.values)
+    return Features((inner.values - level) * event.values, inner.names)
 
 
 def _own_name(function: Callable[..., Any]) -> str | None:
@@ -151,7 +159,7 @@ def _own_name(function: Callable[..., Any]) -> str | None:
     return None if name == "<lambda>" else name
 
 
-def _called(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
+def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
     """Call a feature function, and say what it was called with."""
     names = _variables_asked_for(function, draws)
     if names is not None:
@@ -243,10 +251,11 @@ def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
                 )
 
 
-def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+    """Return the scalars that a name means, one column for each, and their own names."""
     group, slash, rest = name.partition("/")
     if slash and name.partition("[")[0] not in draws.variables:
-        values, names = _columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
+        values, names = columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
         return values, [f"{group}/{column}" for column in names]
     if name in draws.variables:
         names = draws.column_names(name)
@@ -254,17 +263,23 @@ def _columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str
             raise ValueError(
                 f"{argument} is {name!r}, which has shape {draws.variables[name].shape}: no scalars in it."
             )
-        return draws.variables[name].reshape(draws.size, -1), names
+        return _flat(draws, name), names
     variable = name.partition("[")[0]
     if variable in draws.variables and name != variable:
         names = draws.column_names(variable)
         meant = [i for i, known in enumerate(names) if _without_spaces(known) == _without_spaces(name)]
         if meant:
-            return draws.variables[variable].reshape(draws.size, -1)[:, meant[0]], [names[meant[0]]]
+            return _flat(draws, variable)[:, meant[0]], [names[meant[0]]]
         raise ValueError(f"{argument} is {name!r}, but the scalars in {variable!r} are {listed(names)}.")
     group, dot, rest = name.partition(".")
     hint = f"; write {f'{group}/{rest}'!r} for a variable of another group" if dot and group in draws.groups else ""
     raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}{hint}.")
+
+
+def _flat(draws: Draws, name: str) -> Array:
+    """All scalars of a variable side by side."""
+    values = draws.variables[name]
+    return cast("Array", arrays.namespace_of(values).reshape(values, (draws.size, -1)))
 
 
 def _without_spaces(name: str) -> str:
@@ -273,6 +288,8 @@ def _without_spaces(name: str) -> str:
 
 
 def _as_matrix(values: Array, argument: str) -> Floats:
+    if arrays.lies_elsewhere(values):
+        return _as_matrix_there(values, argument)
     matrix = np.ascontiguousarray(values, dtype=np.float64).reshape(values.shape[0], -1)
     n_bad = count_not_finite(matrix)
     if n_bad:
@@ -280,5 +297,20 @@ def _as_matrix(values: Array, argument: str) -> Floats:
         raise ValueError(
             f"{argument} has {n_bad} NaN or infinite values among {matrix.size}, at {bad.size} draws "
             f"(the first is draw {bad[0]}); all features must be finite."
+        )
+    return matrix
+
+
+def _as_matrix_there(values: Any, argument: str) -> Any:
+    """Features on a device as a matrix of floats there; what was stored in single precision stays so."""
+    xp = arrays.namespace_of(values)
+    if not xp.isdtype(values.dtype, "real floating"):
+        values = xp.astype(values, xp.float64)
+    matrix = xp.reshape(values, (values.shape[0], -1))
+    n_bad = arrays.count_not_finite(matrix)
+    if n_bad:
+        raise ValueError(
+            f"{argument} has {n_bad} NaN or infinite values among {matrix.shape[0] * matrix.shape[1]}; all features "
+            "must be finite."
         )
     return matrix

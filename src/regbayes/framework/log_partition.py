@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
@@ -105,21 +105,30 @@ class WeightedAtoms:
             self.support = np.flatnonzero(log_weights > -np.inf)
             features, log_weights = features[self.support], log_weights[self.support]
         self.features, self.log_weights = features, log_weights
+        self._settle(features[int(np.argmax(log_weights))])
+
+    def _settle(self, reference: Floats) -> None:
+        """Look at the atoms before any tilt; moments are taken about a reference point near many of them."""
+        self._divide()
+        self.lowest, self.highest = self._ranges()
+        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
+        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        self._phi = np.zeros(len(reference))  # where the moments belong
+        self._reference = reference
+        self._fused = len(reference) <= MOST_FUSED
+        self._value, self.mean, self._covariance = self._moments(self._phi, True)
+        self._expectation, self.base_covariance = self.mean, self._covariance
+        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
+        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
+
+    def _divide(self) -> None:
+        """Cut the atoms into pieces, and say who takes them."""
+        features = self.features
         n, m = features.shape
         self._rows = max(64, CHUNK_BYTES // (8 * m))
         many = TOGETHER * self._rows
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
-        self.lowest, self.highest = self._ranges()
-        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
-        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
-        self._phi = np.zeros(m)  # where the moments belong
-        self._reference = features[int(np.argmax(log_weights))]
-        self._fused = m <= MOST_FUSED
-        self._value, self.mean, self._covariance = self._moments(self._phi, True)
-        self._expectation, self.base_covariance = self.mean, self._covariance
-        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
 
     def _pieces(self, rows: slice) -> list[Floats]:
         starts = range(rows.start, rows.stop, self._rows)
@@ -190,6 +199,10 @@ class WeightedAtoms:
                 covariance = whole.second / whole.total - away[:, None] * away
         return whole.top + float(np.log(whole.total)), reference + away, covariance
 
+    def span(self, direction: Floats) -> float:
+        """Return how far a combination of the features reaches, from its smallest value to its largest."""
+        return float(np.ptp(self.features @ direction))
+
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
         scores = self.features @ phi
@@ -236,33 +249,61 @@ class WeightedAtoms:
         return other
 
     def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
-        """Return the atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+        """Return the atoms in the solver's own units (`standardize`), center and scale."""
+        found = standardize(self, blocks)
+        if found is not None:
+            found[0].grain, found[0].n_atoms, found[0].support = self.grain / found[2], self.n_atoms, self.support
+        return found
 
-        Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
-        """
-        half = np.maximum(np.abs(self.lowest / 2), np.abs(self.highest / 2))
-        extreme = (half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))
-        scale = np.ones(len(half))
-        if np.any(extreme):
-            largest = np.zeros(int(blocks.max()) + 1)
-            np.maximum.at(largest, blocks, half)
-            scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-            scaled = WeightedAtoms(self.features / scale, self.log_weights)
-        else:
-            scaled = self
-        # A mean of values that agree in most digits is known to the last of them, through differences.
-        far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
-        if scaled is self and not np.any(far):
-            return None
-        center = np.where(far, scaled._reference, 0.0)
-        if np.any(far):
-            differences = scaled.features - center
-            offset = np.where(far, np.exp(scaled.log_weights) @ differences, 0.0)
-            nearer = center + offset
-            moved = (scaled.features - nearer) if np.any(nearer != center) else differences
-            scaled, center = WeightedAtoms(moved, self.log_weights), nearer
-        scaled.grain, scaled.n_atoms, scaled.support = self.grain / scale, self.n_atoms, self.support
-        return scaled, center * scale, scale
+    def change_units(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
+        """Return the atoms with features ``(psi - center) / scale``."""
+        moved = self.features - center
+        moved /= scale
+        return WeightedAtoms(moved, self.log_weights)
+
+    def mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
+        return np.exp(self.log_weights) @ (self.features - center)
+
+
+class HasUnits(Protocol):
+    """Features that can be given in other units."""
+
+    lowest: Floats
+    highest: Floats
+    mean: Floats
+    unit: Floats
+
+    def change_units(self, center: Floats | float, scale: Floats | float) -> Any:
+        """Return the same with features ``(psi - center) / scale``."""
+
+    def mean_about(self, center: Floats) -> Floats:
+        """Return the expectation of the features less some numbers."""
+
+
+Atoms = TypeVar("Atoms", bound=HasUnits)
+
+
+def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] | None:
+    """Return atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+
+    Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
+    """
+    half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
+    scale, scaled = np.ones(len(half)), atoms
+    if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
+        largest = np.zeros(int(blocks.max()) + 1)
+        np.maximum.at(largest, blocks, half)
+        scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
+        scaled = atoms.change_units(0.0, scale)
+    far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
+    if scaled is atoms and not np.any(far):
+        return None
+    center = np.where(far, scaled.mean, 0.0)
+    if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
+        center = center + np.where(far, scaled.mean_about(center), 0.0)
+        scaled = scaled.change_units(center, 1.0)
+    return scaled, center * scale, scale
 
 
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:

@@ -32,7 +32,7 @@ from regbayes._types import Array, Floats, Integers, Reals
 from regbayes.engine import Status
 from regbayes.engine.executor import Executor, Serial
 from regbayes.framework.coordinate_ascent import TaskLayout, sum_by_group
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 
 MAX_STEPS = 50
 MAX_EASED_STEPS = 100
@@ -577,11 +577,11 @@ class _Problem:
             n = at.gradient.size
             whole = curvature.reshape(n, n) + np.eye(n)
             return -cho_solve(cho_factor(whole), at.gradient.ravel()).reshape(at.gradient.shape)
-        factors, shape = [cho_factor(block + np.eye(len(block))) for block in curvature], at.gradient.shape
+        shape = at.gradient.shape
+        inverses = np.linalg.inv(curvature + np.eye(shape[1]))
 
         def precondition(flat: Floats) -> Floats:
-            rows = zip(factors, flat.reshape(shape), strict=True)
-            return np.concatenate([cho_solve(factor, row) for factor, row in rows])
+            return (inverses @ flat.reshape(*shape, 1)).ravel()
 
         def multiply(flat: Floats) -> Floats:
             self.n_passes += self.sampled is None
@@ -592,7 +592,9 @@ class _Problem:
         size, right = (at.gradient.size, at.gradient.size), -at.gradient.ravel()
         # The less a step can gain of the objective, the more closely the system is solved.
         share = min(0.3, float(np.sqrt(right @ precondition(right) / max(at.objective, 1e-300))))
-        found, _ = cg(LinearOperator(size, multiply), right, rtol=share, M=LinearOperator(size, precondition))
+        # Without a type SciPy would find it by a product.
+        system, inverse = (LinearOperator(size, f, dtype=np.float64) for f in (multiply, precondition))
+        found, _ = cg(system, right, rtol=share, M=inverse)
         return found.reshape(shape)
 
 

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from tqdm import tqdm
 
 from regbayes._types import Floats
-from regbayes.engine import Status
+from regbayes.engine import Progress, Status
+from regbayes.engine.loop import Callback
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
 from regbayes.framework.dual import DualSolution, solve_dual
-from regbayes.framework.faces import Face, OutOfReach, find_flat_face, find_out_of_reach, narrow_to_face
+from regbayes.framework.faces import (
+    Face,
+    OutOfReach,
+    find_flat_face,
+    find_out_of_reach,
+    is_interior,
+    narrow_to_face,
+)
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, Picked
+from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
-from regbayes.framework.result import RegularizedPosterior
+from regbayes.framework.resampled import ResampledPosterior, build_result
+from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
+from regbayes.framework.sampler import Run, Sampler
 
 MOST_NAMED = 5  # constraints that an error message lists
+MIN_REWEIGHTED = 100  # effective draws, for features that only reweighting can serve
 
 
 class InfeasibleError(ValueError):
@@ -32,6 +46,21 @@ class InfeasibleError(ValueError):
 
     def __init__(self, message: str, result: RegularizedPosterior) -> None:
         super().__init__(message)
+        self.result = result
+
+
+class SamplingError(RuntimeError):
+    """A model could not be sampled up to an answer; every draw made so far is kept.
+
+    ``stages`` has the runs (each with ``run.variables``, and ``rung`` for features and multipliers). ``result`` is what
+    was reached, where a status says why it is no answer, and None where the sampler itself failed.
+    """
+
+    def __init__(
+        self, message: str, stages: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None
+    ) -> None:
+        super().__init__(message)
+        self.stages = stages
         self.result = result
 
 
@@ -43,8 +72,8 @@ class UnreliableWeightsWarning(UserWarning):
     """The draws are too few, or too far away, to carry the tilt."""
 
 
-def regularize(
-    posterior: Posterior | Any,
+def regularize(  # noqa: PLR0913 - options, all by name
+    posterior: Posterior | Sampler | Any,
     features: Any,
     regularizer: Regularizer | None = None,
     *,
@@ -52,15 +81,23 @@ def regularize(
     max_iter: int = 200,
     warm_start: Floats | None = None,
     raise_infeasible: bool = True,
+    resample: Sampler | None = None,
+    accuracy: float | None = None,
+    n_draws: int = 750,
+    max_rounds: int = 40,
+    seed: int = 0,
+    progress: bool | Callback = False,
 ) -> RegularizedPosterior:
     """Find the distribution closest to a posterior for which something holds in expectation.
 
-    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q.
+    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted; a model is sampled again,
+    under the factor that is asked for, until its own draws are the answer.
 
     Parameters
     ----------
-    posterior : Finite, Gaussian, Samples, or ArviZ or xarray object
+    posterior : Finite, Gaussian, Samples, ArviZ or xarray object, or a model of `regbayes.ppl`
         The posterior p; draws in ArviZ's InferenceData, an xarray DataTree or Dataset are taken as ``Samples(draws)``.
+        A model (``NumPyroModel``, ``PyMCModel``, ``BlackJAXModel`` or another `Sampler`) is sampled.
     features : constraint, list of constraints, or features psi
         What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
         regularizer is given.
@@ -74,11 +111,27 @@ def regularize(
     warm_start : array, default=None
         ``warm_start`` of an earlier result for a similar problem.
     raise_infeasible : bool, default=True
-        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible.
+        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible. The
+        same for a model that `SamplingError` would give up.
+    resample : model of `regbayes.ppl`, default=None
+        The model behind the draws, to go on from them where they cannot carry the tilt. Models only, like all below.
+    accuracy : float, default=None
+        Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give,
+        about ``m / (2 effective draws)`` for m expectations.
+    n_draws : int, default=750
+        Draws of each chain in the last run.
+    max_rounds : int, default=40
+        Runs at most.
+    seed : int, default=0
+    progress : bool or callable, default=False
+        Whether to show the rounds as they are made; a function is called with each (`engine.Progress`) and may return
+        True to stop.
 
     Returns
     -------
     RegularizedPosterior
+        Of a model a `ResampledPosterior`, which has the rounds too. Its status may also be ``out_of_reach``,
+        ``no_tilt``, ``unreliable`` or ``round_limit``; ``doubts`` says what to do then.
 
     Warns
     -----
@@ -90,6 +143,11 @@ def regularize(
     """
     if is_labelled(posterior):
         posterior = Samples(posterior)
+    if isinstance(posterior, Sampler) or resample is not None:
+        settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
+        model, given = _as_model(posterior, resample, settings)
+        found = _sample_again(model, features, regularizer, given, settings, progress)
+        return _spoken(found, raise_infeasible)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
@@ -111,8 +169,139 @@ def regularize(
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
     if result.status is Status.INFEASIBLE and raise_infeasible:
-        raise InfeasibleError(_infeasible_message(posterior, labels, problem, outcome), result)
+        message = _infeasible_message(posterior, labels, problem, outcome)
+        if isinstance(posterior, Samples):
+            message += f"; other draws may reach further. {DRAW_AGAIN}"
+        raise InfeasibleError(message, result)
     _warn_of_doubts(result)
+    return result
+
+
+def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
+    """The model to sample, and draws of its posterior that are there already."""
+    for name, value, least in (("n_draws", settings.n_draws, 20), ("max_rounds", settings.max_rounds, 1)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    if settings.accuracy is not None and not settings.accuracy > 0:
+        raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
+    if resample is None:
+        return posterior, None
+    if not isinstance(resample, Sampler):
+        raise TypeError(f"resample must be a model of regbayes.ppl, got {type(resample).__name__}")
+    if not isinstance(posterior, Samples):
+        raise TypeError(f"resample goes on from draws, Samples(...) or an ArviZ object; got {type(posterior).__name__}")
+    if np.ptp(posterior.log_weights) > 0:
+        raise ValueError("resample goes on from draws of the posterior itself, and these have unequal weights")
+    by_chain = {name: posterior.by_chain(values) for name, values in posterior.draws.variables.items()}
+    flat = resample.find_positions(posterior.draws.variables)
+    positions = None if flat is None else posterior.by_chain(flat)
+    return resample, Run(by_chain, positions)
+
+
+def _sample_again(
+    model: Sampler,
+    features: Any,
+    regularizer: Regularizer | None,
+    given: Run | None,
+    settings: LadderSettings,
+    progress: bool | Callback,
+) -> RegularizedPosterior:
+    """Climb the ladder, and put together what was found."""
+    asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
+    _check_askable(model, asked)
+    example = Samples(dict(model.example()), chains=False)
+    evaluated, g, labels = _gather(example, features, regularizer)
+    problem = Problem(model, asked, Stack.of(g, len(labels)))
+    callbacks = [progress] if callable(progress) else [_show_round] if progress else []
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            climb = climb_ladder(problem, settings, given, callbacks)
+        except BackendError as failure:
+            cause = failure.__cause__
+            made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
+            raise SamplingError(
+                f"the sampler failed in round {len(failure.climb.stages)}: {cause}. The {made} draws made before are "
+                "in the attribute stages of this error.",
+                failure.climb.stages,
+            ) from cause
+        assert climb.ending is not None
+        if climb.ending.reweight:
+            climb, conditioned = _reweighted(climb, g, labels)
+            if conditioned is not None:
+                return conditioned
+        return build_result(problem, climb, g, labels, evaluated.names)
+
+
+def _inside(features: Any) -> Any:
+    """Return what stands inside E(...)."""
+    return features.features if isinstance(features, E) else features
+
+
+def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
+    for part in asked:
+        items = part if isinstance(part, list | tuple) else [part]
+        for item in items:
+            inner = item.features if isinstance(item, Picked) else item
+            if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
+                raise ValueError(
+                    f"E({inner!r}) is a constraint on an observed site: data do not move with the posterior"
+                )
+            if not callable(inner) and isinstance(inner, np.ndarray):
+                raise TypeError(
+                    "values of draws are no features of a model: give a function of its variables, or a name"
+                )
+
+
+def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
+    """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
+
+    Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
+    """
+    stage = climb.stages[-1]
+    assert climb.ending is not None
+    assert climb.rough is not None
+    draws = Samples(stage.run.variables, chains=True)
+    evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
+    plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
+    outcome = _solve(plain.partition, plain.stack, 1e-9, 200, None)
+    found = _result(draws, evaluated, g, labels, plain, outcome)
+    sure = not found.doubts and found.effective_sample_size >= MIN_REWEIGHTED
+    if sure and found.status is Status.BOUNDARY:
+        return climb, found
+    if sure and found.status is Status.OPTIMAL:
+        solution = replace(outcome.solution, multipliers=found.multipliers, stacked=found.warm_start)
+        return replace(climb, ending=Ending(Status.OPTIMAL, (), -1, solution)), None
+    named = ", ".join(labels[i] for i in climb.rough)
+    word = (
+        f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
+        "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, "
+        "or ask for less."
+    )
+    return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
+
+
+def _show_round(progress: Progress[Climb]) -> None:
+    """Say in one line of the terminal where the rounds are."""
+    stage = progress.state.stages[-1]
+    kind = "final run" if stage.final else "round"
+    left = "" if np.isnan(stage.to_go) else f", {stage.to_go:.3g} nats to go"
+    tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
+
+
+def _spoken(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
+    """Raise or warn where the status is no answer."""
+    if not isinstance(result, ResampledPosterior):
+        return result
+    words = " ".join(result.reasons)
+    if result.refused or result.status in (Status.INFEASIBLE, Status.NO_TILT):
+        if raise_infeasible and result.status is Status.INFEASIBLE:
+            raise InfeasibleError(words, result)
+        if raise_infeasible:
+            raise SamplingError(words, result.stages, result)
+    elif result.status is Status.UNRELIABLE:
+        warnings.warn(words, UnreliableWeightsWarning, stacklevel=3)
+    elif result.status is not Status.OPTIMAL:
+        warnings.warn(words, NotConvergedWarning, stacklevel=3)
     return result
 
 
@@ -169,7 +358,7 @@ def _gather(
             raise TypeError("a constraint has its regularizer already; give constraints, or features and a regularizer")
         if not isinstance(regularizer, Regularizer):
             raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
-        evaluated = posterior.evaluate(features.features if isinstance(features, E) else features)
+        evaluated = posterior.evaluate(_inside(features))
         _check_size(regularizer, len(evaluated.names), "regularizer")
         return evaluated, regularizer, evaluated.names
     constraints = _as_constraints(features)
@@ -215,12 +404,13 @@ def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
 
 def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
     """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
-    out_of_reach = find_out_of_reach(partition, stack)
-    if out_of_reach is not None:
-        face = Face(partition, 0.0, np.zeros(stack.n_features))
-        solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
-        return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
-    face = narrow_to_face(partition, stack)
+    face = Face(partition, 0.0, np.zeros(stack.n_features))
+    if not is_interior(partition, stack):
+        out_of_reach = find_out_of_reach(partition, stack)
+        if out_of_reach is not None:
+            solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
+            return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
+        face = narrow_to_face(face, stack)
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
     verdict = None
     while True:

@@ -20,10 +20,16 @@ from regbayes.framework.features import Features
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
+from regbayes.kernels.arrays import to_host
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
+EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
+DRAW_AGAIN = (
+    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
+    "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
+)
 
 
 @persistable
@@ -99,7 +105,7 @@ class RegularizedPosterior(Saveable):
         values = self.posterior.evaluate(_inside(features))
         if self._influences is None:
             return self._no_errors(len(values.names))
-        return find_errors(self._influences.of_features(values.values))
+        return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
@@ -144,7 +150,9 @@ class RegularizedPosterior(Saveable):
     def _influences(self) -> Influences | None:
         if not (isinstance(self.posterior, Samples) and isinstance(self.base, Samples)):
             return None
-        return find_influences(self.posterior, self.base, self.features.values, self.regularizer, self.warm_start)
+        return find_influences(
+            self.posterior, self.base, to_host(self.features.values), self.regularizer, self.warm_start
+        )
 
     @cached_property
     def effective_sample_size(self) -> float:
@@ -269,7 +277,10 @@ def _k_hat_in_words(k_hat: float) -> str:
 
 def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
     doubts: list[str] = []
-    n, k_hat = samples.n_atoms, samples.pareto_k
+    n = samples.n_atoms
+    # Weights that are all about even have no tail whose shape could matter.
+    even = n >= FEW_DRAWS and float(samples.log_weights.max()) + math.log(n) < math.log(EVEN_SHARES)
+    k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(n), 0.0)
     few = effective < min(FEW_DRAWS, n / 4)
     if k_hat > limit:
@@ -278,14 +289,12 @@ def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
             reason = f"Pareto k-hat {k_hat:.2f} is above {limit:.2f}"
         doubts.append(
             f"the draws cannot carry this tilt: {reason} (effective draws {effective:.0f} of {n}). Expectations may be "
-            "far off. Draw more, or rerun the sampler with <multipliers, psi> added to the log-density and regularize "
-            "those draws."
+            f"far off. {DRAW_AGAIN}"
         )
     elif few:
         doubts.append(
             f"only {effective:.0f} effective draws of {n} are left by the weights and the chains: multipliers and "
-            "expectations are rough, and so are their standard errors. Draw more, or rerun the sampler with "
-            "<multipliers, psi> added to the log-density and regularize those draws."
+            f"expectations are rough, and so are their standard errors. {DRAW_AGAIN}"
         )
     if isinstance(base, Samples) and effective < n / 2:
         alive = np.isfinite(samples.log_weights)

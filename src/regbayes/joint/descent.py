@@ -22,13 +22,16 @@ import numpy as np
 from regbayes._types import Floats, Reals
 from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial
-from regbayes.joint import quasi_newton
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
-from regbayes.joint.quasi_newton import History
+from regbayes.kernels.arrays import is_plain, sum_of
 from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
+History = tuple[tuple[Reals, Reals], ...]  # (change of position, change of gradient), the oldest first
 
+MEMORY = 10  # pairs that L-BFGS remembers
+ARMIJO = 1e-4
+CURVED = 1e-10  # cosine between a move and the change of the gradient, at least, for the pair to be kept
 LONGER, SHORTER = 2.0, 0.7  # factors on the passes, where the gap hid what was gained and where it did not
 
 
@@ -65,7 +68,7 @@ class DescentOptions:
 
     tolerance: ToleranceSchedule = DEFAULT_SCHEDULE  # of the head
     max_trials: int = 10  # lengths that a line search tries
-    memory: int = quasi_newton.MEMORY  # pairs that L-BFGS remembers
+    memory: int = MEMORY  # pairs that L-BFGS remembers
     blocks_every: int = 0  # steps between updates in closed form; 0: never
     blocks_below: float = -np.inf  # a gain so small asks for them as well
     flat: float = 0.0  # norm of the gradient at which nothing is left to do
@@ -108,7 +111,7 @@ class Search(Generic[Params, Stats]):
     at: Evaluation[Params, Stats]
     gradient: Reals
     tolerance: Tolerance  # to which the head is solved next
-    history: History = ()  # (change of position, change of gradient)
+    history: History = ()
     n_steps: int = 0
 
 
@@ -147,8 +150,9 @@ class RowProblem(Generic[Block, Params, Stats]):
         """Return the model's sums of what the head's gradient by features is worth to the parameters."""
         parts, first = [], 0
         for rows, part in zip(self.blocks, inferred, strict=True):
-            parts.append((rows, part, slice(first, first + len(part.features))))
-            first += len(part.features)
+            last = first + part.features.shape[0]
+            parts.append((rows, part, slice(first, last)))
+            first = last
 
         def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
             rows, part, place = block
@@ -221,55 +225,44 @@ def step(
     Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
     """
     options, model = problem.options, problem.model
-    found = None
-    while float(np.linalg.norm(search.gradient)) > options.flat:
-        found = _line_search(problem, search)
-        if found is not None:
-            break
-        tighter = None if search.at.head is None else search.tolerance.tighten()
-        if search.history:
-            search = replace(search, history=())
-        elif tighter is not None:
-            search = _tighten(problem, search, tighter)
+    moved = None
+    while moved is None and norm(search.gradient) > options.flat:
+        at, position = search.at, model.position(search.at.params)
+        towards = direction(
+            search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
+        )
+        slope, length = dot(search.gradient, towards), 1.0
+        for _ in range(options.max_trials if slope < 0 else 0):
+            params = model.move(at.params, position + length * towards)
+            trial, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
+            rise = trial.objective - at.objective
+            if rise <= ARMIJO * length * slope:
+                moved = trial
+                break
+            del trial, inferred  # the next trial needs the room
+            length = shorten(length, rise, slope)
         else:
-            break
-    if found is None:
+            tighter = None if at.head is None else search.tolerance.tighten()
+            if search.history:
+                search = replace(search, history=())
+            elif tighter is not None:
+                search = _tighten(problem, search, tighter)
+            else:
+                break
+    if moved is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
-    at, inferred, length = found
-    slope = problem.gradient(at, inferred)
-    del inferred, found  # the largest arrays there are
-    change = model.position(at.params) - model.position(search.at.params)
-    history = quasi_newton.update_history(search.history, change, slope - search.gradient, options.memory)
-    gained = search.at.objective - at.objective
-    tolerance = search.tolerance
-    if at.head is not None:  # gaps shall not hide what is gained
-        tolerance = options.tolerance.after(tolerance, gained, at.head.value, at.head.gap)
-    after = Search(at, slope, tolerance, history, search.n_steps + 1)
+    gradient = problem.gradient(moved, inferred)
+    del inferred  # the largest arrays there are
+    change = model.position(moved.params) - position
+    history = update_history(search.history, change, gradient - search.gradient, options.memory)
+    gained, tolerance = search.at.objective - moved.objective, search.tolerance
+    if moved.head is not None:  # gaps shall not hide what is gained
+        tolerance = options.tolerance.after(tolerance, gained, moved.head.value, moved.head.gap)
+    after = Search(moved, gradient, tolerance, history, search.n_steps + 1)
     due = options.blocks_every > 0 and after.n_steps % options.blocks_every == 0
     if due or gained <= options.blocks_below:
         after = _update_blocks(problem, after)
     return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
-
-
-def _line_search(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
-) -> tuple[Evaluation[Params, Stats], Inference[Stats], float] | None:
-    """Backtrack along the L-BFGS direction until J falls enough; None where it does not."""
-    model, at = problem.model, search.at
-    position = model.position(at.params)
-    direction = quasi_newton.direction(
-        search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
-    )
-    slope, length = float(np.vdot(search.gradient, direction)), 1.0
-    for _ in range(problem.options.max_trials if slope < 0 else 0):
-        params = model.move(at.params, position + position.dtype.type(length) * direction)
-        moved, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
-        rise = moved.objective - at.objective
-        if rise <= quasi_newton.ARMIJO * length * slope:
-            return moved, inferred, length
-        del moved, inferred  # the next trial needs the room
-        length = quasi_newton.shorten(length, rise, slope)
-    return None
 
 
 def _tighten(
@@ -293,3 +286,68 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
     if not trial.objective <= at.objective:
         return search
     return replace(search, at=trial, gradient=problem.gradient(trial, inferred))
+
+
+# --- L-BFGS, as functions of arrays
+
+
+def dot(a: Reals, b: Reals) -> float:
+    """Return the inner product of two arrays, wherever they lie."""
+    return float(np.vdot(a, b)) if is_plain(a) else float(sum_of(a * b))
+
+
+def norm(a: Reals) -> float:
+    """Return the length of an array."""
+    return float(np.linalg.norm(a)) if is_plain(a) else float(np.sqrt(dot(a, a)))
+
+
+def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:
+    """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
+    curved = dot(move, change) > CURVED * norm(move) * norm(change)
+    return (*history, (move, change))[-memory:] if curved else history
+
+
+def direction(
+    gradient: Reals,
+    history: Sequence[tuple[Reals, Reals]],
+    first_length: float | None = None,
+    precondition: Callable[[Reals], Reals] | None = None,
+) -> Reals:
+    """Return minus the gradient times the inverse curvature that the history suggests (Nocedal and Wright, 7.4).
+
+    Parameters
+    ----------
+    gradient : array
+    history : sequence of (move, change of the gradient)
+        The oldest first, from `update_history`.
+    first_length : float, default=None
+        Length of the direction where there is no history. By default it is that of the preconditioned gradient.
+    precondition : callable, default=None
+        First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
+        and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
+    """
+    q, shares = gradient, []
+    for move, change in reversed(history):
+        shares.append(dot(move, q) / dot(move, change))
+        q = q - shares[-1] * change
+    if precondition is not None:
+        q = precondition(q)
+    if history:
+        move, change = history[-1]
+        guess = change if precondition is None else precondition(change)
+        q = q * (dot(move, change) / dot(change, guess))
+    elif first_length is not None and norm(q) > 0.0:
+        q = q * (first_length / norm(q))
+    for (move, change), share in zip(history, reversed(shares), strict=True):
+        q = q + (share - dot(change, q) / dot(move, change)) * move
+    return -q
+
+
+def shorten(length: float, rise: float, slope: float) -> float:
+    """Return the next length to try after one that ended in a rise, or in too small a fall.
+
+    It is the minimum of the parabola through what is known, kept between a tenth and a half of the last length.
+    """
+    curve = rise - slope * length
+    best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
+    return min(max(best, 0.1 * length), 0.5 * length)

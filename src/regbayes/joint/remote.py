@@ -21,7 +21,6 @@ import numpy as np
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
-from regbayes.framework.dual_forms import SimplexDual
 from regbayes.joint.descent import DescentOptions, Evaluation
 from regbayes.joint.model import Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import BlockwiseHead, HeadView, LinearHead, MarginHead, Tolerance
@@ -285,7 +284,5 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
             return [problem.sampled_block(see(n_rows), np.arange(n_rows), view, share)]
 
         see(1)
-        rows = RemoteRows(
-            self.places, shared, view, isinstance(problem.form, SimplexDual), n_easier=len(looked_at[0].ease())
-        )
+        rows = RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease()))
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

@@ -143,7 +143,7 @@ def reference_reverse_sweeps(
             by_p += np.outer(q, by_sum) + np.outer(by_r, t)
             g = (by_t + by_r @ p) * t * polygamma(1, before)
         np.add.at(out[:, :K], words, by_p)
-    return out.astype(np.float32)
+    return out.astype(prior.word_given_topic.dtype)
 
 
 def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Floats]:

@@ -7,8 +7,11 @@ What the head sees of a row are its features, inputs beside them if there are an
 intercept. The intercept is the weight of that constant and is penalised as others are, so features can be centred
 first: it should not have to make up for features that are far from zero.
 
-Two solvers. Dual coordinate ascent takes any loss and needs the features of all rows in one array. Where rows are many
-and losses squared, Newton's method takes them in the blocks in which they lie, and weights are all that it keeps.
+Two solvers. Dual coordinate ascent takes any loss and needs the features of all rows in one array; Newton's method
+takes smooth losses and sees sums over the rows alone. Over one array ascent has the first say (`solve_tasks`): it is
+fast where rows are few for each weight or a warm start is close, and creeps where they are many and C is large. Where
+rows are many and losses squared, Newton's method takes them in the blocks in which they lie, and weights are all that
+it keeps.
 """
 
 from __future__ import annotations
@@ -23,10 +26,17 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
-from regbayes.framework.coordinate_ascent import SimplexAscent, TaskLayout, ascend
-from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
-from regbayes.framework.newton import RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
-from regbayes.framework.solvers import solve_tasks
+from regbayes.framework.coordinate_ascent import (
+    DEFAULT_MAX_EPOCHS,
+    DEFAULT_TOL,
+    BoxAscent,
+    MarginSolution,
+    SimplexAscent,
+    TaskLayout,
+    ascend,
+)
+from regbayes.framework.newton import BoxBlock, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
+from regbayes.framework.regularizers.base import BoxDual, DualForm, SimplexDual
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
@@ -38,6 +48,14 @@ MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
 SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output
 CLASS_SAMPLE_PER_WEIGHT = 20  # the same for each weight of a multi-class margin
 MIN_PASSES = 12.0  # over the rows, that Newton's method may take
+# A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
+MIN_PATIENCE = 4.0
+PATIENCE_PER_FEATURE = 8.0
+# With so many rows for each weight the factors of the tasks cost little, and a Newton step little more than a pass.
+MIN_ROWS_PER_WEIGHT = 10
+# Newton steps converge quadratically: a gap far below the one asked for costs a step at most, and a descent over
+# features, which the gap blurs, gains more by it.
+NEWTON_SHARE = 0.01
 
 NewtonBlock = RowBoxes | SimplexBlock
 
@@ -104,6 +122,11 @@ class MarginHead:
         assert form is not None
         object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
 
+    @property
+    def mixes(self) -> bool:
+        """Whether outputs mix in a row's loss: that of several classes."""
+        return isinstance(self.targets, Classes)
+
     @cached_property
     def layout(self) -> TaskLayout:
         """Of the scores, row by row."""
@@ -142,32 +165,25 @@ class MarginHead:
         if not self.gathers(blocks[0].shape[1]):
             return self._solve_blocks(blocks, warm_start, tolerance, executor or Serial())
         multipliers = None if isinstance(warm_start, LinearHead) else warm_start
-        return self.solve_gathered(np.concatenate(blocks) if len(blocks) > 1 else blocks[0], multipliers, tolerance)
-
-    def solve_gathered(self, features: Reals, warm_start: Floats | None, tolerance: Tolerance) -> FittedHead:
-        """Climb the dual, or leave the finish to Newton's method where the loss is smooth.
-
-        Columns are multiplied by the standard deviation of the weights a priori, so that weights are standard normal.
-        """
-        form, targets, n_rows = self.form, self.targets, len(features)
-        if self.rows is not None:
-            features = features[self.rows]
-        centre, scale = np.zeros(features.shape[1]), float(np.sqrt(self.weight_variance))
-        if self.fit_intercept and self.centred and len(features):
+        everywhere = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+        seen = everywhere if self.rows is None else everywhere[self.rows]
+        centre, scale = np.zeros(seen.shape[1]), float(np.sqrt(self.weight_variance))
+        if self.fit_intercept and self.centred and len(seen):
             weights = self.row_weights
-            centre = features.mean(axis=0, dtype=np.float64) if weights is None else weights @ features / weights.sum()
-        columns = design(features, centre, self.inputs, self.fit_intercept)
+            centre = seen.mean(axis=0, dtype=np.float64) if weights is None else weights @ seen / weights.sum()
+        columns = design(seen, centre, self.inputs, self.fit_intercept)
         if scale != 1.0:
-            columns *= scale
+            columns *= scale  # weights are standard normal a priori then
+        form, targets = self.form, self.targets
         if isinstance(form, SimplexDual):
             assert isinstance(targets, Classes)
-            start = None if warm_start is None else simplex_multipliers(warm_start, targets.labels, form)
+            start = None if multipliers is None else simplex_multipliers(multipliers, targets.labels, form)
             problem = SimplexAscent(columns, form, targets.labels, start)
             found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
             phi = score_multipliers(found.dual, targets.labels)
         else:
             shape = len(targets), targets.n_outputs
-            start = None if warm_start is None else warm_start.ravel()
+            start = None if multipliers is None else multipliers.ravel()
             found = solve_tasks(
                 columns, form, self.layout, warm_start=start, tol=tolerance.gap, max_epochs=tolerance.max_epochs
             )
@@ -181,7 +197,7 @@ class MarginHead:
             gap=found.gap,
             status=found.status,
             problem=self,
-            n_rows=n_rows,
+            n_rows=len(everywhere),
         )
 
     def _solve_blocks(
@@ -242,7 +258,7 @@ class MarginHead:
             start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
         options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
-        if isinstance(self.form, SimplexDual):
+        if self.mixes:
             found = solve_smoothed(rows, start, **options)
         else:
             found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
@@ -313,7 +329,7 @@ class MarginHead:
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many rows with targets the curvature is taken from."""
         n_columns = self.n_columns(n_features)
-        if isinstance(self.form, SimplexDual):
+        if self.mixes:
             return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
         return SAMPLE_PER_WEIGHT * n_columns * 2**level
 
@@ -634,3 +650,60 @@ def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
     sizes = np.unique(kinds, return_counts=True)[1]
     rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
+
+
+def solve_tasks(
+    features: Reals,
+    form: BoxDual,
+    layout: TaskLayout,
+    *,
+    warm_start: Floats | None = None,
+    warm_weights: Floats | None = None,
+    tol: float = DEFAULT_TOL,
+    max_epochs: float = DEFAULT_MAX_EPOCHS,
+    seed: int = 0,
+) -> MarginSolution:
+    """Solve a large-margin problem over a box, for one task or several that share weights, by whichever is faster.
+
+    Parameters
+    ----------
+    features, form, layout, warm_start, tol, max_epochs, seed
+        As in `regbayes.framework.coordinate_ascent.solve_box`; a Newton step counts as one epoch.
+    warm_weights : (tasks, d), optional
+        Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
+        the features have changed.
+    """
+    n_tasks, n_features = len(layout.group), features.shape[1]
+    if warm_weights is not None and warm_weights.shape != (n_tasks, n_features):
+        raise ValueError(f"warm_weights must have shape {(n_tasks, n_features)}; got {warm_weights.shape}")
+    is_smooth = bool(np.all(form.ridge > 0.0)) and n_tasks * n_features**2 <= MAX_CURVATURE
+    patience = max(MIN_PATIENCE, n_features / PATIENCE_PER_FEATURE)
+    if not is_smooth or max_epochs <= patience:
+        problem = BoxAscent(features, form, layout, warm_start)
+        return problem.solution(ascend(problem, tol, max_epochs, seed))
+    has_many_rows = len(form) >= MIN_ROWS_PER_WEIGHT * n_tasks * n_features
+    start, n_epochs = warm_weights, 0.0
+    if has_many_rows and form.is_smooth:  # parabolas, of which one step is exact, from anywhere
+        start = np.zeros((n_tasks, n_features)) if start is None else start
+    else:
+        problem = BoxAscent(features, form, layout, warm_start)
+        # Many rows have moved, however little: their multipliers may be worse than none, and ascent slow to mend them.
+        primal, gap = problem.certificate() if has_many_rows else (0.0, 0.0)
+        if primal - gap < 0.0:
+            start = problem.expected_weights() if start is None else start
+        else:
+            outcome = ascend(problem, tol, patience, seed)
+            if outcome.status is not Status.ITERATION_LIMIT:
+                return problem.solution(outcome)
+            start, n_epochs = problem.expected_weights(), outcome.n_epochs
+    block, prior = BoxBlock.of(features, form, layout), SharedPrior(layout.group, layout.sharing)
+    # The look at the start is not counted, for ascent has had it.
+    found = solve_boxes([block], prior, start, tol=NEWTON_SHARE * tol, max_passes=max_epochs - n_epochs + 1.0)
+    dual, n_epochs = block.multipliers(found.weights), n_epochs + max(found.n_passes - 1, 1)
+    is_close = found.gap <= tol * abs(found.value)
+    if is_close or n_epochs >= max_epochs:
+        status, shared = (Status.CONVERGED if is_close else Status.ITERATION_LIMIT), prior.shared(found.weights)
+        return MarginSolution(dual, found.weights, shared, found.value, found.gap, n_epochs, status)
+    problem = BoxAscent(features, form, layout, dual)
+    last = ascend(problem, tol, max_epochs - n_epochs, seed)
+    return problem.solution(replace(last, n_epochs=n_epochs + last.n_epochs))

@@ -21,10 +21,18 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
-from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
-from regbayes.framework.solvers import MAX_NEWTON_SIZE, MIN_ROWS_PER_WEIGHT, solve_tasks
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, HeadTerms, HeadView, Tolerance, design
+from regbayes.framework.regularizers.base import BoxDual
+from regbayes.margins.head import (
+    MAX_CURVATURE,
+    MIN_ROWS_PER_WEIGHT,
+    SAMPLE_PER_WEIGHT,
+    HeadTerms,
+    HeadView,
+    Tolerance,
+    design,
+    solve_tasks,
+)
 from regbayes.margins.targets import Loss, Observations, Outputs
 
 MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
@@ -106,7 +114,7 @@ class TaskHead:
             return self.in_blocks
         n_weights, n_columns = len(self.outputs) * self.n_columns(n_features), self.n_columns(n_features)
         enough = max(MIN_BLOCK_TARGETS, MIN_ROWS_PER_WEIGHT * n_weights)
-        is_smooth = self.loss.startswith("squared") and n_weights * n_columns <= MAX_NEWTON_SIZE
+        is_smooth = self.loss.startswith("squared") and n_weights * n_columns <= MAX_CURVATURE
         return is_smooth and len(self.observations) >= enough
 
     def n_columns(self, n_features: int) -> int:

@@ -20,9 +20,9 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.engine.executor import row_blocks
-from regbayes.framework.dual_forms import SimplexDual
+from regbayes.framework.regularizers.base import SimplexDual
 from regbayes.kernels.assignments import solve_assignments
-from regbayes.margins.head import MarginHead, Tolerance, design, score_multipliers, simplex_multipliers
+from regbayes.margins.head import FittedHead, MarginHead, Tolerance, design, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes
 from regbayes.priors import dirichlet_process, normal_gamma
 from regbayes.priors.dirichlet_process import Sticks, best_order, kl_sticks, log_weights, update_sticks
@@ -174,7 +174,9 @@ class Margins:
 
 def make_head(data: Data, settings: Settings) -> MarginHead | None:
     """Return the margins that labels ask for, if they cost anything. Intercepts are among the components' inputs."""
-    return MarginHead(data.targets, settings.squared, fit_intercept=False) if np.any(data.targets.C > 0) else None
+    if not np.any(data.targets.C > 0):
+        return None
+    return MarginHead(data.targets, settings.squared, fit_intercept=False, in_blocks=False)
 
 
 def make_blank(data: Data, settings: Settings) -> Classifiers:
@@ -191,7 +193,8 @@ def solve_classifiers(
     """Fit all classifiers at once: one machine on rows repeated once per component, docs/math.md eq. (101)."""
     used = np.flatnonzero(q.max(axis=0) > NEGLIGIBLE)
     features = (q[:, used, None] * blank.see(data.X)[:, None, :]).reshape(len(q), -1)
-    found = head.solve_gathered(features, warm_start, tolerance)
+    found = head.solve(features, warm_start, tolerance)
+    assert isinstance(found, FittedHead)
     weights = np.zeros_like(blank.weights)
     weights[used] = found.head.weights.reshape(weights.shape[1], len(used), -1).transpose(1, 0, 2)
     return Margins(replace(blank, weights=weights), found.multipliers, found.margin, found.gap)

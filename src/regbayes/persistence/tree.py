@@ -19,6 +19,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from regbayes._registry import Registration, class_named, registration_of
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.persistence.arrays import KINDS, check_shape, parse_dtype
 from regbayes.persistence.attributes import get_attributes, set_attributes
 from regbayes.persistence.errors import PersistenceError, Place, Walk
@@ -44,6 +45,7 @@ class Encoder(Walk):
         self.arrays: list[NDArray[Any]] = []
         self._objects: list[Any] = []  # kept alive: an id means something only while its object lives
         self._numbers: dict[int, int] = {}  # of arrays and objects that are done, by id
+        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # arrays from elsewhere, with what they are here
         self._open: list[int] = []  # ids of the values around the one being encoded
 
     def encode(self, value: Any) -> Node:
@@ -80,6 +82,12 @@ class Encoder(Walk):
             self.arrays.append(array)
         return self._numbers[id(array)]
 
+    def bring_here(self, array: Any) -> NDArray[Any]:
+        """Return an array that lies elsewhere as NumPy's, the same one if it is met twice."""
+        if id(array) not in self._brought:
+            self._brought[id(array)] = array, to_host(array)
+        return self._brought[id(array)][1]
+
     def encode_object(self, value: Any) -> Node:
         """Encode an object of a registered class; one that is met twice is written once."""
         if id(value) in self._numbers:
@@ -102,6 +110,8 @@ def _find_encoder(value: Any) -> Callable[[Encoder, Any], Node]:
         return _encode_dtype
     if isinstance(value, np.ndarray) and type(value).__module__.startswith("regbayes."):  # expectations
         return lambda encoder, array: _encode_array(encoder, np.asarray(array))
+    if not is_plain(value):  # of PyTorch or CuPy: they come to the host, and are NumPy's from then on
+        return lambda encoder, array: _encode_array(encoder, encoder.bring_here(array))
     if isinstance(value, Enum):
         return _encode_enum
     if isinstance(value, type) and value in _NUMBER_TYPES.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regbayes.plots.components import FeatureWeightsDisplay, TopWordsDisplay
 from regbayes.plots.latent import FeatureUseDisplay, ObjectiveDisplay
 from regbayes.plots.posterior import DualMultipliersDisplay, PosteriorShiftDisplay
+from regbayes.plots.rounds import RoundsDisplay
 from regbayes.plots.stability import FeatureStabilityDisplay
 from regbayes.plots.tasks import TaskRelationsDisplay
 
@@ -15,6 +16,7 @@ __all__ = [
     "FeatureWeightsDisplay",
     "ObjectiveDisplay",
     "PosteriorShiftDisplay",
+    "RoundsDisplay",
     "TaskRelationsDisplay",
     "TopWordsDisplay",
 ]

@@ -76,9 +76,9 @@ class FeatureWeightsDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `coef_`, and `tasks_` or `classes_`.
+            One that has `coef_features_`, and `tasks_` or `classes_`.
         outputs : sequence, default=None
-            Names of the rows of `coef_`; the tasks or classes by default.
+            Names of the rows of `coef_features_`; the tasks or classes by default.
         features : array-like of int, default=None
             Features to draw, in order; by default all that have a weight, the largest first.
         ax : matplotlib Axes, default=None
@@ -90,8 +90,8 @@ class FeatureWeightsDisplay:
         -------
         FeatureWeightsDisplay
         """
-        check_is_fitted(estimator, "coef_")
-        coef = np.atleast_2d(np.asarray(estimator.coef_, dtype=np.float64))
+        check_is_fitted(estimator, "coef_features_")
+        coef = np.atleast_2d(np.asarray(estimator.coef_features_, dtype=np.float64))
         sizes = np.sqrt(np.mean(coef**2, axis=0))
         if features is None:
             order = np.argsort(-sizes, kind="stable")
@@ -141,7 +141,7 @@ class FeatureWeightsDisplay:
 
 
 def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
-    """Name the rows of `coef_`: tasks, classes, or classes of tasks."""
+    """Name the rows of `coef_features_`: tasks, classes, or classes of tasks."""
     tasks = np.asarray(getattr(estimator, "tasks_", ())).tolist()
     classes = getattr(estimator, "classes_", None)
     if len(tasks) > 1:

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from regbayes._types import Floats
 from regbayes.framework.posteriors import Finite, Gaussian, Posterior, Samples
+from regbayes.framework.resampled import ResampledPosterior
 from regbayes.framework.result import RegularizedPosterior
 
 if TYPE_CHECKING:
@@ -109,14 +110,24 @@ class PosteriorShiftDisplay:
         evaluated = result.base.evaluate(feature)
         if len(evaluated.names) != 1:
             raise ValueError(f"feature must be a single one, got {len(evaluated.names)}: {', '.join(evaluated.names)}")
-        mean_before, mean_after = (float(p.expectation(evaluated)[0]) for p in (result.base, result.posterior))
+        # A model that was sampled again has draws of its own after, and everything else the same atoms.
+        same = not isinstance(result, ResampledPosterior)
+        tilted = evaluated if same else result.posterior.evaluate(feature)
+        mean_before, mean_after = (
+            float(p.expectation(values)[0]) for p, values in ((result.base, evaluated), (result.posterior, tilted))
+        )
         if isinstance(result.base, Gaussian) and isinstance(result.posterior, Gaussian):
             spread = float(result.base.bind(evaluated).spread[0])
             edges, before, after = _normal_densities(mean_before, mean_after, spread)
         else:
             weights = [_weights(p) for p in (result.base, result.posterior)]
-            edges = _edges(evaluated.values[:, 0], weights, bins)
-            before, after = (_density(evaluated.values[:, 0], w, edges) for w in weights)
+            values = evaluated.values[:, 0]
+            if not same:
+                values = np.concatenate([values, tilted.values[:, 0]])
+                zeros = [np.zeros_like(w) for w in weights]
+                weights = [np.concatenate([weights[0], zeros[1]]), np.concatenate([zeros[0], weights[1]])]
+            edges = _edges(values, weights, bins)
+            before, after = (_density(values, w, edges) for w in weights)
         display = cls(
             edges, before, after, mean_before=mean_before, mean_after=mean_after, name=name or evaluated.names[0]
         )

@@ -110,7 +110,7 @@ class TaskRelationsDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `transform`, `coef_` and `tasks_`, with one output per task.
+            One that has `transform`, `coef_features_` and `tasks_`, with one output per task.
         X : array-like of shape (n_samples, n_features)
             Rows; any that are typical will do, without targets.
         centred : bool or "auto", default="auto"
@@ -127,8 +127,8 @@ class TaskRelationsDisplay:
         -------
         TaskRelationsDisplay
         """
-        check_is_fitted(estimator, ["coef_", "tasks_"])
-        coef = np.asarray(estimator.coef_)
+        check_is_fitted(estimator, ["coef_features_", "tasks_"])
+        coef = np.asarray(estimator.coef_features_)
         if len(coef) != len(estimator.tasks_):
             raise ValueError(
                 f"task relations need one output per task, but {len(estimator.tasks_)} task(s) have {len(coef)}: some "

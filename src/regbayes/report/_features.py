@@ -156,7 +156,7 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
 
 
 def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -> list[str]:
-    """Name the rows of `coef_`: a task, or a class of a task with more than two."""
+    """Name the rows of `coef_features_`: a task, or a class of a task with more than two."""
     matrix = outcomes is not None and outcomes.layout == "matrix" and len(outcomes.task_names) == len(tasks)
     if outcomes is None or len(tasks) == n_outputs:
         return outcomes.task_names if outcomes is not None and matrix else tasks

@@ -119,7 +119,7 @@ def has_amounts(model: Any) -> bool:
 
 def weights_of(latent: LatentModel) -> Floats | None:
     """Return the weights of the features, (outputs, features), or None."""
-    coef = getattr(latent.head, "coef_", None)
+    coef = getattr(latent.head, "coef_features_" if latent.head is latent.model else "coef_", None)
     if coef is None:
         return None
     coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))

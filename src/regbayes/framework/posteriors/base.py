@@ -13,6 +13,7 @@ from regbayes._registry import Saveable
 from regbayes._types import Floats
 from regbayes.framework.features import Features
 from regbayes.framework.log_partition import LogPartition
+from regbayes.kernels.arrays import join_columns
 
 
 class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
@@ -103,4 +104,5 @@ def concatenated(parts: Sequence[Features], axis: int) -> Features:
     if len(parts) == 1:
         return parts[0]
     names = tuple(name for part in parts for name in part.names)
-    return Features(np.concatenate([part.values for part in parts], axis=axis), names)
+    joined = join_columns if axis == 1 else np.concatenate
+    return Features(joined([part.values for part in parts]), names)

@@ -21,6 +21,7 @@ from regbayes.framework.posteriors.base import (
     as_probabilities,
     concatenated,
 )
+from regbayes.kernels.arrays import lies_elsewhere, to_host
 
 
 @final
@@ -39,8 +40,8 @@ class Gaussian(Posterior):
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, *, log_evidence: float | None = None) -> None:
         self.log_evidence = log_evidence
-        self.mean = np.atleast_1d(np.asarray(mean, dtype=np.float64))
-        self.covariance = np.asarray(covariance, dtype=np.float64)
+        self.mean = np.atleast_1d(np.asarray(to_host(mean), dtype=np.float64))
+        self.covariance = np.asarray(to_host(covariance), dtype=np.float64)
         d = self.mean.size
         if self.mean.ndim != 1 or d == 0 or self.covariance.shape not in ((d,), (d, d)):
             raise ValueError(
@@ -140,6 +141,7 @@ def _affine_rows(feature: Any, d: int) -> Floats:
     if isinstance(feature, OnEvent):
         raise TypeError("given(event) is not affine; draw from the Gaussian and use Samples")
     if not callable(feature):
+        feature = to_host(feature) if lies_elsewhere(feature) else feature
         if np.asarray(feature).dtype.kind not in "biuf":
             raise TypeError(
                 f"features of a Gaussian are arrays of coefficients or affine functions, got {feature!r}; "

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
+from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
     effective_sample_size,
@@ -31,6 +32,7 @@ from regbayes.framework.posteriors.base import (
     concatenated,
 )
 from regbayes.framework.resampling import to_arviz
+from regbayes.kernels import arrays
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 
@@ -38,7 +40,7 @@ SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
     if log_weights is None:
         return np.full(n, -np.log(n))
-    given = np.asarray(log_weights, dtype=np.float64)
+    given = np.asarray(arrays.to_host(log_weights), dtype=np.float64)
     if given.shape != (n,):
         raise ValueError(f"{name} must have one entry per atom, shape ({n},), got {given.shape}")
     if np.any(np.isnan(given)) or np.any(given == np.inf):
@@ -98,13 +100,17 @@ class Weighted(Posterior):
 
     def bind(self, features: Features) -> WeightedAtoms:
         """Return the log-sum-exp log-partition function of evaluated features."""
-        return WeightedAtoms(features.values, self.log_weights)
+        kind = DeviceAtoms if arrays.lies_elsewhere(features.values) else WeightedAtoms
+        return kind(features.values, self.log_weights)
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Weighted:
         """Return ``q ∝ p exp<multipliers, features>``: the same atoms with other weights."""
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
-        scores = self.log_weights + psi @ phi
+        if arrays.lies_elsewhere(psi):
+            scores = self.log_weights + arrays.to_host(arrays.score_atoms(psi, None, phi))
+        else:
+            scores = self.log_weights + psi @ phi
         return self.reweight(scores - logsumexp(scores))
 
     def restrict(self, keep: Flags) -> Weighted:
@@ -114,7 +120,10 @@ class Weighted(Posterior):
 
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each feature, shape (m,)."""
-        return (self.weights @ as_features(self, features).values).view(Expectations)
+        values = as_features(self, features).values
+        if arrays.lies_elsewhere(values):
+            return DeviceAtoms(values, self.log_weights).mean.view(Expectations)
+        return (self.weights @ values).view(Expectations)
 
     def sd(self, features: Any) -> Floats:
         """Return the standard deviation of each feature, shape (m,)."""
@@ -124,7 +133,7 @@ class Weighted(Posterior):
             away, unit = _centred(column, weights)
             return unit * float(np.sqrt(weights @ away**2))
 
-        return np.array([spread(column) for column in as_features(self, features).values.T])
+        return np.array([spread(column) for column in arrays.to_host(as_features(self, features).values).T])
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
         """Return weighted quantiles: the smallest value that as much probability does not exceed.
@@ -138,7 +147,7 @@ class Weighted(Posterior):
         -------
         array of shape (m,) or (m, k)
         """
-        values, wanted = as_features(self, features).values, as_probabilities(probabilities)
+        values, wanted = arrays.to_host(as_features(self, features).values), as_probabilities(probabilities)
         weights = self.weights
         out = np.empty((values.shape[1], wanted.size))
         for column, row in zip(values.T, out, strict=True):
@@ -189,7 +198,7 @@ class Finite(Weighted):
         self.objects = _plain_objects(models)
         self.draws = as_draws(np.arange(len(self.objects)) if self.objects is not None else models, chains=False)
         if probabilities is not None:
-            given = np.asarray(probabilities, dtype=np.float64)
+            given = np.asarray(arrays.to_host(probabilities), dtype=np.float64)
             if np.any(given < 0) or not np.all(np.isfinite(given)):
                 raise ValueError("probabilities must be finite and non-negative")
             if given.shape == (self.draws.size,) and given.sum() > 0 and abs(given.sum() - 1) > SUM_TOLERANCE:
@@ -199,7 +208,7 @@ class Finite(Weighted):
         name = "log_weights" if probabilities is None else "probabilities"
         self.log_weights = _normalised(log_weights, self.draws.size, name)
         if log_weights is not None:
-            self.log_evidence = float(logsumexp(log_weights))
+            self.log_evidence = float(logsumexp(arrays.to_host(log_weights)))
 
     @property
     def probabilities(self) -> Floats:
@@ -253,8 +262,14 @@ def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
 
 
 def _take(draws: Draws, chosen: NDArray[np.intp]) -> Any:
-    taken = {name: values[chosen] for name, values in draws.variables.items()}
+    taken = {name: _take_rows(values, chosen) for name, values in draws.variables.items()}
     return taken if draws.named else next(iter(taken.values()))
+
+
+def _take_rows(values: Any, chosen: NDArray[np.intp]) -> Any:
+    if not arrays.lies_elsewhere(values):
+        return values[chosen]
+    return arrays.namespace_of(values).take(values, arrays.integers_to_device(chosen, values), axis=0)
 
 
 @final
@@ -324,7 +339,7 @@ class Samples(Weighted):
             away, unit = _centred(column, weights)
             return unit * self._error(away, weights)
 
-        return np.array([error(column) for column in as_features(self, features).values.T])
+        return np.array([error(column) for column in arrays.to_host(as_features(self, features).values).T])
 
     def _error(self, away: Floats, weights: Floats) -> float:
         return self.n_atoms * monte_carlo_error(self.by_chain(weights * away))
@@ -341,7 +356,7 @@ class Samples(Weighted):
             error = self._error(away, weights)
             return float(weights @ away**2) / error**2 if error > 0 else np.nan
 
-        return np.array([count(column) for column in as_features(self, features).values.T])
+        return np.array([count(column) for column in arrays.to_host(as_features(self, features).values).T])
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
@@ -356,7 +371,7 @@ class Samples(Weighted):
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return an ArviZ object: draws resampled by the weights, the weights, and the groups that came with them."""
-        return to_arviz(self.draws, self.log_weights, rng)
+        return to_arviz(self.draws.on_host(), self.log_weights, rng)
 
     def __repr__(self) -> str:
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"

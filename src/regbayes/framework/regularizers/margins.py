@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Indices, Reals
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
+    BoxDual,
     Regularizer,
+    SimplexDual,
     add,
     as_floats,
     check_penalties,

@@ -112,7 +112,7 @@ def fit(
         if fitted is None:
             return State(visible, state.at.params, hidden, blank, None)
         if tolerance is not None:
-            fitted = fitted.problem.solve_gathered(hidden, fitted.multipliers, tolerance)
+            fitted = fitted.problem.solve(hidden, fitted.multipliers, tolerance)
         return State(visible, state.at.params, hidden, fitted.head, fitted.multipliers)
 
     result: FitResult[Any] = run(
@@ -195,7 +195,8 @@ class Sampler:
         terms = {"likelihood": self.settings.generative_weight * float(self.rows.weights @ costs)}
         if self.head is None:
             return Watched(params, None, terms)
-        head = self.head.solve_gathered(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
+        head = self.head.solve(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
+        assert isinstance(head, FittedHead)
         return Watched(params, head, terms | head.terms)
 
     def step(self, sweep: Sweep) -> StepResult[Sweep]:

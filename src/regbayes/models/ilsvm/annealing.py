@@ -20,9 +20,8 @@ from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, update_offset
-from regbayes.models.ilsvm.slab import SlabParams
-from regbayes.models.ilsvm.warmup import STICK_ROUNDS, CutShortError, Search, WarmUp, settle_sticks, take_features
-from regbayes.priors.indian_buffet import prior_sticks, update_sticks
+from regbayes.models.ilsvm.slab import convert_params
+from regbayes.models.ilsvm.warmup import CutShortError, Search, WarmUp, make_params, settle_sticks, take_features
 
 PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
 STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
@@ -42,11 +41,10 @@ class Annealing(WarmUp):
         Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
         """
         settings, joint = self.problem.settings, self.problem.joint
-        params = replace(starts[0], temperature=settings.temperature)
-        assert isinstance(params, SlabParams)
         if not is_new:
+            params = replace(starts[0], temperature=settings.temperature)
             return descent.start(joint, params, multipliers), Status.CONVERGED
-        params = self._start(params)
+        params = self._start()
         try:
             for share, n_steps in zip(PRICES, STEPS, strict=True):
                 params = replace(params, price=share * settings.price)  # type: ignore[call-arg] # of SlabParams
@@ -69,19 +67,20 @@ class Annealing(WarmUp):
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
 
-    def _start(self, params: SlabParams) -> SlabParams:
-        """Return the start: loadings from parts of the rows, sticks as if a row had alpha features, evenly."""
-        data, alpha = self.problem.data, self.problem.settings.alpha
-        K, n_rows = len(params.loadings), data.X.total_weight
-        directions = divide_rows(data, K)
+    def _start(self) -> Params:
+        """Return the start: loadings from as many parts of the rows as there may be features, all of them as frequent.
+
+        A row has alpha features.
+        """
+        data, settings = self.problem.data, self.problem.settings
+        directions = divide_rows(data, settings.n_components)
+        if len(directions) == 0:  # all rows are the same
+            directions = np.eye(1, data.X.n_inputs)
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
-        loadings = params.loadings.copy()  # where there are fewer parts than features, the others stay as they are
-        loadings[: len(directions)] = np.sqrt(START_LENGTH / params.precision) * directions / lengths
-        counts = np.full(K, n_rows * alpha / (alpha + K))
-        sticks = prior_sticks(alpha, K)
-        for _ in range(STICK_ROUNDS):
-            sticks = update_sticks(sticks, counts, n_rows, alpha)
-        return replace(params, loadings=loadings, sticks=sticks)
+        tempered = settings.noise_variance * settings.temperature
+        loadings = np.sqrt(START_LENGTH * tempered) * directions / lengths
+        shares = np.full(len(loadings), settings.alpha / (settings.alpha + len(loadings)))
+        return convert_params(make_params(loadings, shares, np.zeros(data.X.n_inputs), data.X, settings), settings)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
+from regbayes.kernels.arrays import append_columns, join
 from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
@@ -29,7 +30,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     infer_features,
 )
-from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
+from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -87,16 +88,16 @@ def fit(
         starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
     else:
         starts = [start] if isinstance(start, Params) else start
-    starts = [convert_params(params, settings) for params in starts]
+    if settings.slab or isinstance(starts[0], SlabParams):
+        starts = [convert_params(params, settings) for params in starts]
     there = replace(starts[0], temperature=settings.temperature)
     halted: Status | None = None
-    step: Any
     state: Any
+    step: Any = partial(descent.step, problem.joint)
     if margins == "posterior":
         step = partial(alternation.step, problem.joint, tolerance=ROUND)
         state = alternation.start(problem.joint, there, multipliers, ROUND)
     else:
-        step = partial(descent.step, problem.joint)
         if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
             state = descent.start(problem.joint, there, multipliers)
         else:
@@ -106,7 +107,7 @@ def fit(
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
-            elif phases.share < 1.0:  # what some of the rows found, evaluated on all of them
+            elif phases.problem.data is not data:  # what some of the rows found, evaluated on all of them
                 state = descent.start(problem.joint, state.at.params, None)
         estimated = settings.estimate_noise or settings.estimate_prior
         if is_new and halted is None and settings.max_iter > 0 and estimated:
@@ -227,7 +228,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     params = replace(at.params, temperature=settings.temperature)
     blocks = problem.data.X.blocks()
     parts = problem.executor.map(partial(infer_features, params=params), blocks)
-    features = np.concatenate(parts)
+    features = join(parts)
     psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
@@ -242,10 +243,10 @@ def pad_state(state: State, settings: Settings) -> State:
     if missing == 0:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
-    D, N = params.loadings.shape[1], len(state.embedding)
+    D, N = params.loadings.shape[1], state.embedding.shape[0]
     anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
     constant = params.infer(anywhere)[0, n_kept:]
-    embedding = np.hstack([state.embedding, np.broadcast_to(constant, (N, missing))])
+    embedding = append_columns(state.embedding, constant)
     psi = state.probabilities
     if psi is not None:
         psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -25,6 +26,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -54,10 +56,17 @@ class Rows:
     mean: Floats  # (D,)
     squared_norms: Floats  # (N,): of the centred rows
     weights: Floats | None = None  # (N,): how often each row counts; None: once
+    on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
 
     @classmethod
-    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> Rows:
-        """Return rows less a mean: their own, unless it is given."""
+    def centre(cls, X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
+        """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
+        if not isinstance(X, np.ndarray):
+            from regbayes.models.ilsvm.device import DeviceRows
+
+            return DeviceRows.centre(X, mean, weights)
+        if mean is not None and not isinstance(mean, np.ndarray):
+            mean = to_host(mean)
         if mean is None:
             mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
         norms = np.empty(len(X))
@@ -77,7 +86,7 @@ class Rows:
     @property
     def total_weight(self) -> float:
         """What the rows count together, N."""
-        return float(len(self.X)) if self.weights is None else float(self.weights.sum())
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     @property
     def mean_square(self) -> float:
@@ -124,6 +133,17 @@ class Rows:
         return float(values.sum()) if self.weights is None else float(self.weights @ values)
 
 
+def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
+    """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rows = Rows.centre(X, weights=weights)
+        mean_square = rows.mean_square
+    vanishes = mean_square < np.finfo(np.float64).tiny
+    if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
+        raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
+    return rows
+
+
 @persistable(name="regbayes.ilsvm.Params")
 @dataclass(frozen=True)
 class Params:
@@ -162,7 +182,12 @@ class Params:
 
     def infer(self, rows: Rows) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        return sweep(base_logits(rows, self), self, self.n_sweeps)
+        if rows.on_device:
+            return rows.infer_features(self)  # type: ignore[attr-defined]
+        theta = base_logits(rows, self)
+        psi = np.empty_like(theta)
+        sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
+        return psi
 
     def infer_few(self, rows: Rows) -> Floats:
         """Return the features of few rows by the law, which has done before Numba has loaded the kernel."""
@@ -234,6 +259,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        if rows.on_device:
+            return rows.infer(params)  # type: ignore[attr-defined]
         start, constant = expit(params.log_odds)[None, :], params.constant_logits
         theta = base_logits(rows, params)
         psi = np.empty_like(theta)
@@ -246,11 +273,16 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
+        if rows.on_device:
+            return rows.pull_back(params, self.weight, inferred, gradient)  # type: ignore[attr-defined]
         psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
         gradient = np.zeros(psi.shape) if gradient is None else gradient
         start = expit(params.log_odds)[None, :]
-        theta = None if params.n_sweeps == 1 else base_logits(rows, params)
-        before = start if theta is None else sweep(theta, params, params.n_sweeps - 1)
+        theta, before = None, start
+        if params.n_sweeps > 1:
+            theta = base_logits(rows, params)
+            before = np.empty_like(theta)
+            sweep_features(theta, coupling, start, params.n_sweeps - 1, before)
         # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
         # theta less the couplings, and it is zero once the sweeps have converged.
         gradient += self.weight * rows.weigh((psi - before) @ np.tril(coupling, -1))
@@ -342,18 +374,11 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 
 def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
-    squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(
-        rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy(psi, weighed, rows)
-    )
-
-
-def entropy(psi: Floats, weighed: Floats, rows: Rows) -> float:
-    """Summed entropy of independent binary features, each row as often as it counts."""
-    rest = 1.0 - psi
-    tiny = np.finfo(np.float64).tiny  # 0 log 0 = 0
+    rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
     on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
-    return -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
+    entropy = -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
+    squared_norm = rows.sum_weighted(rows.squared_norms)
+    return Stats(rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy)
 
 
 def base_logits(rows: Rows, params: Params) -> Floats:
@@ -361,13 +386,6 @@ def base_logits(rows: Rows, params: Params) -> Floats:
     theta = rows.project(params.precision * params.loadings)
     theta += params.constant_logits
     return theta
-
-
-def sweep(theta: Floats, params: Params, n_sweeps: int) -> Floats:
-    """Return psi after some sweeps from the prior."""
-    psi = np.empty_like(theta)
-    sweep_features(theta, params.coupling, expit(params.log_odds)[None, :], n_sweeps, psi)
-    return psi
 
 
 def infer_features(rows: Rows, params: Params) -> Floats:
@@ -451,6 +469,8 @@ def bound_rows(rows: Rows, params: Params) -> Floats:
 
     The bound is the ordinary one, at temperature one, for the features that tempered inference found.
     """
+    if rows.on_device:
+        return rows.bound(params)  # type: ignore[attr-defined]
     psi = infer_features(rows, params)
     expected = stick_expectations(params.sticks)
     squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
@@ -544,7 +564,7 @@ class ILSVMProblem:
     @property
     def executor(self) -> Executor:
         """Who takes the blocks of rows."""
-        return make_executor(self.settings.n_threads)
+        return make_executor(1 if self.data.X.on_device else self.settings.n_threads)
 
     @cached_property
     def joint(self) -> JointProblem[Rows, Params, Stats]:
@@ -566,6 +586,8 @@ class ILSVMProblem:
 
 def build_head(data: Data, settings: Settings) -> MarginHead:
     """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+    if data.X.on_device:
+        return data.X.build_head(data, settings)  # type: ignore[attr-defined]
     labeled = data.labeled
     everything = len(labeled) == len(data.X)
     rows = data.X if everything else data.X.take(labeled)
@@ -595,4 +617,6 @@ class State:
     def scores(self, rows: Rows, psi: Floats) -> Floats:
         """Return the score of each class for rows whose features are given, shape (n, classes)."""
         assert self.head is not None
+        if rows.on_device:
+            return rows.scores(self.head, psi, self.input_scale)  # type: ignore[attr-defined]
         return self.head.scores(psi, self.input_scale * rows.array() if self.input_scale else None)

@@ -59,7 +59,9 @@ RANK = 1e-10  # variance of a direction, relative to the largest, below which ro
 FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
 ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
 MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
-BETTER = 1e-2  # gain per row, in units of its loss, for which a start is taken that is not the preferred one
+RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
+BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
+BETTER = 1e-2  # the same for more directions
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -69,9 +71,10 @@ COOLING = 0.7  # factor between the temperatures of two phases
 COOLING_STEPS = 8  # of descent in a phase
 COOLING_TOL = 1e-4  # the same as TOL for cooling: what is not learned warm is not learned cold
 WORTH = 2e-3  # what a feature must be worth per row, in units of its loss, to stay
-BIRTH_WORTH = 1.5e-2  # the same for a new one
+BIRTH_WORTH = 4e-3  # the same for a new one where features are soft; colder ones learn labels by heart
 TRIAL_STEPS = 8  # of descent that a model with one feature less gets before it is compared
 TRIED = 2  # features that are put on trial for one to go
+LOOKS = 4  # features that are ranked again after one has gone
 BIRTH_STEPS = 24  # of descent that a new feature gets before it is judged
 BIRTHS = 2  # directions that are tried for a new feature
 LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of an on/off one
@@ -112,9 +115,10 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
 def initial_params(X: Rows, settings: Settings) -> list[Params]:
     """Return starts, those that are preferred first: principal directions as on/off features, and an offset to match.
 
-    As many directions as stand out from the noise, and half as many more; rotated so that each has few inputs, and so
-    that the rows have independent scores. Along a direction that is noise alone, rows vary by the noise variance times
-    ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur 1967).
+    As many directions as stand out from the noise and, where features are colder than soft, half as many more; each
+    number of them rotated so that each has few inputs, and so that the rows have independent scores. Along a direction
+    that is noise alone, rows vary by the noise variance times ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur
+    1967).
     """
     N, D = X.total_weight, X.n_inputs
     most = min(settings.n_components, D, len(X))
@@ -124,18 +128,17 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     rank = max(1, int(np.sum(variances > RANK * variances[0])))
     n_clear = int(np.clip(np.sum(variances > edge), 1, rank))
     soft = soft_temperature(X, settings.noise_variance)
-    temperature = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
-    if temperature <= (1.0 + ROUNDING) * settings.temperature:
-        temperature = settings.temperature
+    warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
     # Soft features melt together: they end as the same ones, however many there were.
-    is_cold = temperature > settings.temperature
+    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
-    settings = replace(settings, temperature=temperature)
+    warm = replace(settings, temperature=warmer) if is_cold else settings
     starts = []
     for n in numbers:
-        for rotate in (varimax, partial(separate, X)):
+        # Independent scores are the features, where there are any: heat would only melt them together.
+        for rotate, heated in ((varimax, warm), (partial(separate, X), settings)):
             loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
-            starts.append(make_params(loadings, shares, -shares @ loadings, X, settings))
+            starts.append(make_params(loadings, shares, -shares @ loadings, X, heated))
     return starts
 
 
@@ -309,11 +312,15 @@ class WarmUp:
         try:
             if not is_new:
                 return self._cool(starts[0], multipliers), Status.CONVERGED
-            tried = [self._take_first_steps(start) for start in starts]
-            judged = [self._judge(search.at) for search in tried]
-            enough = min(judged) + BETTER * self.problem.unit
-            self.latest = next(search for search, value in zip(tried, judged, strict=True) if value <= enough)
-            return self._settle(self.latest), Status.CONVERGED
+            # Take out features that are not worth having, then add some while they are.
+            search = self.latest = self._choose_start(starts)
+            search = self._prune(search)
+            before = len(search.at.params.loadings)
+            while (larger := self._add_feature(search)) is not None:
+                search = self.latest = larger
+            if len(search.at.params.loadings) > before:
+                search = self._prune(search)
+            return search, Status.CONVERGED
         except CutShortError as cut:
             return cut.search, cut.status
         except KeyboardInterrupt:  # between two phases
@@ -321,16 +328,55 @@ class WarmUp:
                 raise  # nothing was learned yet
             return self.latest, Status.INTERRUPTED
 
-    def _take_first_steps(self, start: Params) -> Search:
-        """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down."""
-        problem = self._at(max(start.temperature, self.problem.settings.temperature))
-        search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
-        search = self._run_phase(problem, search, FIRST_STEPS, TOL, keep=self.latest)
-        if self.latest is None:
-            self.latest = search
-        return self._cool(search.at.params, search.at.warm_start, search)
+    @property
+    def _spread(self) -> float:
+        """How far apart objectives are, relative to those of soft features: the generative part is divided by T."""
+        settings = self.problem.settings
+        soft = soft_temperature(self.problem.data.X, settings.noise_variance)
+        return float(np.sqrt(max(1.0, soft / settings.temperature)))
 
-    def _cool(self, params: Params, multipliers: Any, search: Search | None = None) -> Search:
+    def _choose_start(self, starts: Sequence[Params]) -> Search:
+        """Return the best start after its first steps: the rotation is decided first, then the number of directions.
+
+        A few steps from the starts with fewest directions tell rotations apart; many would bring them together.
+        """
+        wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
+        unit = self._spread * self.problem.unit
+        raced: list[Search] = []
+        for start in starts if len(starts) > 1 else ():
+            if len(start.loadings) == K:
+                search = descent.start(self.problem.joint, replace(start, temperature=wanted), None)
+                keep = raced[0] if raced else None
+                raced.append(self._run_phase(self.problem, search, RACE_STEPS, TOL, keep))
+        kind = 0
+        if raced:
+            values = [self._judge(search.at) for search in raced]
+            kind = next(k for k, value in enumerate(values) if value <= min(values) + BETTER_ROTATION * unit)
+        best: Search | None = None
+        for start in starts[kind :: max(1, len(raced))]:
+            goes_on = raced and len(start.loadings) == K and start.temperature <= wanted
+            trial = self._take_first_steps(start, raced[kind] if goes_on else None, best)
+            if best is None or self._judge(trial.at) < self._judge(best.at) - BETTER * unit:
+                best = trial
+        assert best is not None
+        return best
+
+    def _take_first_steps(self, start: Params, search: Search | None, keep: Search | None) -> Search:
+        """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down.
+
+        ``search`` is where the first of them ended, if they were taken already.
+        """
+        problem = self._at(max(start.temperature, self.problem.settings.temperature))
+        if search is None:
+            search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
+        search = self._run_phase(problem, search, FIRST_STEPS - search.n_steps, TOL, keep)
+        if keep is None:
+            self.latest = search
+        return self._cool(search.at.params, search.at.warm_start, search, keep)
+
+    def _cool(
+        self, params: Params, multipliers: Any, search: Search | None = None, keep: Search | None = None
+    ) -> Search:
         """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
         wanted = self.problem.settings.temperature
         while params.temperature > wanted or search is None:
@@ -338,7 +384,9 @@ class WarmUp:
             search = descent.start(
                 problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
             )
-            search = self.latest = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL)
+            search = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL, keep)
+            if keep is None:
+                self.latest = search
             params, multipliers = search.at.params, search.at.warm_start
         return search
 
@@ -372,17 +420,6 @@ class WarmUp:
             raise CutShortError(keep or result.state, result.status)
         return result.state
 
-    def _settle(self, search: Search) -> Search:
-        """Take out features that are not worth having, then add some while they are."""
-        search = self._prune(search)
-        before = len(search.at.params.loadings)
-        while True:
-            larger = self._add_feature(search)
-            if larger is None:
-                break
-            search = self.latest = larger
-        return search if len(search.at.params.loadings) == before else self._prune(search)
-
     def _judge(self, at: Evaluation) -> float:
         """Return the normalised objective; of some rows, as large as their share in that of all of them."""
         model = self.problem.joint.model
@@ -393,26 +430,35 @@ class WarmUp:
     def _prune(self, search: Search) -> Search:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
 
-        Where the objective is lower without several of them, each taken out alone, half of these go at once.
+        Where the objective is lower without several of them, each taken out alone, half of these go at once. After a
+        feature has gone those that seemed to matter least are looked at again; all of them before the end.
         """
+        rises: Floats | None = None  # of the objective without each feature, where it was looked at earlier
+        failed: list[int] = []  # trials since a feature has gone
         while len(search.at.params.loadings) > 1:
             at, K = search.at, len(search.at.params.loadings)
             value = self._judge(at)
-            judged = np.array([self._glance(self._without(at, [k]), at.warm_start) for k in range(K)])
+            looked = np.arange(K) if rises is None else np.argsort(rises, kind="stable")[:LOOKS]
+            judged = np.empty(K) if rises is None else value + rises
+            for k in looked:
+                judged[k] = self._glance(self._without(at, [k]), at.warm_start)
             order = np.argsort(judged, kind="stable")
             n_clear = int(np.sum(judged <= value))
-            for leaving in ([order[: n_clear // 2]] if n_clear > 3 else []) + [
-                order[[n]] for n in range(min(TRIED, K))
-            ]:
+            together = [order[: n_clear // 2]] if n_clear > 3 and not failed else []
+            for leaving in together + [order[[n]] for n in range(min(TRIED, K)) if order[n] not in failed]:
                 trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
                 if self._judge(trial.at) <= min(
                     value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
                 ):
                     search = self.latest = trial
+                    rises, failed = np.delete(judged - value, leaving), []
                     break
+                failed += [int(leaving[0])] if len(leaving) == 1 else []
             else:
-                return search
+                if len(looked) == K:
+                    return search
+                rises = None
         return search
 
     def _glance(self, params: Params, warm_start: Any) -> float:
@@ -432,7 +478,7 @@ class WarmUp:
         joint, at = self.problem.joint, search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
-        limit = self._judge(at) - BIRTH_WORTH * self.problem.unit
+        limit = self._judge(at) - BIRTH_WORTH * self._spread**2 * self.problem.unit
         for direction in self._ask_for_features(at):
             larger = [self._with(at, direction, length) for length in LENGTHS]
             judged = [self._glance(params, at.warm_start) for params in larger]

@@ -16,8 +16,8 @@ from scipy.linalg import lapack
 from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Floats
-from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import BoxBlock, NewtonSolution, Prior, solve_boxes
+from regbayes.framework.regularizers.base import BoxDual
 from regbayes.margins.targets import Observations, hinge_loss, tube_loss
 
 Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds

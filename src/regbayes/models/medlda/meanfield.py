@@ -82,6 +82,13 @@ class TrainingDocuments:
         """Return some documents in a row."""
         return TrainingDocuments(self.counts.rows(rows.start, rows.stop), self.lengths[rows], self.weights[rows])
 
+    def count_words(self, n_words: int, weights: Floats) -> Floats:
+        """Return how often each word occurs in documents that count so often, shape (V,)."""
+        words, numbers, starts = self.counts
+        row = np.repeat(np.arange(len(self)), np.diff(starts))
+        entries = slice(starts[0], starts[-1])
+        return np.bincount(words[entries], numbers[entries] * weights[row], n_words).astype(np.float64)
+
     def cut(self, n_words: int) -> list[slice]:
         """Cut documents into blocks, few where the vocabulary is large: a function of the corpus alone."""
         starts = self.counts.starts - self.counts.starts[0]
@@ -346,17 +353,9 @@ def first_logits(
     return random_logits(documents, n_words, n_topics, rng)
 
 
-def count_words(documents: TrainingDocuments, n_words: int, weights: Floats) -> Floats:
-    """Return how often each word occurs in documents that count so often, shape (V,)."""
-    counts = documents.counts
-    row = np.repeat(np.arange(len(documents)), np.diff(counts.starts))
-    entries = slice(counts.starts[0], counts.starts[-1])
-    return np.bincount(counts.words[entries], counts.numbers[entries] * weights[row], n_words).astype(np.float64)
-
-
 def random_logits(documents: TrainingDocuments, n_words: int, n_topics: int, rng: np.random.Generator) -> Floats:
     """Return log-probabilities of words in topics: those of the corpus, with noise. Shape (V, K)."""
-    frequency = count_words(documents, n_words, documents.weights) + 0.5
+    frequency = documents.count_words(n_words, documents.weights) + 0.5
     return np.log(frequency)[:, None] + CORPUS_NOISE * rng.standard_normal((n_words, n_topics))
 
 
@@ -375,10 +374,10 @@ def class_logits(
     """
     n_groups = min(membership.shape[1], n_topics)
     owner: Integers = np.arange(membership.shape[1]) % n_groups
-    frequency = count_words(documents, n_words, documents.weights) + 0.5
+    frequency = documents.count_words(n_words, documents.weights) + 0.5
     logits = np.empty((n_words, n_groups))
     for group in range(n_groups):
-        count = count_words(documents, n_words, documents.weights * membership[:, owner == group].sum(axis=1))
+        count = documents.count_words(n_words, documents.weights * membership[:, owner == group].sum(axis=1))
         smooth = count + SMOOTHING * frequency / frequency.mean()
         logits[:, group] = np.log(smooth / smooth.sum())
     return logits[:, np.arange(n_topics) % n_groups] + CLASS_NOISE * rng.standard_normal((n_words, n_topics))

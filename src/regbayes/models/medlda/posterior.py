@@ -30,7 +30,7 @@ from regbayes._types import Flags, Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import FittedHead, MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Targets
 from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import TrainingDocuments, first_logits, select_documents
@@ -238,7 +238,7 @@ def make_problem(
     """Return the problem: documents, a head without an intercept, and the response if there is one."""
     head, response, variance = None, None, settings.weight_variance
     if targets is not None:
-        head = MarginHead(targets, settings.squared, fit_intercept=False, weight_variance=variance)
+        head = MarginHead(targets, settings.squared, fit_intercept=False, weight_variance=variance, in_blocks=False)
     if settings.response_variance is not None:
         if not isinstance(targets, Numbers):
             raise ValueError("a Gaussian response needs numbers to respond with")
@@ -549,7 +549,8 @@ def _solve_weights(problem: Problem, factors: Factors) -> Factors:
     assert problem.head is not None
     before = None if factors.head is None else factors.head.multipliers
     if problem.response is None or factors.weights is None:
-        found = problem.head.solve_gathered(shares_of(problem, factors), before, TOLERANCE)
+        found = problem.head.solve(shares_of(problem, factors), before, TOLERANCE)
+        assert isinstance(found, FittedHead)
         return replace(factors, head=Head(found.head.weights, found.multipliers, found.gap))
     weights, margins = gaussian.solve_weights(
         moments_of(problem, factors), problem.response, problem.head, factors.weights.variance, before, TOLERANCE

@@ -19,7 +19,7 @@ from scipy.special import digamma
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine.executor import Executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import FittedHead, MarginHead, Tolerance
 from regbayes.margins.targets import Numbers
 from regbayes.models.medlda.meanfield import TrainingDocuments
 
@@ -269,9 +269,11 @@ def solve_weights(
         base = base_measure(seen, y, spread, response.weight_variance)
         root = np.linalg.cholesky(base.precision)
         left = targets.values[:, [i]] - (seen.shares @ base.mean)[:, None]
-        standard = MarginHead(Numbers(left, targets.C[:, [i]], targets.epsilon), head.squared, fit_intercept=False)
+        numbers = Numbers(left, targets.C[:, [i]], targets.epsilon)
+        standard = MarginHead(numbers, head.squared, fit_intercept=False, in_blocks=False)
         features = solve_triangular(root, seen.shares.T, lower=True).T
-        found = standard.solve_gathered(features, None if warm_start is None else warm_start[:, [i]], tolerance)
+        found = standard.solve(features, None if warm_start is None else warm_start[:, [i]], tolerance)
+        assert isinstance(found, FittedHead)
         means.append(base.mean + solve_triangular(root.T, found.head.weights[0]))
         covariances.append(cho_solve((root, True), np.eye(len(root))))
         solved.append(found)

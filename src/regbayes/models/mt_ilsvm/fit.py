@@ -16,9 +16,12 @@ from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepRes
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
+from regbayes.kernels.arrays import is_plain, pieces, take_rows
+from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
+from regbayes.models.mt_ilsvm import device
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -159,13 +162,15 @@ def prepare(
     def moments_of(rows: slice) -> Moments:
         return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
 
-    moments = executor.map_reduce(moments_of, row_blocks(len(X)))
+    there = not is_plain(X)  # rows lie on a device, and what is their size stays there
+    moments = device.sum_moments(X, sample_weight) if there else executor.map_reduce(moments_of, row_blocks(len(X)))
     input_scale = float(np.sqrt(moments.mean_square))
-    has_target = np.zeros(len(X), dtype=np.bool_)
+    has_target = np.zeros(X.shape[0], dtype=np.bool_)
     has_target[observations.rows] = True
     if not has_target.all():
-        X, observations = X[has_target], replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
-    X = np.ascontiguousarray(X, dtype=np.float64)
+        observations = replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
+        X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
+    X = X if there else np.ascontiguousarray(X, dtype=np.float64)
     head = TaskHead(
         observations,
         outputs,
@@ -177,16 +182,23 @@ def prepare(
         inputs=X if settings.include_inputs else None,
         input_factor=input_factor(X.shape[1], input_scale),
     )
-    blocks, model = [X[rows] for rows in row_blocks(len(X))], first_model(settings, moments, n_targets)
+    if there:
+        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
+        head = make_device_head(head, X) if len(observations) else head
+    else:
+        blocks = [X[rows] for rows in row_blocks(len(X))]
+    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
     return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
 
 
-def first_model(settings: Settings, moments: Moments, n_targets: float) -> MultiTaskModel:
+def first_model(
+    settings: Settings, moments: Moments, n_targets: float, kind: type[MultiTaskModel] = MultiTaskModel
+) -> MultiTaskModel:
     """Return the model of rows with such moments and so many targets, at the first temperature that is tried."""
     tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
     to_the_end = settings.variances == "always"
     scales = resolve_scales(settings, tau, moments.n_rows, n_targets)
-    return MultiTaskModel(
+    return kind(
         moments=moments.count(scales.multiplicity),
         scales=scales,
         input_scale=float(np.sqrt(moments.mean_square)),

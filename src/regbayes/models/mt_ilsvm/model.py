@@ -19,6 +19,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine.executor import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.arrays import is_plain, to_device
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
 from regbayes.margins.tasks import TaskWeights
@@ -426,7 +427,8 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
 
 def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
-    return X @ (psi / (input_scale * np.sqrt(len(psi))))
+    weights = psi / (input_scale * np.sqrt(len(psi)))
+    return X @ (weights if is_plain(X) else to_device(weights, X))
 
 
 def input_factor(n_columns: int, input_scale: float) -> float:
@@ -454,6 +456,10 @@ def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats
     -------
     (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
     """
+    if not is_plain(X):
+        from regbayes.models.mt_ilsvm.device import decide
+
+        return decide(X, state, outputs)
     found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
     # Negative indices count from the end, so group g's shared weights are put at -1 - g.
     table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])

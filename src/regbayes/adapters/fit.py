@@ -1,0 +1,148 @@
+"""Fit a user's model under a margin head: all rows at every step, or mini-batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from regbayes._types import Reals
+from regbayes.adapters.model import LEARNING_RATE, OwnModel, RowBlock
+from regbayes.engine import AbsoluteChange, FitResult, StepResult, run
+from regbayes.joint import online
+from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
+from regbayes.joint.online import OnlineOptions, OnlineState
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
+from regbayes.margins.targets import Targets
+
+FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """Parameters of a user's model, and the head on its features."""
+
+    params: Reals  # (P,)
+    head: LinearHead | None  # None without targets
+
+
+def fit(
+    model: OwnModel,
+    X: Any,
+    targets: Targets | None,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-4,
+    squared: bool = True,
+    seed: int = 0,
+    callbacks: Sequence[Callable[[Any], bool | None]] = (),
+) -> FitResult[FittedModel]:
+    """Learn parameters and head together, by L-BFGS on all rows; J never rises.
+
+    Parameters
+    ----------
+    model : OwnModel
+        From `from_torch` or `from_jax`.
+    X : array of shape (n, ...)
+    targets : Classes, Signs or Numbers, of all rows; None for the generative model alone
+    max_iter : int, default=200
+        Steps at most.
+    tol : float, default=1e-4
+        The fit ends when J falls by less than this per row.
+    squared : bool, default=True
+        Whether losses are squared.
+    seed : int, default=0
+        Of what the generative loss draws.
+    callbacks : sequence of callables
+        As in `regbayes.engine.run`.
+    """
+    blocks = model.blocks(X, seed)
+    head = None if targets is None else MarginHead(targets, squared=squared)
+    result: FitResult[Any] = fit_joint(
+        JointProblem(model, blocks, head, DescentOptions()),
+        model.start,
+        stop=AbsoluteChange(tol * sum(map(len, blocks)), patience=3),
+        max_iter=max_iter,
+        callbacks=callbacks,
+        view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),
+    )
+    at = result.state.at
+    return replace(result, state=_finish(model, blocks, at.params, head, at.warm_start))
+
+
+def fit_batches(
+    model: OwnModel,
+    X: Any,
+    targets: Targets | None,
+    *,
+    max_iter: int = 50,
+    batch_size: int = 128,
+    learning_rate: float = 1e-3,
+    seed: int = 0,
+    callbacks: Sequence[Callable[[Any], bool | None]] = (),
+) -> FitResult[FittedModel]:
+    """Learn parameters and head together from mini-batches of rows; the head is solved on all rows at the end.
+
+    A batch moves the parameters as Adam does and updates what is known of the head's losses (`regbayes.joint.online`),
+    which are squared. What the generative loss draws is drawn anew for every batch.
+
+    Parameters
+    ----------
+    model, X, targets, callbacks
+        As in `fit`.
+    max_iter : int, default=50
+        Passes over all rows.
+    batch_size : int, default=128
+    learning_rate : float, default=1e-3
+        Size of the steps in the first pass; it falls to nothing along half a cosine.
+    seed : int, default=0
+        Of the order of the rows, and of what the generative loss draws.
+    """
+    blocks = model.blocks(X, seed)
+    rows = model.to_rows(X)
+    n, n_features = len(rows), model.infer(replace(blocks[0], rows=rows[:1]), model.start).features.shape[1]
+    head = None if targets is None else MarginHead(targets, squared=True)
+
+    def step(search: _Pass) -> StepResult[_Pass]:
+        state, rng = search.state, np.random.default_rng((seed, search.number))
+        falling = 0.5 * (1.0 + np.cos(np.pi * search.number / max_iter))
+        options = OnlineOptions(step=falling * learning_rate / LEARNING_RATE, full_batch=1.0, step_delay=np.inf)
+        for chosen in np.array_split(rng.permutation(n), max(round(n / batch_size), 1)):
+            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True)
+            block = RowBlock(rows[chosen], int(rng.integers(2**31)))
+            state = online.step(model, state, block, asked, len(chosen), n, options)
+        terms = dict(model.terms(state.params, state.stats.scale(n)))  # running means over the last batches
+        return StepResult(_Pass(state, search.number + 1), terms)
+
+    begun = OnlineState.begin(model, model.start, n_features)
+    result: FitResult[Any] = run(
+        step,
+        _Pass(begun, 0),
+        max_iter=max_iter,
+        keep="last",
+        callbacks=callbacks,
+        view=lambda search: FittedModel(
+            search.state.params, None if head is None else online.linear_head(search.state, head.fit_intercept)
+        ),
+    )
+    return replace(result, state=_finish(model, blocks, result.state.state.params, head, None))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Where learning stands after some passes over the rows."""
+
+    state: OnlineState[Reals]
+    number: int
+
+
+def _finish(
+    model: OwnModel, blocks: Sequence[RowBlock], params: Reals, head: MarginHead | None, warm_start: Any
+) -> FittedModel:
+    """Solve for the head that is kept, at the features of all rows."""
+    if head is None:
+        return FittedModel(params, None)
+    features = [model.infer(block, params).features for block in blocks]
+    return FittedModel(params, head.solve(features, warm_start, FINAL).head)

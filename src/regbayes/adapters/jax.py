@@ -1,0 +1,153 @@
+"""Models of JAX under margins."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from regbayes._types import Floats, Reals
+from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+
+
+def from_jax(
+    encoder: Callable[..., Any],
+    generative_loss: Callable[..., Any],
+    params: Any,
+    *,
+    weight: float = 1.0,
+    prior: float | Callable[..., Any] = 0.0,
+) -> JaxModel:
+    """Make a joint model of code in JAX.
+
+    Parameters
+    ----------
+    encoder : callable
+        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and
+        a row's features may not depend on other rows.
+    generative_loss : callable
+        ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus
+        its evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
+    params : pytree of arrays
+        To start from.
+    weight : float, default=1.0
+        Of the generative loss in the objective.
+    prior : float or callable, default=0.0
+        Precision of a Gaussian prior on all parameters; or a function of params that returns minus the logarithm of
+        their prior, a scalar.
+
+    Returns
+    -------
+    JaxModel
+        Functions are compiled once for each shape of a block. Parameters have the type that JAX gives them: float64,
+        which lets the line search see smaller gains, where ``jax_enable_x64`` is set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes.adapters import from_jax
+    >>> params = {"encode": np.ones((64, 5)), "decode": np.ones((5, 64))}
+    >>> model = from_jax(
+    ...     lambda p, rows: rows @ p["encode"], lambda p, rows, z: ((rows - z @ p["decode"]) ** 2).sum(1), params
+    ... )
+    >>> model.start.shape
+    (640,)
+    """
+    return JaxModel(encoder, generative_loss, params, weight, prior)
+
+
+class JaxModel(OwnModel):
+    """A joint model in JAX; made by `from_jax`."""
+
+    def __init__(
+        self,
+        encoder: Callable[..., Any],
+        generative_loss: Callable[..., Any],
+        params: Any,
+        weight: float,
+        prior: float | Callable[..., Any],
+    ) -> None:
+        import jax
+        from jax.flatten_util import ravel_pytree
+
+        self.encoder, self.generative_loss = encoder, generative_loss
+        self.weight, self.prior = float(weight), prior
+        params = jax.tree.map(jax.numpy.asarray, params)
+        if not jax.tree.leaves(params):
+            raise ValueError("params has no arrays")
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
+        if len(kinds) > 1 or not kinds.pop().startswith("float"):
+            raise ValueError(f"all params must be floating and of one type, got {sorted(map(str, kinds)) or params}")
+        self._unravel: Any
+        flat, self._unravel = ravel_pytree(params)
+        self._start: Reals = np.asarray(flat)
+        self._draws = "key" in inspect.signature(generative_loss).parameters
+        self._forward = jax.jit(self._call)
+        self._backward = jax.jit(jax.grad(self._total))
+        if callable(prior):
+            self._prior = jax.jit(jax.value_and_grad(lambda flat: prior(self._unravel(flat))))
+
+    @property
+    def start(self) -> Reals:
+        """The parameters that were given, shape (P,)."""
+        return self._start
+
+    def to_rows(self, X: Any) -> Any:
+        """Return rows as an array of JAX, numbers with a point in the parameters' type."""
+        import jax.numpy as jnp
+
+        rows = jnp.asarray(X)
+        return rows.astype(self._start.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
+
+    def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
+        """Return features and losses, as arrays."""
+        features, losses = self._forward(params, block.rows, block.seed)
+        return np.asarray(features), np.asarray(losses)
+
+    def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
+        """Return the gradient by the parameters."""
+        given = None if by_features is None else by_features.astype(params.dtype)
+        return np.asarray(self._backward(params, block.rows, block.seed, given))
+
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's function, and its gradient."""
+        value, gradient = self._prior(params)
+        return float(value), np.asarray(gradient)
+
+    def state_dict(self, params: Reals) -> dict[str, Any]:
+        """Return the parameters by their places in the tree, as NumPy arrays."""
+        import jax
+
+        places = jax.tree_util.tree_leaves_with_path(self._unravel(params))
+        return {jax.tree_util.keystr(path) or "params": np.asarray(leaf) for path, leaf in places}
+
+    def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
+        """Return the flat parameters from arrays by place."""
+        for name, leaf in self.state_dict(self._start).items():
+            if name not in arrays or np.shape(arrays[name]) != leaf.shape:
+                found = np.shape(arrays[name]) if name in arrays else "nothing"
+                raise ValueError(f"params{name} has shape {leaf.shape}, and {found} in the file")
+        return np.concatenate([np.ravel(arrays[name]) for name in self.state_dict(self._start)])
+
+    def tree(self, params: Reals) -> Any:
+        """Return parameters in the tree that was given, for use outside of regbayes."""
+        return self._unravel(params)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JaxModel:
+        """Return itself: nothing in it changes."""
+        return self
+
+    def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
+        import jax
+
+        params = self._unravel(flat)
+        loss = partial(self.generative_loss, key=jax.random.key(seed)) if self._draws else self.generative_loss
+        return call_in_turn(partial(self.encoder, params, rows), partial(loss, params, rows), len(rows))
+
+    def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any) -> Any:
+        features, losses = self._call(flat, rows, seed)
+        total = self.weight * losses.sum()
+        return total if by_features is None else total + (features * by_features).sum()

@@ -1,0 +1,232 @@
+"""A joint model out of a user's differentiable code: all that does not depend on the library it is written in.
+
+An encoder infers features of rows, without labels; a generative loss says, for each row, what explaining it costs. Both
+are functions of one flat array of parameters, which descent moves. The library computes values and gradients.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regbayes._types import Floats, Reals
+from regbayes.engine import row_blocks
+from regbayes.joint.model import Inferred, JointModel, RowSums
+
+LEARNING_RATE = 1e-3  # size of a first step, for each parameter
+N_PROBED = 8  # rows on which an encoder is tried before a fit
+SAME = 1e-3  # how far a row's features may move with the rows beside it, relative to their size (float32 rounds)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows as the library holds them, and the seed of what the generative loss draws for them."""
+
+    rows: Any  # (n, ...)
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class LossSums(RowSums):
+    """What the objective needs of rows."""
+
+    n_rows: float
+    loss: float  # generative, of all rows
+
+
+@dataclass(frozen=True)
+class Pulled(RowSums):
+    """The gradient by the parameters, summed over rows."""
+
+    by_params: Floats  # (P,)
+
+
+class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
+    """Encoder and generative loss of a user, as a model that `regbayes.joint.descent.fit_joint` takes.
+
+    The generative loss is a term of the objective with a weight; parameters may have a prior besides.
+    Everything that the loss draws at random is a function of the block's seed, so the objective is one fixed function
+    of the parameters.
+
+    Attributes
+    ----------
+    weight : float
+        Of the generative loss.
+    prior : float or callable
+        Of the parameters: the precision of a Gaussian, or minus the logarithm of the prior as a function of the user's.
+    """
+
+    weight: float
+    prior: float | Callable[..., Any]
+
+    @property
+    @abstractmethod
+    def start(self) -> Reals:
+        """Parameters to start from, as they are in the user's code, shape (P,)."""
+
+    @abstractmethod
+    def to_rows(self, X: Any) -> Any:
+        """Return rows as the library holds them."""
+
+    @abstractmethod
+    def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
+        """Return the features (n, K) and the generative loss of each row (n,)."""
+
+    @abstractmethod
+    def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
+        """Return the gradient of ``weight * loss + <by_features, features>`` by the parameters, shape (P,)."""
+
+    def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
+        """Return the shapes of parameters that would have a gradient and are not among those of the model."""
+        return []
+
+    @abstractmethod
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's own function for the prior, and its gradient by the parameters."""
+
+    @abstractmethod
+    def state_dict(self, params: Reals) -> dict[str, Any]:
+        """Return the parameters as arrays, by the names that they have in the user's code."""
+
+    @abstractmethod
+    def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
+        """Return the flat parameters from arrays by name."""
+
+    def blocks(self, X: Any, seed: int = 0) -> list[RowBlock]:
+        """Cut rows into blocks, once the encoder and the loss are known to be fit for them.
+
+        Raises
+        ------
+        ValueError
+            If features or losses have wrong shapes, are not finite, have no gradient, or depend on other rows.
+        """
+        rows = self.to_rows(X)
+        check(self, rows)
+        return [RowBlock(rows[part], seed + i) for i, part in enumerate(row_blocks(len(rows)))]
+
+    def encode(self, X: Any, params: Reals) -> Reals:
+        """Return the features of rows, shape (n, K)."""
+        rows = self.to_rows(X)
+        blocks = [RowBlock(rows[part], 0) for part in row_blocks(len(rows))]
+        return np.concatenate([self.forward(block, params)[0] for block in blocks])
+
+    def infer(self, rows: RowBlock, params: Reals) -> Inferred[LossSums]:
+        """Infer features without labels, and sum the generative loss."""
+        features, losses = self.forward(rows, params)
+        loss = float(np.sum(losses, dtype=np.float64)) if np.all(np.isfinite(features)) else np.inf
+        return Inferred(features, LossSums(float(len(features)), loss))
+
+    def pull_back(self, rows: RowBlock, params: Reals, inferred: Inferred[LossSums], gradient: Floats | None) -> Pulled:
+        """Differentiate both by the parameters. The forward pass runs again: no block's activations are kept."""
+        return Pulled(self.backward(rows, params, gradient).astype(np.float64))
+
+    def terms(self, params: Reals, stats: LossSums) -> dict[str, float]:
+        """Return the generative loss with its weight, and the prior of the parameters."""
+        loss = self.weight * stats.loss
+        found = {"generative": loss if np.isfinite(loss) else np.inf}
+        if self.prior:
+            found["prior"] = self.prior_value(params)[0]
+        return found
+
+    def gradient(self, params: Reals, stats: LossSums, pulled: Pulled) -> Reals:
+        """Return the gradient of the objective by the parameters."""
+        found = pulled.by_params + self.prior_value(params)[1] if self.prior else pulled.by_params
+        return found.astype(params.dtype)
+
+    def prior_value(self, params: Reals) -> tuple[float, Reals]:
+        """Return minus the logarithm of the prior, up to a constant, and its gradient."""
+        if callable(self.prior):
+            return self.call_prior(params)
+        return 0.5 * self.prior * float(np.sum(np.square(params, dtype=np.float64))), self.prior * params
+
+    def position(self, params: Reals) -> Reals:
+        """Return the parameters: all of them move."""
+        return params
+
+    def move(self, params: Reals, position: Reals) -> Reals:
+        """Return other parameters."""
+        return position
+
+    def first_length(self, params: Reals) -> float:
+        """Return a short first step: a gradient says nothing of how far it holds."""
+        return LEARNING_RATE * float(np.sqrt(params.size))
+
+
+def call_in_turn(encode: Callable[[], Any], loss: Callable[..., Any], n_rows: int) -> tuple[Any, Any]:
+    """Call an encoder, and a loss with all that it returned; return features and losses of so many rows."""
+    try:
+        encoded = encode()
+    except TypeError as error:
+        error.add_note("Raised by the encoder. It gets no labels: features are inferred without them.")
+        raise
+    encoded = encoded if isinstance(encoded, tuple) else (encoded,)
+    shape = tuple(encoded[0].shape)
+    if len(shape) != 2 or shape[0] != n_rows or shape[1] == 0:
+        raise ValueError(
+            f"the encoder must return features of shape ({n_rows}, K) for {n_rows} rows, got shape {shape}"
+        )
+    losses = loss(*encoded)
+    if tuple(losses.shape) != (n_rows,):
+        raise ValueError(
+            f"generative_loss must return one number for each row, shape ({n_rows},) for {n_rows} rows, got shape "
+            f"{tuple(losses.shape)}; take neither the sum nor the mean over rows: blocks and batches are added up"
+        )
+    return encoded[0], losses
+
+
+def check(model: OwnModel, rows: Any) -> None:
+    """Try encoder and loss on a few rows, and say what is wrong with them."""
+    n = min(len(rows), N_PROBED)
+    if n == 0:
+        raise ValueError("there are no rows")
+    few = rows[:n]
+    features, losses = model.forward(RowBlock(few, 0), model.start)
+    for name, values in (("the encoder's features", features), ("generative_loss", losses)):
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"{name} has NaN or infinite values at the parameters to start from")
+    _check_rows_alone(model, few, features)
+    unknown = model.find_unknown(RowBlock(few, 0))
+    if unknown:
+        raise ValueError(
+            f"there are parameters that would not be learned, of shapes {unknown}: encoder and generative_loss must be "
+            "modules, methods of modules, or functions that refer to the modules by name"
+        )
+    by_loss = model.backward(RowBlock(few, 0), model.start, None)
+    if model.weight:  # what is drawn may differ with the rows beside a row, so losses are not compared as features are
+        _check_gradient(by_loss, "generative_loss")
+    _check_gradient(
+        model.backward(RowBlock(few, 0), model.start, np.ones(features.shape)) - by_loss, "the encoder's features"
+    )
+
+
+def _check_rows_alone(model: OwnModel, few: Any, features: Reals) -> None:
+    """Compare the features of rows in a block with those of the rows one by one."""
+    try:
+        alone = np.concatenate([model.forward(RowBlock(few[i : i + 1], 0), model.start)[0] for i in range(len(few))])
+        far = float(np.max(np.abs(alone - features)))
+    except (ValueError, RuntimeError):  # batch normalisation in training refuses one row, or shapes differ
+        far = np.inf
+    size = float(np.max(np.abs(features)))
+    if not far <= SAME * max(size, float(np.finfo(np.float32).tiny)):
+        raise ValueError(
+            "the encoder gives a row other features when it stands alone: it mixes rows, looks at something by their "
+            f"place (labels?) or draws at random; features move by {far:.3g}, and are at most {size:.3g} in size. "
+            "Batch normalisation and dropout must be in evaluation mode: module.eval()"
+        )
+
+
+def _check_gradient(gradient: Reals, what: str) -> None:
+    if not np.all(np.isfinite(gradient)):
+        raise ValueError(f"the gradient of {what} by the parameters has NaN or infinite values")
+    if not np.any(gradient):
+        raise ValueError(
+            f"{what} has no gradient by the parameters: it does not depend on them, or leaves the library on the way "
+            "(detach, no_grad, stop_gradient, NumPy)"
+        )

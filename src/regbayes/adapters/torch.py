@@ -1,0 +1,215 @@
+"""Models of PyTorch under margins."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from regbayes._types import Floats, Reals
+from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+
+_SWAPPING = threading.RLock()  # a module holds one set of parameters at a time
+
+
+def from_torch(
+    encoder: Callable[..., Any],
+    generative_loss: Callable[..., Any],
+    *,
+    weight: float = 1.0,
+    prior: float | Callable[..., Any] = 0.0,
+) -> TorchModel:
+    """Make a joint model of code in PyTorch.
+
+    Parameters
+    ----------
+    encoder : torch.nn.Module, method of one, or function
+        From rows (n, ...) to features (n, K), or to a tuple whose first item they are. It sees no labels, and a row's
+        features may not depend on other rows.
+    generative_loss : torch.nn.Module, method of one, or function
+        Called with the rows and all that the encoder returned; returns what explaining each row costs, shape (n,), such
+        as minus its evidence lower bound. What it draws (``torch.randn_like``) is drawn with the block's own seed.
+    weight : float, default=1.0
+        Of the generative loss in the objective.
+    prior : float or callable, default=0.0
+        Precision of a Gaussian prior on all parameters; or a function without arguments that returns minus the
+        logarithm of their prior, a scalar, such as the squared norm of the encoder's weights times a number.
+
+    Returns
+    -------
+    TorchModel
+        Parameters are those that require a gradient, of all modules that encoder and loss are, belong to or refer to.
+        The modules themselves stay as they are; `TorchModel.load` puts parameters into them. Rows take the type and the
+        device of the parameters; float64 lets the line search see smaller gains.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from regbayes.adapters import from_torch
+    >>> encoder, decoder = torch.nn.Linear(64, 5), torch.nn.Linear(5, 64)
+    >>> model = from_torch(encoder, lambda rows, z: ((rows - decoder(z)) ** 2).sum(1))
+    >>> model.start.shape
+    (709,)
+    """
+    return TorchModel(encoder, generative_loss, weight, prior)
+
+
+class TorchModel(OwnModel):
+    """A joint model in PyTorch; made by `from_torch`."""
+
+    def __init__(
+        self,
+        encoder: Callable[..., Any],
+        generative_loss: Callable[..., Any],
+        weight: float,
+        prior: float | Callable[..., Any],
+    ) -> None:
+        self.encoder, self.generative_loss = encoder, generative_loss
+        self.weight, self.prior = float(weight), prior
+        self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
+        self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
+        if not self._moving:
+            raise ValueError(
+                "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, "
+                "methods of them, or functions that refer to them by name"
+            )
+        kinds = {(p.dtype, p.device) for p in self._moving.values()}
+        if len(kinds) > 1:
+            raise ValueError(f"all parameters must have one type and lie on one device, got {sorted(map(str, kinds))}")
+        self._dtype, self._device = kinds.pop()
+
+    @property
+    def start(self) -> Reals:
+        """The modules' parameters as they are, shape (P,)."""
+        return np.concatenate([p.detach().cpu().numpy().ravel() for p in self._moving.values()])
+
+    def to_rows(self, X: Any) -> Any:
+        """Return rows as a tensor of the parameters' type, on their device."""
+        import torch
+
+        rows = torch.as_tensor(X, device=self._device)
+        return rows.to(self._dtype) if rows.is_floating_point() or rows.dtype == torch.bool else rows
+
+    def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
+        """Return features and losses, as arrays."""
+        import torch
+
+        with torch.no_grad():
+            features, losses = self._run(block, self._tensor(params))
+        return features.cpu().numpy(), losses.cpu().numpy()
+
+    def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
+        """Return the gradient by the parameters."""
+        import torch
+
+        flat = self._tensor(params).requires_grad_()
+        total = self._total(block, flat, by_features)
+        found = torch.autograd.grad(total, flat, allow_unused=True)[0] if total.requires_grad else None
+        return np.zeros_like(params) if found is None else found.cpu().numpy()
+
+    def call_prior(self, params: Reals) -> tuple[float, Reals]:
+        """Return the value of the user's function, and its gradient."""
+        import torch
+
+        flat = self._tensor(params).requires_grad_()
+        with _SWAPPING, torch.enable_grad():
+            value = torch.func.functional_call(self._caller, self._split(flat), (self.prior,))
+            gradient = torch.autograd.grad(value, flat)[0]
+        return float(value.detach()), gradient.cpu().numpy()
+
+    def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
+        """Return the shapes of tensors that would have a gradient and are no parameters of the modules."""
+        flat = self._tensor(self.start).requires_grad_()
+        found, seen, nodes = [], set(), [self._total(block, flat, np.ones((1, 1))).grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and leaf is not flat:
+                found.append(tuple(leaf.shape))
+            nodes += [following for following, _ in node.next_functions]
+        return found
+
+    def state_dict(self, params: Reals) -> dict[str, Any]:
+        """Return the parameters by their names, as NumPy arrays."""
+        return {name: value.numpy() for name, value in self._split(self._tensor(params).cpu()).items()}
+
+    def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
+        """Return the flat parameters from arrays by name."""
+        for name, p in self._moving.items():
+            if name not in arrays or np.shape(arrays[name]) != tuple(p.shape):
+                found = np.shape(arrays[name]) if name in arrays else "nothing"
+                raise ValueError(
+                    f"the parameter {name} has shape {tuple(p.shape)} in the modules, and {found} in the file"
+                )
+        return np.concatenate([np.ravel(arrays[name]) for name in self._moving])
+
+    def load(self, params: Reals) -> None:
+        """Put parameters into the user's modules, for use outside of regbayes."""
+        import torch
+
+        with torch.no_grad():
+            for name, value in self._split(self._tensor(params)).items():
+                self._moving[name].copy_(value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TorchModel:
+        """Return itself: a fit does not change the modules, so copies of an estimator may share them."""
+        return self
+
+    def _total(self, block: RowBlock, flat: Any, by_features: Floats | None) -> Any:
+        """Return ``weight * loss + <by_features, features>``, a scalar of the graph."""
+        import torch
+
+        with torch.enable_grad():
+            features, losses = self._run(block, flat)
+            total = self.weight * losses.sum()
+            if by_features is None:
+                return total
+            return total + (features * torch.as_tensor(by_features, dtype=self._dtype, device=self._device)).sum()
+
+    def _run(self, block: RowBlock, flat: Any) -> tuple[Any, Any]:
+        """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
+        import torch
+
+        values = self._split(flat) | {name: buffer.clone() for name, buffer in self._caller.named_buffers()}
+        with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(block.seed)
+            found: tuple[Any, Any] = torch.func.functional_call(self._caller, values, (self._call, block.rows))
+        return found
+
+    def _call(self, rows: Any) -> tuple[Any, Any]:
+        return call_in_turn(partial(self.encoder, rows), partial(self.generative_loss, rows), len(rows))
+
+    def _tensor(self, params: Reals) -> Any:
+        import torch
+
+        return torch.tensor(params, dtype=self._dtype, device=self._device)
+
+    def _split(self, flat: Any) -> dict[str, Any]:
+        sizes = [p.numel() for p in self._moving.values()]
+        parts = zip(self._moving.items(), flat.split(sizes), strict=True)
+        return {name: part.view(p.shape) for (name, p), part in parts}
+
+
+def _gather_modules(*functions: Callable[..., Any]) -> Any:
+    """Return one module that has those which functions are, belong to or refer to, and calls what it is given."""
+    import torch
+
+    found: list[Any] = []
+    for function in functions:
+        if not callable(function):
+            raise TypeError(f"encoder and generative_loss must be callable, got {type(function).__name__}")
+        candidates = [function, getattr(function, "__self__", None)]
+        if inspect.isfunction(function):
+            names = inspect.getclosurevars(function)
+            candidates += [*names.nonlocals.values(), *names.globals.values()]
+        found += [m for m in candidates if isinstance(m, torch.nn.Module) and not any(m is known for known in found)]
+    gathered = torch.nn.ModuleList(found)
+    gathered.forward = lambda function, *arguments: function(*arguments)
+    return gathered

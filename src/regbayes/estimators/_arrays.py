@@ -1,0 +1,202 @@
+"""Arrays of other libraries, on other devices: what estimators take, what they refuse, and how answers follow them.
+
+The convention is scikit-learn's: under ``sklearn.config_context(array_api_dispatch=True)`` arrays of PyTorch or CuPy
+are worked on where they lie, and what comes back has their kind and device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import get_config
+from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
+
+from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+
+NO_LABELS = "no_validation"  # as scikit-learn says it
+ROW_ARRAYS = 7  # of rows times features, that a fit has beside the inputs at its most
+
+NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
+    "loss": (
+        ("hinge", "epsilon_insensitive"),
+        'coordinate ascent is sequential. Use loss="squared_hinge", or "squared_epsilon_insensitive" for numbers',
+    ),
+    "margins": (("posterior",), 'the paper\'s alternation has no kernels there. Use margins="consistent"'),
+    "transductive": ((True,), "labels are guessed on the host. Use unlabeled= alone"),
+    "slab": (("half-normal",), "features with amounts have no kernels there. Use slab=None"),
+}
+
+
+def name_place(array: Any) -> str:
+    """Return what an array is and where it lies, in words."""
+    library = type(array).__module__.partition(".")[0]
+    return f"a {library} array on {getattr(array, 'device', 'the host')}"
+
+
+def is_elsewhere(X: Any) -> bool:
+    """Whether an array is to be worked on where it lies, by array operations; NumPy's and array-likes are not.
+
+    An array that NumPy cannot read is refused where dispatch is off.
+    """
+    if isinstance(X, np.ndarray) or is_plain(X):
+        return False
+    if get_config()["array_api_dispatch"]:
+        return True
+    if "cpu" not in str(getattr(X, "device", "cpu")).lower():
+        raise TypeError(
+            f"X is {name_place(X)}, and array_api_dispatch is off: set it with "
+            "sklearn.set_config(array_api_dispatch=True) to work there (SCIPY_ARRAY_API=1 in the environment), or copy "
+            "X to the host as a NumPy array"
+        )
+    return False
+
+
+def refuse_elsewhere(X: Any, what: str) -> None:
+    """Refuse arrays that are not NumPy's where only the host will do."""
+    if is_elsewhere(X):
+        raise TypeError(f"{what} works on the host, and X is {name_place(X)}: give it as a NumPy array")
+
+
+def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
+    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
+
+    Labels come to the host in any case.
+    """
+    if not is_elsewhere(X):
+        return validate_data(estimator, X, y, dtype=np.float64, **options)
+    if not getattr(type(estimator), "_takes_devices", False):
+        refuse_elsewhere(X, type(estimator).__name__)
+    xp = namespace_of(X)
+    if "float" in str(X.dtype) and X.dtype not in (xp.float64, xp.float32):
+        raise TypeError(f"X has type {X.dtype}: give it as float32 or float64, sums need the digits")
+    rows = validate_data(estimator, X, dtype=[xp.float64, xp.float32], **options)
+    if y is NO_LABELS:
+        return rows
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    labels = _check_y(bring_beside(y, X, "y"), estimator=estimator)
+    check_consistent_length(np.empty(rows.shape[0]), labels)
+    return rows, labels
+
+
+def read_features(X: Any) -> Any:
+    """Validate features of rows, wherever they lie."""
+    if not is_elsewhere(X):
+        return check_array(X, dtype=np.float64)
+    xp = namespace_of(X)
+    return check_array(X, dtype=[xp.float64, xp.float32])
+
+
+def bring_beside(values: Any, X: Any, name: str) -> NDArray[Any]:
+    """Return what belongs to rows, on the host, having seen that it lay where they do.
+
+    Text is NumPy's in any case, and lists lie nowhere.
+    """
+    if isinstance(values, list | tuple) or (is_plain(values) and np.asarray(values).dtype.kind not in "biuf"):
+        return np.asarray(values)
+    if type(values) is not type(X) or getattr(values, "device", None) != getattr(X, "device", None):
+        raise TypeError(
+            f"X is {name_place(X)} and {name} is {name_place(values)}: give both as arrays of one kind on one device"
+        )
+    return to_host(values)
+
+
+def bring_targets(X: Any, **given: Any) -> list[Any]:
+    """Return what belongs to rows on a device, on the host; None where nothing was given."""
+    return [None if values is None else bring_beside(values, X, name) for name, values in given.items()]
+
+
+def on_host(*given: Any) -> list[Any]:
+    """Return arrays of other libraries as NumPy's, and everything else as it is."""
+    return [values if is_plain(values) else to_host(values) for values in given]
+
+
+def check_options(estimator: Any) -> None:
+    """Refuse parameters that a fit on a device does not have."""
+    for name, (refused, reason) in NEEDS_HOST.items():
+        value = getattr(estimator, name, None)
+        if any(value is one or (isinstance(one, str) and value == one) for one in refused):
+            raise ValueError(f"{name}={value!r} needs rows on the host as a NumPy array: {reason}")
+
+
+@contextmanager
+def working_on(estimator: Any, X: Any) -> Iterator[None]:
+    """Fit where rows lie: in the end fitted attributes follow them there."""
+    if is_plain(X):
+        yield
+        return
+    check_options(estimator)
+    try:
+        yield
+    except BaseException as error:
+        if "OutOfMemory" in type(error).__name__:
+            raise MemoryError(describe_room(estimator, X)) from error
+        raise
+    follow(estimator, X)
+
+
+def follow(estimator: Any, X: Any) -> None:
+    """Put the fitted attributes that are numbers where rows lie; floats have their precision."""
+    for name, value in list(vars(estimator).items()):
+        if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
+            setattr(estimator, name, put_beside(value, X))
+
+
+def answer_beside(values: Any, X: Any) -> Any:
+    """Return answers, of which there may be a list, where the rows lie that they are about."""
+    if is_plain(X):
+        return values
+    return [put_beside(one, X) for one in values] if isinstance(values, list) else put_beside(values, X)
+
+
+def put_beside(values: NDArray[Any], X: Any) -> Any:
+    """Return numbers as an array where others lie, of their precision; text as it is."""
+    if values.dtype.kind not in "biuf" or is_plain(X):
+        return values
+    dtype = X.dtype if values.dtype.kind == "f" else None
+    return namespace_of(X).asarray(np.ascontiguousarray(values), dtype=dtype, device=X.device)
+
+
+def choose_classes(scores: Any, classes: Any) -> Any:
+    """Return the class that scores name where they lie: (n,) of two classes, (n, n_classes) of more."""
+    xp, known = namespace_of(scores), to_host(classes)
+    best = xp.astype(scores > 0, xp.int64) if scores.ndim == 1 else xp.argmax(scores, axis=1)
+    if known.dtype.kind not in "biuf":
+        return known[to_host(best)]
+    there = xp.asarray(np.ascontiguousarray(known), device=scores.device)
+    return xp.take(there, best, axis=0)
+
+
+def describe_room(estimator: Any, X: Any) -> str:
+    """Say how many rows fit into a device's memory, as far as it can be known."""
+    size = 4 if "32" in str(X.dtype) else 8
+    of_row = size * (
+        X.shape[1] + ROW_ARRAYS * (estimator.n_components + to_host(getattr(estimator, "classes_", np.empty(0))).size)
+    )
+    n_rows, free = int(X.shape[0]), _free_bytes(X)
+    fits = (
+        "" if free is None else f" About {max(0, (free + size * n_rows * X.shape[1]) // of_row):,} of these rows fit."
+    )
+    return (
+        f"the memory of the device does not hold a fit of {n_rows:,} rows, which takes {of_row:,} bytes a row.{fits} "
+        "Give fewer rows, or float32; or rows in blocks, on the host: regbayes.dask, or partial_fit"
+    )
+
+
+def _free_bytes(X: Any) -> int | None:
+    """Return the free memory of the device that an array lies on, that which its library holds back among it."""
+    library = type(X).__module__.partition(".")[0]
+    if library == "torch" and "cuda" in str(X.device):
+        import torch
+
+        kept = torch.cuda.memory_reserved(X.device) - torch.cuda.memory_allocated(X.device)
+        return int(torch.cuda.mem_get_info(X.device)[0] + kept)
+    if library == "cupy":
+        import cupy
+
+        return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
+    return None

@@ -1,0 +1,151 @@
+"""The scikit-learn shell around a user's own model: validate, delegate, unpack."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from regbayes._registry import Saveable, persistable
+from regbayes._types import Floats, Reals
+from regbayes.adapters import FittedModel, OwnModel, fit, fit_batches
+from regbayes.estimators._bases import (
+    LATENT_CONSTRAINTS,
+    POSITIVE,
+    FitReporter,
+    chosen_classes,
+    coded_classes,
+    generator,
+    warn_of_status,
+)
+from regbayes.margins.targets import Classes, zero_one_cost
+
+
+@persistable(name="regbayes.MarginClassifier", skip=("model", "_skl_callbacks"))
+class MarginClassifier(
+    Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
+):
+    """Large-margin classifier on the features of your own model, learned together with it.
+
+    Parameters
+    ----------
+    model : OwnModel
+        From `regbayes.adapters.from_torch` or `regbayes.adapters.from_jax`. It holds code, so it is not saved: give it
+        again to a loaded estimator, ``classifier.set_params(model=model)``. A fit does not change it.
+    C : float, default=1.0
+        Price of a missed margin, squared.
+    batch_size : int, default=None
+        Rows of a mini-batch. By default every step sees all rows, takes a step of L-BFGS and lowers the objective.
+    learning_rate : float, default=1e-3
+        Of mini-batches: the size of Adam's first steps.
+    max_iter : int, default=200
+        Steps at most; passes over all rows where they come in mini-batches.
+    tol : float, default=1e-4
+        A fit on all rows ends when the objective falls by less than this per row, three times in a row.
+    random_state : int, Generator, RandomState or None, default=None
+        Of what the generative loss draws, and of the order of the rows. The parameters start where the model has them.
+    verbose : int, default=0
+
+    Attributes
+    ----------
+    arrays_ : dict of str to array
+        The parameters of the model, by the names that they have there.
+    params_ : array of shape (P,)
+        The same in one array, as ``model.load`` takes them.
+    head_ : LinearHead
+    classes_ : array
+    trace_ : Trace
+        Terms of the objective, step by step.
+    n_iter_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "model": [OwnModel],
+        "C": [POSITIVE],
+        "batch_size": [None, LATENT_CONSTRAINTS["max_iter"][0]],
+        "learning_rate": [POSITIVE],
+        **{name: LATENT_CONSTRAINTS[name] for name in ("max_iter", "tol", "random_state", "verbose")},
+    }
+
+    def __init__(
+        self,
+        model: OwnModel | None = None,
+        *,
+        C: float = 1.0,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.C = C
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn the model's parameters and the classifier together; rows may have any shape that the encoder takes."""
+        X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
+        check_classification_targets(y)
+        self.classes_, codes = coded_classes(self, y)
+        targets = Classes(codes, zero_one_cost(len(self.classes_)), np.full(len(X), float(self.C)))
+        options: dict[str, Any] = {"max_iter": self.max_iter}
+        options["seed"] = int(generator(self.random_state).integers(2**31))
+        if self.batch_size is not None:
+            options |= {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        else:
+            options["tol"] = self.tol
+        learn = fit if self.batch_size is None else fit_batches
+        with FitReporter(self, self.max_iter, {"X": X, "y": y}, self._attributes, self.verbose) as reporter:
+            result = learn(self.model, X, targets, **options, callbacks=[reporter])
+            fitted = self._attributes(result.state) | {"trace_": result.trace, "n_iter_": result.n_iter}
+            for name, value in fitted.items():
+                setattr(self, name, value)
+        if self.batch_size is None:  # mini-batches end when their passes do
+            warn_of_status(self, result)
+        return self
+
+    def _attributes(self, state: FittedModel) -> dict[str, Any]:
+        return {"arrays_": self.model.state_dict(state.params), "head_": state.head}
+
+    @property
+    def params_(self) -> Reals:
+        """The fitted parameters in one array."""
+        check_is_fitted(self)
+        if self.model is None:
+            raise ValueError(
+                "the model is code and was not saved with the classifier: give it again, "
+                "classifier.set_params(model=from_torch(...))"
+            )
+        return self.model.from_state_dict(self.arrays_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.head_.centre)
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the features of rows, shape (n_samples, n_components); no labels are needed."""
+        params = self.params_
+        X = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
+        return self.model.encode(X, params).astype(np.float64)
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or the difference of two."""
+        scores = self.head_.scores(self.transform(X))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each row."""
+        return chosen_classes(self.decision_function(X), self.classes_)

@@ -1,0 +1,120 @@
+"""A single multiplier: a root between bounds, found in a few passes over the atoms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regbayes._types import Floats
+from regbayes.engine import Status
+from regbayes.framework.dual.problem import Dual, DualSolution, Point, as_solution
+from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.framework.regularizers.base import BoxDual
+
+FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
+MOST_STEPS_OF_ONE = 200
+
+
+def solve_single(
+    problem: Dual, partition: WeightedAtoms, box: BoxDual, start: Floats, max_iter: int
+) -> DualSolution | None:
+    """Solve for one multiplier: the root of a monotone function, between bounds, by steps of third order.
+
+    Each look at the atoms is one pass of ``exp`` and three sums over a vector; the derivative of the variance that
+    comes with them saves every second look. None where zero is not in the box.
+    """
+    low, high = float(box.lower[0]), float(box.upper[0])
+    if not low <= 0.0 <= high:
+        return None
+    slope = float(box.linear[0]) - float(partition.mean[0])
+    absolute, ridge, unit = float(box.absolute[0]), float(box.ridge[0]), float(problem.unit[0])
+    side = -1 if slope + absolute < 0 < high else 1 if slope - absolute > 0 > low else 0  # the sign of phi
+    limit = (high if side < 0 else -low) * side
+    if side == 0:
+        point = problem.at(np.zeros(1))
+        return as_solution(point, problem.certificate(point), Status.CONVERGED, 0)
+    target = float(box.linear[0]) - side * absolute
+    single = _SingleTilt(partition)
+    nearer, farther = 0.0, limit  # the root lies between
+    phi = float(np.clip(-start[0], min(0.0, limit), max(0.0, limit)))
+    n_iter = 0
+    while True:
+        value, mean, variance, third = single.at(phi)
+        point = Point(
+            np.array([-phi]), np.array([phi]), value, np.array([mean]), value + box.conjugate(np.array([-phi]))
+        )
+        found = problem.certificate(point)
+        error, curvature = mean - target + ridge * phi, variance + ridge
+        # A hundredth of the tolerance costs nothing here, and neither of a gap nor of a violation is anything left.
+        exact = abs(error) <= 0.01 * problem.most_violation * unit + problem.rounding(point).violation * unit
+        at_limit = phi == limit and error * side < 0
+        if (exact or at_limit) and problem.converged(point, found):
+            return as_solution(point, found, Status.CONVERGED, n_iter)
+        if error * side < 0:
+            nearer = phi
+        else:
+            farther = phi
+        n_iter += 1
+        if n_iter > max_iter:
+            return as_solution(point, found, Status.ITERATION_LIMIT, max_iter)
+        moved = _next_single(phi, error, curvature, third, nearer, farther, single.width)
+        if n_iter > MOST_STEPS_OF_ONE or moved == phi or not np.isfinite(moved):
+            status = Status.CONVERGED if problem.converged(point, found) else Status.STALLED
+            return as_solution(point, found, status, n_iter - 1)
+        phi = moved
+
+
+def _next_single(
+    phi: float, error: float, curvature: float, third: float, nearer: float, farther: float, width: float
+) -> float:
+    """The next multiplier to look at: Halley's step where it stays between the bounds, and otherwise their middle."""
+    newton = -error / curvature if curvature > 0 else np.copysign(np.inf, farther - nearer)
+    bend = 1 + 0.5 * newton * third / curvature if curvature > 0 else 1.0
+    step = newton / bend if 0.5 < bend < 2 else newton
+    nats = abs(step) * width
+    if nats > FREE_NATS:
+        most = FREE_NATS + 2 * float(np.log1p(min(nats, 1e300))) + 3 * abs(phi) * width
+        step = float(np.copysign(min(abs(step), most / width), step))
+    moved = phi + step
+    inside = min(nearer, farther) < moved < max(nearer, farther)
+    if inside or moved == farther:
+        return moved
+    if np.isfinite(farther):
+        middle = 0.5 * (nearer + farther)
+        return farther if phi != farther and not np.isfinite(newton) else middle
+    return 2 * nearer + float(np.copysign(FREE_NATS / width, farther))
+
+
+class _SingleTilt:
+    """Atoms with one feature, as a contiguous vector about its mean."""
+
+    def __init__(self, partition: WeightedAtoms) -> None:
+        self.center = float(partition.mean[0])
+        self.away = partition.features[:, 0] - self.center
+        self.square = np.square(self.away)
+        self.log_weights = partition.log_weights
+        self.level = float(partition.log_weights[0])
+        self.even = bool(np.all(partition.log_weights == self.level))
+        self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
+        self.before = float(partition.base_covariance[0, 0])
+        self.width = max(self.ends[1] - self.ends[0], float(np.finfo(np.float64).tiny))
+
+    def at(self, phi: float) -> tuple[float, float, float, float]:
+        """Return A, the mean, the variance and the third central moment under the tilt."""
+        if phi == 0.0:  # known, but for the last: the first step does without
+            return 0.0, self.center, self.before, 0.0
+        scores = phi * self.away
+        if self.even:
+            top = phi * (self.ends[1] if phi > 0 else self.ends[0])
+        else:
+            scores += self.log_weights
+            top = float(scores.max())
+        scores -= top
+        weights = np.exp(scores, out=scores)
+        total = float(weights.sum())
+        first = float(weights @ self.away) / total
+        weights_away = weights * self.away
+        raw = float(weights_away @ self.away) / total
+        raw_third = float(weights_away @ self.square) / total
+        value = top + float(np.log(total)) + phi * self.center + (self.level if self.even else 0.0)
+        variance = max(raw - first**2, 0.0)
+        return value, self.center + first, variance, raw_third - 3 * first * raw + 2 * first**3

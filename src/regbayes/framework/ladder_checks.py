@@ -1,0 +1,247 @@
+"""What may speak against a run, and what shows that constraints cannot be met: sentences, or None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import chi2
+
+from regbayes._types import Floats, Integers
+from regbayes.framework.composite import Stack
+from regbayes.framework.diagnostics import rank_r_hat, score_tail
+from regbayes.framework.pooling import Pool, Rung
+from regbayes.framework.sampler import Run, Sampler, Tilt
+
+R_HAT_SHORT = (1.1, 1.05)  # of the plain posterior: in a short run, and in the longest
+R_HAT_FINAL = 1.05
+MOST_SCALARS = 500  # whose R-hat is looked at
+MOST_DIVERGENCES = 0.002  # share of the draws
+FEW_DIVERGENCES = 4
+LEAST_ENERGY = 0.2  # E-BFMI
+FEWEST_EFFECTIVE = 100.0
+CONSTANT_PROOF = 1e-5  # of what it could vary: a combination of features that is the same for all draws
+RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
+CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
+HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
+RAY_STARTS, RAY_DIRECTIONS = 4, 64
+RAY_LENGTHS = 4.0 * 2.0 ** np.arange(19)  # standard deviations, up to a million
+RISEN = 10.0  # nats above its start that a ray must end with
+SCAN = np.concatenate([np.linspace(0.25, 12, 48), np.geomspace(12.5, 100, 40)])  # standard deviations
+VALLEY, AS_HIGH = 3.0, 5.0  # nats: how deep between two modes, and how much lower the other may be
+BEYOND = 2.0  # standard deviations outside all draws
+
+
+def measure_surprise(rung: Rung, predicted: Floats, error: Floats) -> float:
+    """Squared distance of a run's expectations from their prediction, over the 99.9 % quantile of what chance does."""
+    covariance = rung.error + error
+    spread = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    z = (rung.mean - predicted) / spread
+    correlation = covariance / np.outer(spread, spread)
+    values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
+    kept = values > 1e-6 * max(float(values[-1]), 1e-300)  # features that are combinations of others say nothing new
+    squared = float(np.sum((vectors[:, kept].T @ z) ** 2 / values[kept]))
+    return squared / float(chi2.ppf(0.999, int(kept.sum())))
+
+
+def worst_r_hat(run: Run, values: Floats) -> tuple[float, str]:
+    """Return the largest R-hat of features and of scalars in the variables, and whose it is."""
+    worst, of = 1.0, "the features"
+
+    def look(chains: Floats, name: str) -> None:
+        nonlocal worst, of
+        found = rank_r_hat(chains)
+        if math.isnan(found):
+            found = math.inf if not np.all(np.isfinite(chains)) else 1.0
+        if found > worst:
+            worst, of = found, name
+
+    for j in range(values.shape[2]):
+        look(values[..., j], f"feature {j}")
+    for name, array in run.variables.items():
+        if array.dtype.kind not in "iuf" or 0 in array.shape:
+            continue
+        scalars = np.asarray(array, dtype=np.float64).reshape(*array.shape[:2], -1)
+        for i in _evenly(scalars.shape[2], MOST_SCALARS):
+            look(scalars[..., i], f"{name}" if scalars.shape[2] == 1 else f"{name}[{i}]")
+    return worst, of
+
+
+def _evenly(n: int, at_most: int) -> Integers:
+    return np.unique(np.linspace(0, n - 1, min(n, at_most)).round().astype(np.int64))
+
+
+def find_doubts(run: Run, rung: Rung, r_hat: float, of: str) -> tuple[str, ...]:
+    """What speaks against the chains of a final run."""
+    doubts = []
+    n = run.n_chains * run.n_draws
+    if r_hat > R_HAT_FINAL:
+        doubts.append(
+            f"the chains differ: R-hat {r_hat:.2f} of {of}, above {R_HAT_FINAL}. They move too slowly, or the tilted "
+            "posterior has several modes. Reparametrize the model, or draw more: n_draws."
+        )
+    divergences = int(np.sum(run.statistics.get("diverging", 0)))
+    if divergences > max(FEW_DIVERGENCES, MOST_DIVERGENCES * n):
+        doubts.append(
+            f"{divergences} of {n} draws diverged: the sampler does not see all of the tilted posterior, and "
+            "expectations may be off. Reparametrize the model (a non-centred one, say), or raise the target acceptance."
+        )
+    if "energy" in run.statistics:
+        energy = np.asarray(run.statistics["energy"], dtype=np.float64)
+        changes = np.mean(np.diff(energy, axis=1) ** 2, axis=1)
+        spread = energy.var(axis=1)
+        fraction = float(np.min(np.divide(changes, spread, out=np.ones_like(changes), where=spread > 0)))
+        if fraction < LEAST_ENERGY:
+            doubts.append(
+                f"the chains hardly move between energies (E-BFMI {fraction:.2f}, below {LEAST_ENERGY}): tails are not "
+                "seen. Reparametrize the model."
+            )
+    if rung.effective_size < FEWEST_EFFECTIVE:
+        doubts.append(
+            f"only {rung.effective_size:.0f} effective draws of {n} for the constrained features. Draw more: n_draws."
+        )
+    return tuple(doubts)
+
+
+def has_heavy_tail(first: Rung, phi: Floats) -> str | None:
+    """Whether the tail of the score looks as if its exponential had no mean, by the posterior's largest draws."""
+    scores = first.flat @ phi
+    shape, error = score_tail(scores, first.effective_size / len(scores))
+    if shape - 2 * error > HEAVY_TAIL and scores.max() - scores.mean() > STRONG_TILT:
+        return (
+            "the tilt may not exist: the posterior's tail of <multipliers, psi> looks heavier than exponential (shape "
+            f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail: a logarithm or a probability."
+        )
+    return None
+
+
+def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
+    """Look along rays for a tilted density that rises without end although the posterior's does not."""
+    starts = _ray_starts(sampler, tilt, run)
+    if starts is None:
+        return None
+    origins, directions = starts
+    for direction, name in directions:
+        for origin in origins:
+            points = origin + np.concatenate([[0.0], RAY_LENGTHS])[:, None] * direction
+            tilted = sampler.log_density(tilt, points)
+            assert tilted is not None
+            if not _rises(tilted):
+                continue
+            plain = sampler.log_density(Tilt(tilt.features, np.zeros_like(tilt.multipliers)), points)
+            assert plain is not None
+            if not _rises(plain):
+                return f"along {name} its density grows without end"
+    return None
+
+
+def _rises(values: Floats) -> bool:
+    """Whether the last numbers along a ray that are numbers go up, past where it began."""
+    known = values[~np.isnan(values)]
+    if len(known) < 4 or not np.isfinite(values[0]):
+        return False
+    if known[-1] == np.inf:
+        return True
+    known = known[np.isfinite(known)]
+    return bool(len(known) >= 4 and known[-1] > known[-2] and known[-1] > values[0] + RISEN)
+
+
+def can_look(sampler: Sampler, tilt: Tilt, run: Run) -> bool:
+    """Whether the sampler gives positions and its density at any."""
+    return run.positions is not None and sampler.log_density(tilt, run.positions[:1, 0]) is not None
+
+
+def _ray_starts(sampler: Sampler, tilt: Tilt, run: Run) -> tuple[Floats, list[tuple[Floats, str]]] | None:
+    if run.positions is None or not can_look(sampler, tilt, run):
+        return None
+    positions = run.positions.reshape(-1, run.positions.shape[2])
+    spread = positions.std(axis=0)
+    origins = positions[_evenly(len(positions), RAY_STARTS)]
+    directions: list[tuple[Floats, str]] = []
+    for i in _evenly(positions.shape[1], RAY_DIRECTIONS):
+        unit = np.zeros(positions.shape[1])
+        unit[i] = spread[i]
+        directions += [(unit, f"coordinate {i}"), (-unit, f"coordinate {i}, downwards")]
+    variables = {name: values.reshape(-1, *values.shape[2:]) for name, values in run.variables.items()}
+    score = tilt(variables)
+    slope = (score - score.mean()) @ (positions - positions.mean(axis=0))
+    length = float(np.linalg.norm(np.divide(slope, spread, out=np.zeros_like(slope), where=spread > 0)))
+    if length > 0:
+        directions.append((slope / length, "the direction of the features"))
+    return origins, directions
+
+
+def find_other_mode(sampler: Sampler, tilt: Tilt, runs: Sequence[Run], run: Run) -> tuple[str, ...]:
+    """Look along coordinates, beyond all draws, for a density as high as at the draws, behind a valley."""
+    starts = _ray_starts(sampler, tilt, run)
+    if starts is None or any(found.positions is None for found in runs):
+        return ()
+    origins, directions = starts
+    seen = np.concatenate([np.asarray(found.positions).reshape(-1, origins.shape[1]) for found in runs])
+    low, high = seen.min(axis=0), seen.max(axis=0)
+    for direction, name in directions[:-1]:
+        axis = int(np.flatnonzero(direction)[0]) if np.any(direction) else 0
+        hits = 0
+        for origin in origins:
+            points = origin + np.concatenate([[0.0], SCAN])[:, None] * direction
+            values = sampler.log_density(tilt, points)
+            assert values is not None
+            margin = BEYOND * abs(direction[axis])
+            beyond = (points[:, axis] < low[axis] - margin) | (points[:, axis] > high[axis] + margin)
+            lowest = np.minimum.accumulate(np.where(np.isnan(values), np.inf, values))
+            with np.errstate(invalid="ignore"):
+                hits += bool(np.any(beyond & (values > lowest + VALLEY) & (values > values[0] - AS_HIGH)))
+        if hits >= max(2, len(origins) // 2):
+            return (
+                f"along {name} of the sampler, beyond all draws, the tilted density is as high again: there is another "
+                "mode that no chain visited. Start chains there, or use a sampler for several modes.",
+            )
+    return ()
+
+
+def find_contradiction(pool: Pool, stack: Stack, proof: Floats) -> str | None:
+    """Whether a combination of features that would have to move is the same for all draws."""
+    combined = _combine(pool.values, stack, proof)
+    could = float(np.abs(proof) @ np.ptp(pool.values, axis=0)[stack.index])
+    if np.ptp(combined) > CONSTANT_PROOF * could:
+        return None
+    return (
+        "the constraints contradict each other: a combination of their features is the same for all "
+        f"{len(combined)} draws ({combined.mean():.6g}), and they ask for {_needed(stack, proof):.6g}. No posterior "
+        "meets them; take one out or soften it: (E(f) == b).soft(penalty)."
+    )
+
+
+def find_limit(rungs: Sequence[Rung], stack: Stack, proof: Floats) -> str | None:
+    """Whether what would have to move approaches a limit short of what is asked, by gains that fall geometrically."""
+    needed = _needed(stack, proof)
+    if not math.isfinite(needed):
+        return None
+    reached = [float(_combine(rung.mean[None], stack, proof)[0]) for rung in rungs]
+    gains = np.diff(reached)[-RATIOS - 1 :]
+    if len(gains) < RATIOS + 1 or np.any(gains <= 0):
+        return None
+    ratios = gains[1:] / gains[:-1]
+    if np.max(ratios) > RATIO:
+        return None
+    limit = reached[-1] + gains[-1] * RATIO / (1 - RATIO)
+    spread = float(_combine(rungs[-1].flat, stack, proof).std())
+    if needed - limit < max(SURE * spread, CLEAR * (needed - reached[0])):
+        return None
+    return (
+        f"the constraints cannot be met: round by round the combination of features that they need rose to "
+        f"{reached[-1]:.6g} by ever smaller gains, towards {limit:.6g} at most, and {needed:.6g} is asked. Ask for "
+        "what the features can reach, or soften it: (E(f) == b).soft(penalty)."
+    )
+
+
+def _combine(values: Floats, stack: Stack, proof: Floats) -> Floats:
+    return values[:, stack.index] @ proof
+
+
+def _needed(stack: Stack, proof: Floats) -> float:
+    low, high = stack.domain
+    ends = np.where(proof > 0, low, high)
+    used = proof != 0
+    return float(proof[used] @ ends[used])

@@ -1,0 +1,542 @@
+"""The row work of iLSVM, of large margins and of `regularize` for arrays of any library that keeps to the array API.
+
+PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a graphics card are
+worked on there. What a function returns of the size of the rows stays where the rows are; sums over rows come to the
+host as NumPy arrays in double precision. Arrays are feature-major, (K, n): a step in the sequential index k is one
+operation on n neighbours, and features are taken in blocks of ``BLOCK``, between which there are products of matrices.
+
+The law is the NumPy reference of each family (`sweeps.py`; `framework/newton.py` for margins): tests hold these
+functions to it, to 1e-12 in double precision and to 1e-5 in single. Single precision is for storage and for what
+belongs to a row: sums over rows are taken in double precision, products with sums over rows in pieces of ``PIECE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats
+
+DeviceArray = Any
+"""An array of any library that keeps to the array API, wherever it lies."""
+
+BLOCK = 10  # features between which there is a loop; beyond, products of matrices
+PIECE = 1 << 14  # rows whose sums single precision may hold
+ROOM = 1 << 25  # numbers in work arrays that need not be as long as all rows and outputs together
+LIMIT = 708.0  # where the exponential function leaves the numbers; single precision has infinities there, and no harm
+
+
+# --- which library, and the way to the host and back
+
+
+def is_plain(array: Any) -> bool:
+    """Whether an array is NumPy's own, or no array at all: then the compiled loops take it.
+
+    This is the one place where it is decided which kernels run.
+    """
+    if isinstance(array, np.ndarray | np.generic | type):
+        return True
+    return not (hasattr(array, "__array_namespace__") or _is_torch(array) or _is_cupy(array))
+
+
+def _is_torch(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
+
+
+def _is_cupy(array: Any) -> bool:
+    return type(array).__module__.startswith("cupy")
+
+
+def lies_elsewhere(array: Any) -> bool:
+    """Whether an array of PyTorch or CuPy lies where NumPy cannot read it."""
+    if _is_cupy(array):
+        return True
+    return _is_torch(array) and array.device.type != "cpu"
+
+
+def namespace_of(array: DeviceArray) -> Any:
+    """Return the functions of the library that an array belongs to."""
+    if not _is_torch(array) and not _is_cupy(array):
+        return array.__array_namespace__()
+    try:
+        from array_api_compat import array_namespace
+    except ImportError:
+        raise ImportError(
+            "arrays of PyTorch and CuPy need the package array-api-compat: pip install 'regbayes[gpu]'"
+        ) from None
+    return array_namespace(array)
+
+
+def to_host(array: Any) -> NDArray[Any]:
+    """Return an array, or what NumPy takes for one, as NumPy's."""
+    if isinstance(array, np.ndarray):
+        return array
+    if _is_torch(array):
+        return np.asarray(array.detach().cpu().numpy())
+    return np.asarray(array.get() if _is_cupy(array) else array)
+
+
+def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
+    """Return numbers of the host as an array where another lies, of its type unless one is given."""
+    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
+    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
+
+
+def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
+    """Return whole numbers of the host as an array where another lies."""
+    return to_device(values, like, namespace_of(like).int64)
+
+
+def join(parts: Sequence[Any], axis: int = 0) -> Any:
+    """Return arrays of one library end to end."""
+    return parts[0] if len(parts) == 1 else namespace_of(parts[0]).concat(list(parts), axis=axis)
+
+
+def join_columns(parts: Sequence[Any]) -> Any:
+    """Return matrices side by side, having seen that all are of one library and on one device."""
+    kinds = {(type(part).__module__.partition(".")[0], str(getattr(part, "device", ""))) for part in parts}
+    if len(kinds) > 1:
+        found = " and ".join(f"{library} arrays on {device}" for library, device in sorted(kinds))
+        raise TypeError(f"features are {found}: give all of them as arrays of one kind on one device")
+    return join(parts, axis=1)
+
+
+def take_rows(array: DeviceArray, rows: Any) -> DeviceArray:
+    """Return some of the rows, whose places are on the host."""
+    return namespace_of(array).take(array, integers_to_device(rows, array), axis=0)
+
+
+def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
+    """Return some of the columns."""
+    return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
+
+
+def append_columns(array: Any, constant: Floats) -> Any:
+    """Return an array (n, k) with columns behind its own that have one number each."""
+    xp = namespace_of(array)
+    return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
+
+
+def sum_squares(array: DeviceArray, about: Floats, weights: Floats | None) -> Floats:
+    """Return the sum of squares of each column less a number, rows as often as weights on the host say, (k,)."""
+    xp, found, (n, k) = namespace_of(array), [], array.shape
+    for rows in pieces(n, max(1, ROOM // k)):
+        away = xp.astype(array[rows, :], xp.float64, copy=False) - to_device(about, array, xp.float64)
+        away *= away
+        some = to_device(np.ones(away.shape[0]) if weights is None else weights[rows], array, xp.float64)
+        found.append(some @ away)
+    return np.add.reduce(gather(*found))
+
+
+def count_not_finite(array: DeviceArray) -> int:
+    """Count the NaN and infinite values."""
+    xp = namespace_of(array)
+    if not xp.isdtype(array.dtype, "real floating"):
+        return 0
+    return int(xp.sum(xp.astype(~xp.isfinite(array), xp.int64)))
+
+
+def find_ranges(array: Any) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest number of each column, (k,) both, on the host."""
+    xp = namespace_of(array)
+    lowest, highest = gather(xp.min(array, axis=0), xp.max(array, axis=0))
+    return lowest, highest
+
+
+def gather(*arrays: DeviceArray) -> list[Floats]:
+    """Bring small arrays to the host, in double precision and in one transfer."""
+    xp = namespace_of(arrays[0])
+    flat = xp.concat([xp.astype(xp.reshape(array, (-1,)), xp.float64, copy=False) for array in arrays])
+    found, first, host = [], 0, to_host(flat)
+    for array in arrays:
+        size = int(np.prod(array.shape))
+        found.append(np.array(host[first : first + size], dtype=np.float64).reshape(array.shape))
+        first += size
+    return found
+
+
+def pieces(n: int, size: int) -> list[slice]:
+    """Return the slices of a length in pieces; the standard says nothing of slices that end beyond an array."""
+    return [slice(first, min(first + size, n)) for first in range(0, max(n, 1), size)]
+
+
+def sum_of(array: DeviceArray, axis: int | None = None) -> DeviceArray:
+    """Return sums in double precision."""
+    xp = namespace_of(array)
+    return xp.sum(array, axis=axis, dtype=xp.float64)
+
+
+def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
+    """Return ``left @ right'`` of (a, n) and (b, n), a sum over rows, in double precision."""
+    xp = namespace_of(left)
+    if left.dtype == xp.float64:
+        return left @ right.T
+    found = None
+    for rows in pieces(left.shape[1], PIECE):
+        part = xp.astype(left[:, rows] @ right[:, rows].T, xp.float64)
+        found = part if found is None else found + part
+    return found
+
+
+def find_sigmoid(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+    """Return the function 1 / (1 + exp(-x)): the library's own where it has one, as PyTorch, which takes one pass."""
+    if hasattr(xp, "sigmoid"):
+        return cast("Callable[[DeviceArray], DeviceArray]", xp.sigmoid)
+    return lambda x: 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
+
+
+def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+    """Return the function -x log(x), 0 at 0: the library's own where it has one."""
+    if hasattr(xp, "special") and hasattr(xp.special, "entr"):
+        return cast("Callable[[DeviceArray], DeviceArray]", xp.special.entr)
+    return lambda x: -x * xp.log(xp.clip(x, float(xp.finfo(x.dtype).smallest_normal), 1.0))
+
+
+# --- binary features: sweeps of mean field, and their reverse
+
+
+def sweep_features(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps: int) -> list[DeviceArray]:
+    """Return the states after each of some sweeps, (K, n); `regbayes.kernels.sweeps.sweep_features` has the law.
+
+    Parameters
+    ----------
+    theta : (K, n)
+    coupling : (K, K), on the host
+        Its diagonal is not used.
+    start : (K,), on the host
+        Where the first sweep starts, in all rows.
+    n_sweeps : int
+        At least one.
+    """
+    later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
+    mixing = to_device(_mixing(coupling), theta)
+    logits = theta - to_device(later @ start, theta)[:, None]
+    history = [_sweep(logits, mixing)]
+    if n_sweeps > 1:
+        above = to_device(later, theta)
+    for _ in range(n_sweeps - 1):
+        history.append(_sweep(theta - above @ history[-1], mixing))
+    return history
+
+
+def _mixing(coupling: Floats) -> Floats:
+    """Return what a feature sees of itself and of those before it in a sweep, (K, K): 1, and minus the coupling."""
+    return np.eye(len(coupling)) - np.tril(coupling, -1)
+
+
+def _sweep(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
+    """Write ``psi_k = sigmoid(logits_k - sum_{j < k} coupling_kj psi_j)`` for k in order over the logits; return them.
+
+    Rows before k have features by then, and row k has its logits: one product takes both.
+    """
+    to_probability = find_sigmoid(namespace_of(logits))
+    for block in pieces(logits.shape[0], BLOCK):
+        first = block.start
+        if first:
+            logits[block, :] += mixing[block, :first] @ logits[:first, :]
+        for k in range(first, block.stop):
+            row = logits[k, :] if k == first else mixing[k, first : k + 1] @ logits[first : k + 1, :]
+            logits[k, :] = to_probability(row)
+    return logits
+
+
+class FeatureSums(NamedTuple):
+    """What inference leaves of rows beside their features, each row as often as it counts."""
+
+    counts: Floats  # (K,): sum of psi_n
+    gram: Floats  # (K, K): sum of psi_n psi_n'
+    by_theta: float  # sum of psi_n' theta_n
+    entropy: float
+
+
+def sum_features(psi: DeviceArray, theta: DeviceArray, weights: DeviceArray | None) -> FeatureSums:
+    """Sum what the objective needs to know of the features of rows, all (K, n); weights (n,) say how often each counts.
+
+    The work arrays are a block of features long.
+    """
+    xp = namespace_of(psi)
+    entropy_of = find_entropy(xp)
+    by_theta, entropy, counts = [], [], []
+    for block in pieces(psi.shape[0], BLOCK):
+        some = psi[block, :]
+        weighed = some if weights is None else some * weights
+        counts.append(sum_of(weighed, axis=1))
+        by_theta.append(sum_of(weighed * theta[block, :]))
+        each = entropy_of(some)
+        each += entropy_of(1.0 - some)
+        entropy.append(sum_of(each if weights is None else each * weights))
+    gram = multiply_rows(psi if weights is None else psi * weights, psi)
+    found = gather(xp.concat(counts), gram, xp.stack(by_theta), xp.stack(entropy))
+    return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
+
+
+def reverse_features(
+    gradient: DeviceArray, history: Sequence[DeviceArray], coupling: Floats, start: Floats
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Differentiate a function of the swept state with respect to theta and coupling.
+
+    `regbayes.kernels.sweeps.reverse_features` has the law.
+
+    Parameters
+    ----------
+    gradient : (K, n)
+        With respect to the last state. It is overwritten.
+    history : sequence of (K, n)
+        The states after each sweep.
+    coupling, start
+        As in `sweep_features`.
+
+    Returns
+    -------
+    by_theta : (K, n)
+    by_coupling : (K, K)
+    theta_sum : (K,)
+        The first summed over rows.
+    """
+    xp = namespace_of(gradient)
+    mixing, above = to_device(_mixing(coupling), gradient), to_device(np.triu(coupling, 1), gradient)
+    lower = to_device(np.tril(np.ones_like(coupling), -1), gradient, xp.float64)
+    total, by_coupling = None, None
+    for number in reversed(range(len(history))):
+        delta = _reverse_sweep(gradient, history[number], mixing)
+        found = multiply_rows(delta, history[number]) * lower
+        if number > 0:
+            found += multiply_rows(delta, history[number - 1]) * lower.T
+            gradient = -(above.T @ delta)
+        else:
+            found += sum_of(delta, axis=1)[:, None] * to_device(start, gradient, xp.float64) * lower.T
+        by_coupling = -found if by_coupling is None else by_coupling - found
+        total = delta if total is None else total + delta
+    return total, by_coupling, sum_of(total, axis=1)
+
+
+def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
+    """Write the gradient by the arguments of one sweep's sigmoids over the one by its state; return it."""
+    K = psi.shape[0]
+    for last in range(K, 0, -BLOCK):
+        first = max(last - BLOCK, 0)
+        if last < K:
+            incoming[first:last, :] += mixing[last:, first:last].T @ incoming[last:, :]
+        slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
+        for k in reversed(range(first, last)):
+            row = incoming[k, :] if k + 1 == last else mixing[k:last, k] @ incoming[k:last, :]
+            incoming[k, :] = row * slopes[k - first, :]
+    return incoming
+
+
+# --- margins: what rows say at given scores, (outputs, n)
+
+
+class RowLosses(NamedTuple):
+    """Losses of rows at given scores, summed, and minus their derivatives by the scores."""
+
+    loss: DeviceArray  # smoothed, where it is
+    excess: DeviceArray  # of the smoothed loss over the loss itself
+    bias: DeviceArray  # what smoothing adds to the duality gap
+    multipliers: DeviceArray  # (outputs, n): phi
+
+
+@dataclass(frozen=True)
+class HingeRows:
+    """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
+
+    C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
+    labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
+    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes
+    margin: float = 1.0
+
+    def look(self, scores: DeviceArray) -> RowLosses:
+        """Look at rows."""
+        signs = self._signs(scores)
+        missed = _positive(self.margin - signs * scores)
+        return _weigh(self.C, missed, signs)
+
+    def curvatures(self, scores: DeviceArray) -> DeviceArray:
+        """Return the second derivatives by the scores, (outputs, n)."""
+        xp = namespace_of(scores)
+        return 2.0 * self.C * xp.astype(self._signs(scores) * scores < self.margin, scores.dtype)
+
+    def _signs(self, scores: DeviceArray) -> DeviceArray:
+        if self.signs is not None:
+            return self.signs
+        return 2.0 * namespace_of(scores).astype(true_classes(self.labels, scores), scores.dtype) - 1.0
+
+
+@dataclass(frozen=True)
+class TubeRows:
+    """Squared distances beyond epsilon, ``C max(0, |value - score| - epsilon)^2``, one for each output."""
+
+    C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
+    values: DeviceArray  # (outputs, n)
+    epsilon: float
+
+    def look(self, scores: DeviceArray) -> RowLosses:
+        """Look at rows."""
+        xp = namespace_of(scores)
+        away = self.values - scores
+        if self.epsilon == 0.0:
+            return _weigh(self.C, away, None)
+        missed = _positive(xp.abs(away) - self.epsilon)
+        return _weigh(self.C, missed, xp.sign(away))
+
+    def curvatures(self, scores: DeviceArray) -> DeviceArray:
+        """Return the second derivatives by the scores, (outputs, n)."""
+        xp = namespace_of(scores)
+        bent = xp.ones_like(scores)
+        if self.epsilon > 0.0:
+            bent = xp.astype(xp.abs(self.values - scores) > self.epsilon, scores.dtype)
+        return 2.0 * self.C * bent
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each row.
+
+    `regbayes.framework.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
+    and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function in
+    pieces ends after a few steps.
+    """
+
+    C: DeviceArray  # (n,)
+    labels: DeviceArray  # (n,)
+    cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
+    smoothing: float  # delta
+
+    def look(self, scores: DeviceArray) -> RowLosses:
+        """Look at rows."""
+        xp, delta = namespace_of(scores), self.smoothing
+        omega, margins, truth = self._solve(scores)
+        total = xp.sum(omega, axis=0)
+        squares = xp.sum(omega * omega, axis=0)
+        ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
+        # Where a class has a multiplier its margin is ridge (delta omega + (1 - delta) total).
+        loss = 0.5 * ridge * ((1.0 - delta) * total * total + delta * squares)
+        worst = xp.max(margins, axis=0)  # that of the true class is zero
+        exact = self.C * worst * worst
+        bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
+        phi = xp.where(truth, total, -omega)
+        return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi)
+
+    def active(self, scores: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return which classes have a multiplier in each row, and which is the true one, (classes, n)."""
+        omega, _, truth = self._solve(scores)
+        return omega > 0.0, truth
+
+    def slopes(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""
+        xp, delta = namespace_of(active), self.smoothing
+        count = xp.sum(xp.astype(active, self.C.dtype), axis=0)
+        own = (2.0 / delta) * self.C
+        return own, own * (1.0 - delta) / (delta + (1.0 - delta) * count), count
+
+    def _solve(self, scores: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Return each row's multipliers, the margins that its classes miss (0 of the true one), and which is true."""
+        xp, delta = namespace_of(scores), self.smoothing
+        truth = true_classes(self.labels, scores)
+        own = xp.take_along_axis(scores, self.labels[None, :], axis=0)
+        none = xp.zeros((1, 1), dtype=scores.dtype, device=scores.device)
+        margins = scores - (own - 1.0) if self.cost is None else scores - own + self.cost
+        margins = xp.where(truth, none, margins)
+        wanted = margins * (2.0 * self.C)
+        total, count = xp.zeros_like(own[0, :]), None
+        for _ in range(scores.shape[0]):
+            inside = wanted > (1.0 - delta) * total
+            number = sum_of(xp.astype(inside, xp.uint8), axis=0)
+            if count is not None and bool(xp.all(number == count)):
+                break
+            total, count = xp.sum(xp.where(inside, wanted, none), axis=0), number
+            total = total / xp.astype(delta + (1.0 - delta) * number, scores.dtype, copy=False)
+        return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
+
+
+def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> RowLosses:
+    """Return ``C missed^2`` summed, and ``2 C`` times what was missed with its sign, if it has none of its own."""
+    xp = namespace_of(missed)
+    weighed = 2.0 * C * missed
+    if missed.dtype == xp.float64:
+        loss = 0.5 * (xp.reshape(weighed, (-1,)) @ xp.reshape(missed, (-1,)))
+    else:
+        loss = 0.5 * sum_of(weighed * missed)
+    if signs is not None:
+        weighed *= signs
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed)
+
+
+def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:
+    """Return which output is each row's own, (outputs, n)."""
+    xp = namespace_of(scores)
+    return labels[None, :] == xp.arange(scores.shape[0], dtype=labels.dtype, device=labels.device)[:, None]
+
+
+def _positive(x: DeviceArray) -> DeviceArray:
+    return namespace_of(x).clip(x, 0.0, None)
+
+
+def weigh_grams(columns: DeviceArray, weights: DeviceArray) -> DeviceArray:
+    """Return ``sum_n weights_on columns_n columns_n'`` of each output, (outputs, d, d), from (d, n), (outputs, n)."""
+    xp = namespace_of(columns)
+    (d, n), n_outputs = columns.shape, weights.shape[0]
+    found = []
+    for outputs in pieces(n_outputs, max(1, ROOM // max(d * n, 1))):
+        some = weights[outputs, :]
+        scaled = xp.reshape(some[:, None, :] * columns[None, :, :], (some.shape[0] * d, n))
+        found.append(xp.reshape(multiply_rows(scaled, columns), (some.shape[0], d, d)))
+    return join(found)
+
+
+# --- weighted atoms
+
+
+class AtomSums(NamedTuple):
+    """What atoms add to the partition function, relative to their largest score."""
+
+    top: float
+    total: float
+    first: Floats  # (m,), about a reference point
+    second: Floats | None  # (m, m), the same
+
+
+def sum_atoms(
+    features: DeviceArray, log_weights: DeviceArray, phi: Floats, reference: Floats, second: bool
+) -> AtomSums:
+    """Sum tilted weights of atoms, and with them features (n, m) less a reference, in double precision."""
+    xp = namespace_of(features)
+    scores = score_atoms(features, log_weights, phi)
+    top = xp.max(scores)
+    weights = xp.exp(scores - top)
+    total = xp.sum(weights)
+    about = to_device(reference, features, xp.float64)
+    first, moments, (n, m) = None, None, features.shape
+    for rows in pieces(n, max(1, ROOM // m)):
+        some, here = xp.astype(features[rows, :], xp.float64, copy=False), weights[rows]
+        if second:
+            some = some - about
+        found = here @ some
+        first = found if first is None else first + found
+        if second:
+            some *= xp.sqrt(here)[:, None]
+            found = some.T @ some
+            moments = found if moments is None else moments + found
+    if not second:
+        first = first - total * about
+    host = gather(top, total, first, moments) if second else gather(top, total, first)
+    return AtomSums(float(host[0]), float(host[1]), host[2], host[3] if second else None)
+
+
+def score_atoms(features: DeviceArray, log_weights: DeviceArray | None, phi: Floats) -> DeviceArray:
+    """Return ``features @ phi + log_weights``, (n,), in double precision whatever the features are stored in."""
+    xp = namespace_of(features)
+    along = to_device(phi, features, xp.float64)
+    if features.dtype == xp.float64:
+        scores = features @ along
+    else:
+        n, m = features.shape
+        scores = join(
+            [xp.astype(features[rows, :], xp.float64, copy=False) @ along for rows in pieces(n, max(1, ROOM // m))]
+        )
+    return scores if log_weights is None else scores + log_weights

@@ -1,0 +1,300 @@
+"""Mean field of topic models for documents on a device: label-free sweeps and their derivative.
+
+`infer_documents` and `reverse_documents` run `meanfield.cu` where the documents lie on a CUDA device (`cuda`), and
+array operations elsewhere: on PyTorch's CPU arrays, on NumPy's in tests, and on a device for more topics than the
+kernels take. The law is the NumPy reference of `meanfield`; tests hold both to it. Single precision is for what
+belongs to a document; sums over documents are taken in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from regbayes._types import Floats, Indices
+from regbayes.kernels import cuda
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.meanfield import TINY, WordCounts
+
+ROOM = 1 << 24  # numbers in a work array of entries by topics
+SORTED_ROOM = 1 << 27  # the same of the sorted second pass
+MOST_TYPICAL = 0.95  # share of the documents that have no more entries than a typical one
+SHIFT = 10  # digamma and its kin have series, from here on
+
+
+class SortedEntries(NamedTuple):
+    """Where entries go so that those of a word are neighbours, for documents in pieces."""
+
+    documents: list[slice]  # the pieces
+    places: DeviceArray  # (entries,): among those of the piece
+    starts: list[DeviceArray]  # (V + 1,) for each piece: where words begin
+
+
+@dataclass(frozen=True)
+class DeviceDocuments:
+    """Documents that lie on a device."""
+
+    counts: WordCounts  # arrays of the device
+    starts: Indices  # (N + 1,): where documents begin, on the host
+    typical: int  # entries that most documents have at most
+    order: SortedEntries | None = None  # None: sums over documents may differ in their last bits
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bool = False) -> DeviceDocuments:
+    """Prepare documents on a device for inference.
+
+    Parameters
+    ----------
+    counts : WordCounts
+        Arrays of the device: 32-bit words, numbers in the precision of the work, 64-bit starts.
+    n_words : int
+        The size of the vocabulary.
+    n_topics : int
+    in_order : bool, default=False
+        Whether sums over documents shall always be taken in the same order.
+    """
+    starts = to_host(counts.starts)
+    typical = int(np.quantile(np.diff(starts), MOST_TYPICAL)) if len(starts) > 1 else 0
+    held = DeviceDocuments(counts, starts, typical)
+    if not (in_order and cuda.takes(counts.numbers, n_topics)):
+        return held
+    xp = namespace_of(counts.words)
+    pieces, places, word_starts = list(_pieces(starts, SORTED_ROOM // n_topics)), [], []
+    edges = xp.arange(n_words + 1, dtype=xp.int32, device=counts.words.device)
+    for piece in pieces:
+        words = counts.words[int(starts[piece.start]) : int(starts[piece.stop])]
+        order = xp.argsort(words, stable=True)
+        place = xp.empty_like(words)
+        place[order] = xp.arange(len(words), dtype=xp.int32, device=words.device)
+        places.append(place)
+        word_starts.append(xp.astype(xp.searchsorted(xp.take(words, order), edges), xp.int32))
+    first = xp.zeros(int(starts[0]), dtype=xp.int32, device=counts.words.device)  # entries of documents before
+    return DeviceDocuments(counts, starts, typical, SortedEntries(pieces, xp.concat([first, *places]), word_starts))
+
+
+def _pieces(starts: Indices, most: int) -> Iterator[slice]:
+    """Cut documents into pieces of at most so many entries, or of a single document."""
+    first, n = 0, len(starts) - 1
+    while first < n:
+        last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
+        last = min(max(last, first + 1), n)
+        yield slice(first, last)
+        first = last
+
+
+class InferredDocuments(NamedTuple):
+    """What label-free inference finds."""
+
+    gamma: DeviceArray  # (N, K): Dirichlet parameters of the proportions
+    likelihoods: DeviceArray  # (N,), double: E[log p(w, z | theta) - log q(z)], docs/math.md eq. (68)
+    divergences: DeviceArray  # (N,), double: of the proportions from their prior, less what is the same for all
+
+
+def infer_documents(
+    documents: DeviceDocuments, topics: DeviceArray, doc_prior: Floats, n_sweeps: int
+) -> InferredDocuments:
+    """Make a fixed number of sweeps from even proportions, without a look at responses.
+
+    Parameters
+    ----------
+    documents : DeviceDocuments
+    topics : (V, K)
+        On the device; positive. Its precision is that of the work.
+    doc_prior : (K,)
+        Positive Dirichlet parameters.
+    n_sweeps : int
+    """
+    prior = to_device(doc_prior, topics)
+    if cuda.takes(topics, topics.shape[1], n_sweeps):
+        return InferredDocuments(*cuda.forward(documents, topics, prior, n_sweeps))
+    xp = namespace_of(topics)
+    parts = [_infer_piece(piece, topics, prior, n_sweeps) for piece in _each_piece(documents, topics)]
+    return InferredDocuments(*(xp.concat(part) for part in zip(*parts, strict=True)))
+
+
+def reverse_documents(
+    documents: DeviceDocuments,
+    topics: DeviceArray,
+    doc_prior: Floats,
+    n_sweeps: int,
+    gamma: DeviceArray,
+    grad: DeviceArray,
+    weights: DeviceArray,
+) -> DeviceArray:
+    """Differentiate through the sweeps of `infer_documents`; `meanfield.reverse_sweeps` says what.
+
+    Parameters
+    ----------
+    documents, topics, doc_prior, n_sweeps
+        As in `infer_documents`.
+    gamma : (N, K)
+        As it was inferred.
+    grad : (N, K)
+        Derivatives of an objective by gamma.
+    weights : (N,)
+        How often each document's negative bound counts in the objective as well.
+
+    Returns
+    -------
+    (V, K), double
+        Derivatives by the topics.
+    """
+    xp, prior = namespace_of(topics), to_device(doc_prior, topics)
+    table = xp.zeros(topics.shape, dtype=xp.float64, device=topics.device)
+    if cuda.takes(topics, topics.shape[1], n_sweeps):
+        cuda.reverse(documents, topics, prior, n_sweeps, (gamma, grad, weights), table)
+        return table
+    for piece in _each_piece(documents, topics):
+        rows = piece.rows
+        by_entry = _reverse_piece(piece, prior, n_sweeps, gamma[rows, :], grad[rows, :], weights[rows])
+        table = add_at(table, piece.words, xp.astype(by_entry, xp.float64))
+    return table
+
+
+# --- in array operations: the topics of all entries of a piece are laid out
+
+
+class _Piece(NamedTuple):
+    rows: slice  # documents
+    n: int  # how many
+    document: DeviceArray  # (entries,): the document of each, among those of the piece
+    words: DeviceArray  # (entries,)
+    number: DeviceArray  # (entries,)
+    p: DeviceArray  # (entries, K)
+
+    def sum_entries(self, values: DeviceArray) -> DeviceArray:
+        """Sum over the entries of each document, (n, ...)."""
+        xp = namespace_of(values)
+        zeros = xp.zeros((self.n, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        return add_at(zeros, self.document, values)
+
+    def multiply(self, vectors: DeviceArray) -> DeviceArray:
+        """Return the products of entries' topics with vectors of their documents (n, K), (entries,)."""
+        xp = namespace_of(vectors)
+        return xp.sum(self.p * xp.take(vectors, self.document, axis=0), axis=1)
+
+
+def _each_piece(documents: DeviceDocuments, topics: DeviceArray) -> Iterator[_Piece]:
+    xp, (words, numbers, _), starts = namespace_of(topics), documents.counts, documents.starts
+    for rows in _pieces(starts, max(ROOM // topics.shape[1], 1)):
+        entries = slice(int(starts[rows.start]), int(starts[rows.stop]))
+        sizes = np.diff(starts[rows.start : rows.stop + 1])
+        document = to_device(np.repeat(np.arange(len(sizes)), sizes), words, xp.int64)
+        own = xp.astype(words[entries], xp.int64)
+        yield _Piece(rows, len(sizes), document, own, numbers[entries], xp.take(topics, own, axis=0))
+
+
+def _sweep(piece: _Piece, prior: DeviceArray, gamma: DeviceArray) -> DeviceArray:
+    t = _exp_digamma(gamma)
+    share = piece.number / (piece.multiply(t) + TINY)
+    return prior + t * piece.sum_entries(share[:, None] * piece.p)
+
+
+def _even(piece: _Piece, prior: DeviceArray) -> DeviceArray:
+    return prior + (piece.sum_entries(piece.number) / prior.shape[0])[:, None]
+
+
+def _infer_piece(
+    piece: _Piece, topics: DeviceArray, prior: DeviceArray, n_sweeps: int
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    xp = namespace_of(topics)
+    gamma = _even(piece, prior)
+    for _ in range(n_sweeps):
+        gamma = _sweep(piece, prior, gamma)
+    r = piece.multiply(_exp_digamma(gamma)) + TINY
+    logs = piece.sum_entries(xp.astype(piece.number, xp.float64) * xp.log(xp.astype(r, xp.float64)))
+    length = piece.sum_entries(xp.astype(piece.number, xp.float64))
+    double, alpha = xp.astype(gamma, xp.float64), xp.astype(prior, xp.float64)
+    total, tokens = xp.sum(double, axis=1), double - alpha
+    apart = log_gamma(total) - xp.sum(log_gamma(double), axis=1)
+    apart = apart + xp.sum(tokens * digamma(double), axis=1) - xp.sum(tokens, axis=1) * digamma(total)
+    return gamma, logs - length * digamma(total), apart
+
+
+def _reverse_piece(
+    piece: _Piece, prior: DeviceArray, n_sweeps: int, last: DeviceArray, grad: DeviceArray, weights: DeviceArray
+) -> DeviceArray:
+    """Return the derivatives by the topics of each entry, (entries, K)."""
+    xp = namespace_of(prior)
+    history = [_even(piece, prior)]
+    for _ in range(n_sweeps - 1):
+        history.append(_sweep(piece, prior, history[-1]))
+    t = _exp_digamma(last)
+    share = -xp.take(weights, piece.document) * piece.number / (piece.multiply(t) + TINY)
+    found = share[:, None] * xp.take(t, piece.document, axis=0)
+    by_t = piece.sum_entries(share[:, None] * piece.p)
+    g = grad + (weights[:, None] * (last - prior) + by_t * t) * _trigamma(last)
+    for gamma in reversed(history):
+        t = _exp_digamma(gamma)
+        r = piece.multiply(t) + TINY
+        by_sum, share = g * t, piece.number / r
+        by_r = -piece.multiply(by_sum) * share / r
+        found += share[:, None] * xp.take(by_sum, piece.document, axis=0)
+        found += by_r[:, None] * xp.take(t, piece.document, axis=0)
+        sums = piece.sum_entries(share[:, None] * piece.p)
+        g = (g * sums + piece.sum_entries(by_r[:, None] * piece.p)) * t * _trigamma(gamma)
+    return found
+
+
+def add_at(table: DeviceArray, index: DeviceArray, values: DeviceArray) -> DeviceArray:
+    """Add values to rows of a table, several to one where the index says so; return it. The standard has no such."""
+    if isinstance(table, np.ndarray):
+        np.add.at(table, index, values)
+    elif hasattr(table, "index_add_"):
+        table.index_add_(0, index, values)
+    else:
+        import cupy
+
+        cupy.add.at(table, index, values)
+    return table
+
+
+# --- special functions, which the standard does not have either
+
+
+def digamma(x: DeviceArray) -> DeviceArray:
+    """Return the derivative of log_gamma at positive numbers, in double precision."""
+    xp = namespace_of(x)
+    way = sum(1.0 / (x + float(i)) for i in range(SHIFT))
+    y = x + float(SHIFT)
+    s = 1.0 / (y * y)
+    series = s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760))))))
+    return xp.log(y) - 0.5 / y - series - way
+
+
+def log_gamma(x: DeviceArray) -> DeviceArray:
+    """Return the logarithm of the gamma function at positive numbers, in double precision."""
+    xp = namespace_of(x)
+    way = sum(xp.log(x + float(i)) for i in range(SHIFT))
+    y = x + float(SHIFT)
+    s = 1.0 / (y * y)
+    series = (1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * (691 / 360360)))))) / y
+    return (y - 0.5) * xp.log(y) - y + 0.5 * float(np.log(2 * np.pi)) + series - way
+
+
+def _exp_digamma(x: DeviceArray) -> DeviceArray:
+    xp = namespace_of(x)
+    lowest = -50.0 if x.dtype == xp.float32 else -600.0  # smaller factors would vanish
+    return xp.astype(xp.exp(xp.clip(digamma(xp.astype(x, xp.float64)), lowest, None)), x.dtype)
+
+
+def _trigamma(x: DeviceArray) -> DeviceArray:
+    xp = namespace_of(x)
+    double = xp.astype(x, xp.float64)
+    way = sum(1.0 / (double + float(i)) ** 2 for i in range(SHIFT))
+    y = double + float(SHIFT)
+    s = 1.0 / (y * y)
+    series = 1 / 6 - s * (1 / 30 - s * (1 / 42 - s * (1 / 30 - s * (5 / 66 - s * (691 / 2730 - s * (7 / 6))))))
+    return xp.astype(way + 1.0 / y + 0.5 * s + s * series / y, x.dtype)
+
+
+def prior_divergence(doc_prior: Floats) -> float:
+    """Return what the divergences of all documents from their prior have in common."""
+    return float(np.sum(gammaln(doc_prior)) - gammaln(doc_prior.sum()))

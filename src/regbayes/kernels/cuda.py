@@ -1,0 +1,183 @@
+"""Kernels of `meanfield.cu` on arrays of a CUDA device, PyTorch's or CuPy's; compiled when they are first needed.
+
+The library that the arrays belong to compiles them (both bring NVIDIA's run-time compiler) and launches them on its
+current stream, so nothing else has to be installed. There is a compiled kernel for every precision and number of topics
+per lane, eighteen at most, and none for every number of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regbayes.kernels.arrays import DeviceArray, namespace_of
+
+if TYPE_CHECKING:
+    from regbayes.kernels.arrays_topics import DeviceDocuments
+
+MOST_TOPICS = 1024
+WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
+WARP = 32
+FORWARD_WARPS = {8: 1, 32: 2}  # of a block, by lanes: as measured
+REVERSE_WARPS = {8: 4, 32: 8}
+OVERHEAD = 2560  # bytes of shared memory that a block takes besides what is asked for, at most
+SUM_THREADS = 256  # of a block that sums the entries of a word
+
+Launch = Callable[[int, int, int, Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How threads share the topics of an entry."""
+
+    lanes: int
+    per_lane: int
+
+    @classmethod
+    def of(cls, n_topics: int) -> Shape:
+        """Return the shape for so many topics: few lanes where topics are few, so that a warp takes several entries."""
+        lanes = 8 if n_topics <= 64 else WARP
+        per_lane = -(-n_topics // lanes)
+        return cls(lanes, per_lane if per_lane <= 8 else next(width for width in WIDE if width >= per_lane))
+
+
+def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
+    """Whether the kernels take documents that lie where an array does; a reverse keeps two vectors for every sweep."""
+    if not is_cuda(array) or n_topics > MOST_TOPICS:
+        return False
+    return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*_place(array))) > 0
+
+
+def _count_noted(n_sweeps: int, n_topics: int, itemsize: int, typical: int, room: int) -> int:
+    """Return of how many entries a block can note numbers: those of a typical document, if there is room for them."""
+    left = room - OVERHEAD - _vector_bytes(n_sweeps, n_topics, itemsize)
+    return max(min(typical, left // ((2 * n_sweeps + 1) * itemsize)), 0)
+
+
+def _vector_bytes(n_sweeps: int, n_topics: int, itemsize: int) -> int:
+    n_warps = REVERSE_WARPS[Shape.of(n_topics).lanes]
+    return (2 * n_sweeps + 4 + n_warps) * n_topics * itemsize
+
+
+def is_cuda(array: Any) -> bool:
+    """Whether an array lies on a CUDA device."""
+    return bool(getattr(array, "is_cuda", False)) or type(array).__module__.partition(".")[0] == "cupy"
+
+
+def forward(
+    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Return gamma, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
+    xp, n, K, itemsize = namespace_of(topics), len(documents), topics.shape[1], topics.dtype.itemsize
+    gamma = xp.empty((n, K), dtype=topics.dtype, device=topics.device)
+    sums = xp.empty((2, n), dtype=xp.float64, device=topics.device)
+    place, shape = _place(topics), Shape.of(K)
+    n_warps = FORWARD_WARPS[shape.lanes]
+    launch = _compile("forward", shape, itemsize, *place)
+    arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps]
+    if n:
+        launch(n, WARP * n_warps, (2 + n_warps) * K * itemsize, arguments)
+    return gamma, sums[0, :], sums[1, :]
+
+
+def reverse(
+    documents: DeviceDocuments,
+    topics: DeviceArray,
+    doc_prior: DeviceArray,
+    n_sweeps: int,
+    by_document: tuple[DeviceArray, DeviceArray, DeviceArray],
+    table: DeviceArray,
+) -> None:
+    """Add derivatives by the topics to a table: `regbayes.kernels.arrays_topics.reverse_documents`.
+
+    ``by_document`` is gamma, grad and weights. In order, if the documents have one: entries are written where those of
+    a word are neighbours, and then summed.
+    """
+    if len(documents) == 0:
+        return
+    xp, K, itemsize = namespace_of(topics), topics.shape[1], topics.dtype.itemsize
+    place, shape, order = _place(topics), Shape.of(K), documents.order
+    noted = _count_noted(n_sweeps, K, itemsize, documents.typical, _room(*place))
+    n_threads = WARP * REVERSE_WARPS[shape.lanes]
+    n_bytes = _vector_bytes(n_sweeps, K, itemsize) + (2 * n_sweeps + 1) * noted * itemsize
+    launch = _compile("reverse", shape, itemsize, *place)
+    words, numbers, starts = documents.counts
+    fixed = [*by_document, table]
+    if order is None:
+        rest = [words, topics, 0, K, n_sweeps, noted]  # two that are not looked at
+        arguments = [words, numbers, starts, topics, doc_prior, *fixed, *rest]
+        launch(len(documents), n_threads, n_bytes, arguments)
+        return
+    add = _compile("add_rows", shape, itemsize, *place)
+    sizes = [int(documents.starts[piece.stop] - documents.starts[piece.start]) for piece in order.documents]
+    by_entry = xp.empty((max(sizes, default=0), K), dtype=topics.dtype, device=topics.device)
+    for piece, word_starts in zip(order.documents, order.starts, strict=True):
+        own = [array[piece.start : piece.stop] for array in by_document]
+        begins = starts[piece.start : piece.stop + 1]
+        rest = [order.places, by_entry, 1, K, n_sweeps, noted]
+        arguments = [words, numbers, begins, topics, doc_prior, *own, table, *rest]
+        launch(piece.stop - piece.start, n_threads, n_bytes, arguments)
+        add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])
+
+
+# --- compiling and launching, by the library that the arrays belong to
+
+
+def _place(array: DeviceArray) -> tuple[str, int]:
+    """Return an array's library and the number of its device."""
+    if hasattr(array, "is_cuda"):
+        return "torch", int(array.device.index or 0)
+    return "cupy", int(array.device.id)
+
+
+@cache
+def _room(library: str, device: int) -> int:
+    """Return the shared memory that a block may have, in bytes."""
+    if library == "torch":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    import cupy
+
+    return int(cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"])
+
+
+@cache
+def _compile(name: str, shape: Shape, itemsize: int, library: str, device: int) -> Launch:
+    real = {4: "float", 8: "double"}[itemsize]
+    defines = f"#define REAL {real}\n#define LANES {shape.lanes}\n#define PER_LANE {shape.per_lane}\n"
+    source = defines + (Path(__file__).parent / "meanfield.cu").read_text(encoding="utf-8")
+    return (_compile_for_torch if library == "torch" else _compile_for_cupy)(source, name, device)
+
+
+def _compile_for_torch(source: str, name: str, device: int) -> Launch:
+    import torch
+
+    with torch.cuda.device(device):
+        kernel = torch.cuda._compile_kernel(source, name)
+
+    def launch(n_blocks: int, n_threads: int, n_bytes: int, arguments: Sequence[Any]) -> None:
+        with torch.cuda.device(device):
+            kernel.set_shared_memory_config(n_bytes)
+            kernel((n_blocks, 1, 1), (n_threads, 1, 1), list(arguments), n_bytes)
+
+    return launch
+
+
+def _compile_for_cupy(source: str, name: str, device: int) -> Launch:
+    import cupy
+    import numpy as np
+
+    with cupy.cuda.Device(device):
+        kernel = cupy.RawKernel(source, name, options=("--std=c++17",))
+
+    def launch(n_blocks: int, n_threads: int, n_bytes: int, arguments: Sequence[Any]) -> None:
+        with cupy.cuda.Device(device):
+            kernel.max_dynamic_shared_size_bytes = n_bytes
+            narrow = tuple(np.int32(value) if isinstance(value, int) else value for value in arguments)
+            kernel((n_blocks,), (n_threads,), narrow, shared_mem=n_bytes)
+
+    return launch

@@ -1,0 +1,75 @@
+"""MT-iLSVM over rows on a device: features, targets and scores stay there, moments and weights come to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regbayes._types import Floats, Integers
+from regbayes.joint.model import Inferred
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays import DeviceArray, to_device, to_host
+from regbayes.margins.device import DeviceColumns, DeviceInputs
+from regbayes.models.mt_ilsvm.model import (
+    ByFeatures,
+    Moments,
+    MultiTaskModel,
+    NoSums,
+    Posterior,
+    State,
+    input_factor,
+)
+
+BLOCK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class DeviceTaskModel(MultiTaskModel):
+    """The model, whose rows are blocks of X on a device."""
+
+    def infer(self, rows: DeviceArray, params: Posterior) -> Inferred[NoSums]:
+        """Return the features of rows, (n, K), in memory (K, n)."""
+        psi = params.latent.psi / (self.input_scale * np.sqrt(rows.shape[1]))
+        return Inferred((to_device(psi.T, rows) @ rows.T).T, NoSums())
+
+    def pull_back(
+        self, rows: DeviceArray, params: Posterior, inferred: Inferred[NoSums], gradient: DeviceArray | None
+    ) -> ByFeatures:
+        """Return what a gradient by features is by the probabilities."""
+        if gradient is None:
+            return ByFeatures(np.zeros_like(params.latent.logits))
+        scale = self.input_scale * np.sqrt(rows.shape[1])
+        return ByFeatures(arrays.gather(arrays.multiply_rows(gradient.T, rows.T))[0].T / scale)
+
+
+def sum_moments(X: DeviceArray, sample_weight: Floats | None) -> Moments:
+    """Return the moments of rows, on the host."""
+    weighed = X.T if sample_weight is None else X.T * to_device(sample_weight, X)
+    n_rows = float(X.shape[0]) if sample_weight is None else float(sample_weight.sum())
+    return Moments(arrays.gather(arrays.multiply_rows(weighed, X.T))[0], n_rows)
+
+
+def decide(X: DeviceArray, state: State, outputs: Integers | None = None) -> Floats:
+    """Return the scores of rows on the host, as `regbayes.models.mt_ilsvm.model.decision`."""
+    table = state.tasks.weights
+    if outputs is not None:
+        table = np.concatenate([table, state.tasks.shared[::-1]])
+    psi = state.latent.psi / (state.input_scale * np.sqrt(X.shape[1]))
+    found: list[Any] = []
+    for rows in arrays.pieces(X.shape[0], BLOCK_ROWS):
+        some = X[rows, :]
+        inputs = None
+        if state.include_inputs:
+            factor = float(input_factor(X.shape[1], state.input_scale))
+            inputs = DeviceInputs(some, np.zeros(X.shape[1]), factor)
+        columns = DeviceColumns(to_device(psi.T, X) @ some.T, np.zeros(len(psi.T)), inputs, state.fit_intercept)
+        found.append(to_host(columns.scores(table).T))
+    scores = np.asarray(np.concatenate(found), dtype=np.float64)
+    if outputs is None:
+        return scores
+    wanted = outputs if outputs.ndim == 2 else outputs[:, None]
+    # Negative numbers count from the end: group g's shared weights are at -1 - g.
+    taken = np.take_along_axis(scores, np.where(wanted < 0, wanted + len(table), wanted), axis=1)
+    return taken.reshape(outputs.shape)

@@ -1,0 +1,47 @@
+"""Models written in NumPyro, PyMC, BlackJAX or anything else, as `regularize` takes them.
+
+Nothing of these packages is imported before a class of theirs is used: names are imported when first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME_OF = {
+    "BlackJAXModel": "regbayes.ppl.blackjax",
+    "EachRow": "regbayes.ppl.elbo",
+    "FunctionModel": "regbayes.ppl.function",
+    "NumPyroModel": "regbayes.ppl.numpyro",
+    "PyMCModel": "regbayes.ppl.pymc",
+    "RegularizedELBO": "regbayes.ppl.elbo",
+    "Run": "regbayes.framework.sampler",
+    "Sampler": "regbayes.framework.sampler",
+    "Start": "regbayes.framework.sampler",
+    "Tilt": "regbayes.framework.sampler",
+}
+
+__all__ = [
+    "BlackJAXModel",
+    "EachRow",
+    "FunctionModel",
+    "NumPyroModel",
+    "PyMCModel",
+    "RegularizedELBO",
+    "Run",
+    "Sampler",
+    "Start",
+    "Tilt",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'regbayes.ppl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

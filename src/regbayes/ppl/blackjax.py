@@ -1,0 +1,112 @@
+"""Log-densities sampled by BlackJAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from regbayes._types import Floats
+from regbayes.ppl.jax_chains import JAXModel, Kernel
+from regbayes.ppl.symbolic import trace_features
+
+SPREAD = 2.0  # of first positions around the one given, in its own coordinates
+TRIES = 50
+
+
+@final
+class BlackJAXModel(JAXModel):
+    """A log-density in JAX for `regularize`, sampled by BlackJAX's NUTS.
+
+    Parameters
+    ----------
+    log_density : callable
+        From a position (an array, or a dictionary of arrays, all unconstrained) to a number, up to a constant.
+    initial_position : array or dictionary of arrays
+        A position with finite density. Chains of the first run start around it, up to 2 away in each coordinate.
+    variables : callable, default=None
+        From a position to a dictionary of arrays that features may use; by default the position itself, under its own
+        names, or ``x`` where it is one array.
+    """
+
+    def __init__(
+        self,
+        log_density: Callable[[Any], Any],
+        initial_position: Any,
+        variables: Callable[[Any], Mapping[str, Any]] | None = None,
+    ) -> None:
+        import jax
+        from jax.flatten_util import ravel_pytree
+
+        super().__init__()
+        self.function, self.variables = log_density, variables
+        position = jax.tree.map(
+            lambda leaf: jax.numpy.asarray(leaf, dtype=jax.numpy.result_type(float)), initial_position
+        )
+        flat, self._unravel = ravel_pytree(position)
+        self._first = np.asarray(flat, dtype=np.float64)
+        value = float(log_density(position))
+        if not np.isfinite(value):
+            raise ValueError(f"the log-density is {value} at the initial position; it must be finite there")
+        self._named = isinstance(position, dict)
+
+    def _density(self, position: Any) -> Any:
+        return self.function(self._unravel(position))
+
+    def _constrain(self, position: Any) -> Mapping[str, Any]:
+        own = self._unravel(position)
+        if self.variables is not None:
+            return self.variables(own)
+        return own if self._named else {"x": own}
+
+    def _starts(self, seed: int, n: int) -> Floats:
+        import jax
+
+        rng = np.random.default_rng(seed)
+        density = jax.vmap(self._density)
+        starts = np.repeat(self._first[None], n, axis=0)
+        missing = np.ones(n, dtype=bool)
+        spread = SPREAD
+        for _ in range(TRIES):
+            tried = self._first + spread * rng.uniform(-1, 1, (n, len(self._first)))
+            fine = np.isfinite(np.asarray(density(jax.numpy.asarray(tried)))) & missing
+            starts[fine] = tried[fine]
+            missing &= ~fine
+            if not missing.any():
+                break
+            spread *= 0.9
+        return starts
+
+    def _kernel(self) -> Kernel:
+        import blackjax
+
+        kernel = blackjax.nuts.build_kernel()
+
+        def step(key: Any, state: Any, density: Callable[..., Any], size: Any, covariance: Any) -> Any:
+            state, info = kernel(key, state, density, size, covariance)
+            return state, {
+                "acceptance_rate": info.acceptance_rate,
+                "diverging": info.is_divergent,
+                "n_steps": info.num_integration_steps,
+                "energy": info.energy,
+                "lp": state.logdensity,
+            }
+
+        return Kernel(blackjax.nuts.init, step, lambda state: state.position)
+
+    def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Callable[[Any], Any]:
+        """Return the log-density with ``<multipliers, features>`` added."""
+        import jax
+        from jax import numpy as jnp
+
+        phi = np.asarray(multipliers)
+
+        def regularized(position: Any) -> Any:
+            own = self.variables(position) if self.variables is not None else position
+            own = own if isinstance(own, Mapping) else {"x": own}
+            named = {name: jnp.asarray(value)[None] for name, value in own.items()}
+            psi = trace_features(tuple(features), named, (jnp, jax.scipy.special, jax.nn))
+            return self.function(position) + jnp.asarray(phi) @ psi
+
+        return regularized

@@ -1,0 +1,81 @@
+"""A sampler that is a function: Metropolis, Gibbs, Stan through BridgeStan, anything that draws under a tilt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from regbayes._types import Array
+from regbayes.framework.sampler import Run, Sampler, Start, Tilt
+
+
+@final
+class FunctionModel(Sampler):
+    """A model known by a function that draws one chain of it.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(tilt, n_draws, rng, start)`` returns a mapping from names to arrays of shape (n_draws, ...): one chain of
+        ``p exp<multipliers, features>``. ``tilt(variables)`` is what to add to the log-density, for arrays with a
+        leading axis of draws (one draw: ``tilt({"x": x[None]})[0]``). ``rng`` is a NumPy generator. ``start`` is None
+        in a first run, which begins anywhere, and otherwise a mapping with one earlier draw near the new tilt.
+    n_chains : int, default=4
+
+    Examples
+    --------
+    A random-walk Metropolis sampler of a standard normal variable, told that its mean is 3:
+
+    >>> import numpy as np
+    >>> from regbayes import E, regularize
+    >>> from regbayes.ppl import FunctionModel
+    >>> def metropolis(tilt, n_draws, rng, start):
+    ...     x = rng.normal() if start is None else float(start["x"])
+    ...     def log_density(x):
+    ...         return -0.5 * x**2 + tilt({"x": np.array([x])})[0]
+    ...     kept, here = [], log_density(x)
+    ...     for i in range(20 * (n_draws + 20)):
+    ...         y = x + 2 * rng.normal()
+    ...         there = log_density(y)
+    ...         if np.log(rng.random()) < there - here:
+    ...             x, here = y, there
+    ...         if i % 20 == 19 and i >= 400:
+    ...             kept.append(x)
+    ...     return {"x": np.array(kept)}
+    >>> result = regularize(FunctionModel(metropolis), E("x") == 3, n_draws=200)
+    >>> str(result.status), bool(abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0])
+    ('optimal', True)
+    """
+
+    def __init__(self, draw: Callable[..., Mapping[str, Any]], n_chains: int = 4) -> None:
+        if not callable(draw):
+            raise TypeError(f"draw must be a function that draws a chain, got {type(draw).__name__}")
+        if n_chains < 2:
+            raise ValueError(f"n_chains must be at least 2, so that chains can be compared, got {n_chains!r}")
+        self.function, self.n_chains = draw, n_chains
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        """Draw the chains one after the other."""
+        chains = []
+        given = 0 if start is None else len(next(iter(start.variables.values())))
+        for i, own in enumerate(np.random.SeedSequence(seed).spawn(max(self.n_chains, given))):
+            at = None if start is None else {name: values[i] for name, values in start.variables.items()}
+            found = self.function(tilt, n_draws, np.random.default_rng(own), at)
+            chains.append(_checked(found, n_draws))
+        return Run({name: np.stack([chain[name] for chain in chains]) for name in chains[0]})
+
+
+def _checked(found: Any, n_draws: int) -> dict[str, Array]:
+    if not isinstance(found, Mapping) or not found:
+        raise TypeError(
+            f"the sampler's function must return a mapping from names to arrays, got {type(found).__name__}"
+        )
+    chain = {str(name): np.asarray(values) for name, values in found.items()}
+    for name, values in chain.items():
+        if values.ndim == 0 or len(values) != n_draws:
+            raise ValueError(f"the sampler's function was asked for {n_draws} draws; {name!r} has shape {values.shape}")
+        if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+            raise ValueError(f"the sampler's function returned NaN or infinite draws of {name!r}")
+    return chain

@@ -1,0 +1,47 @@
+"""The array libraries that tests of `regbayes.kernels.arrays` run on: those that are here, on the devices that are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Place:
+    """A library, a device and a precision: ``place(x)`` is x there."""
+
+    name: str
+    make: Callable[[Any], Any]
+    tol: float  # relative to the law
+
+    def __call__(self, values: Any) -> Any:
+        values = np.ascontiguousarray(values)
+        if values.dtype == np.float64 and self.tol > 1e-8:
+            values = values.astype(np.float32)
+        return self.make(values)
+
+
+def list_places() -> list[Place]:
+    """Return the places: NumPy and array-api-strict always, PyTorch and CuPy where they are installed."""
+    import array_api_strict
+
+    places = [Place("numpy", np.asarray, 1e-12), Place("strict", array_api_strict.asarray, 1e-12)]
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is not None:
+        for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+            make = lambda x, device=device: torch.asarray(x, device=device)  # noqa: E731
+            places += [Place(f"torch-{device}", make, 1e-12), Place(f"torch-{device}-single", make, 1e-5)]
+    try:
+        import cupy
+
+        if cupy.cuda.runtime.getDeviceCount() > 0:
+            places += [Place("cupy", cupy.asarray, 1e-12), Place("cupy-single", cupy.asarray, 1e-5)]
+    except Exception:  # CuPy is not here, or has no device to work on
+        pass
+    return places

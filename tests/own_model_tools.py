@@ -1,0 +1,85 @@
+"""An encoder and a decoder, both linear, written out in NumPy: what adaptors of PyTorch and JAX are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regbayes.adapters.model import LossSums, Pulled
+from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.model import Inferred, JointModel
+from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.targets import Classes, zero_one_cost
+
+D, K = 5, 2
+WEIGHT, DECAY = 0.3, 0.05
+TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
+
+
+class LinearAutoencoder(JointModel):
+    """``z = A x``, loss ``1/2 |x - B z|²``: gradients by hand."""
+
+    def split(self, params):
+        return params[: K * D].reshape(K, D), params[K * D :].reshape(D, K)
+
+    def infer(self, rows, params):
+        A, B = self.split(params)
+        z = rows @ A.T
+        return Inferred(z, LossSums(float(len(rows)), 0.5 * float(np.sum((rows - z @ B.T) ** 2))))
+
+    def pull_back(self, rows, params, inferred, gradient):
+        B = self.split(params)[1]
+        z = inferred.features
+        off = WEIGHT * (z @ B.T - rows)
+        by_z = off @ B if gradient is None else off @ B + gradient
+        return Pulled(np.concatenate([(by_z.T @ rows).ravel(), (off.T @ z).ravel()]))
+
+    def terms(self, params, stats):
+        return {"generative": WEIGHT * stats.loss, "prior": 0.5 * DECAY * float(params @ params)}
+
+    def gradient(self, params, stats, pulled):
+        return pulled.by_params + DECAY * params
+
+    def position(self, params):
+        return params
+
+    def move(self, params, position):
+        return position
+
+
+def make_data(n=60):
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    return rng.standard_normal((n, D)) + 1.5 * np.eye(D)[y], y
+
+
+def some_params(seed=1):
+    return 0.5 * np.random.default_rng(seed).standard_normal(2 * D * K)
+
+
+def pose(model, blocks, y):
+    targets = Classes(y, zero_one_cost(3), np.full(len(y), 0.5))
+    return JointProblem(model, blocks, MarginHead(targets, squared=True), DescentOptions())
+
+
+def check_same_problem(model, X, y, params):
+    """J and its gradient are those of the model written out by hand, with a head."""
+    ours = pose(model, model.blocks(X), y)
+    by_hand = pose(LinearAutoencoder(), [X], y)
+    at, inferred = ours.evaluate(params, None, TIGHT)
+    expected, inferred_by_hand = by_hand.evaluate(params, None, TIGHT)
+    for name, value in expected.terms.items():
+        np.testing.assert_allclose(at.terms[name], value, rtol=1e-9)
+    np.testing.assert_allclose(
+        ours.gradient(at, inferred), by_hand.gradient(expected, inferred_by_hand), rtol=1e-6, atol=1e-9
+    )
+
+
+def check_finite_differences(problem, params, rng, rel=1e-5):
+    """The gradient of J is that of finite differences along a few directions."""
+    gradient = problem.gradient(*problem.evaluate(params, None, TIGHT))
+    for direction in rng.standard_normal((3, params.size)):
+        ahead, behind = (
+            problem.evaluate(params + step * direction, None, TIGHT)[0].objective for step in (1e-5, -1e-5)
+        )
+        slope = (ahead - behind) / 2e-5
+        np.testing.assert_allclose(np.vdot(gradient, direction), slope, rtol=rel)

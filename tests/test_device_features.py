@@ -1,0 +1,321 @@
+"""iLSVM and the features without labels over rows of other array libraries: the same as over NumPy's, to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.utils.estimator_checks import check_array_api_input
+
+import regbayes
+from array_namespaces import Place, list_places
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.baselines import InfiniteSVMClassifier
+from regbayes.joint import descent
+from regbayes.joint.remote import HeldRows, Here, RemoteProblem
+from regbayes.kernels.arrays import to_host
+from regbayes.margins import head as margins_head
+from regbayes.margins.head import Tolerance
+from regbayes.models.ilsvm import device, warmup
+from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, ILSVMProblem, Rows, Settings, bound_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+PLACES = list_places()
+ELSEWHERE = [place for place in PLACES if place.name != "numpy"]
+TIGHT = Tolerance(gap=1e-12, max_epochs=200.0)
+
+
+@pytest.fixture(params=ELSEWHERE, ids=lambda place: place.name)
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.param
+
+
+@pytest.fixture
+def dispatch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    with sklearn.config_context(array_api_dispatch=True):
+        yield
+
+
+def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.random((n, 3)) < 0.4
+    X = 2.0 * z @ rng.normal(size=(3, 6)) + 0.3 * rng.normal(size=(n, 6)) + 5.0
+    return X, (z[:, 0] + 2 * z[:, 1]) % 3
+
+
+def make_settings(**changed) -> Settings:
+    settings = Settings(
+        n_components=5, alpha=2.0, C=1.0, squared=True, one_vs_rest=False, temperature=1.2, generative_weight=0.3,
+        noise_variance=1.0, prior_variance=3.0, estimate_noise=False, estimate_prior=False, fit_intercept=True,
+        input_scale=0.0, n_sweeps=1, max_iter=30, tol=1e-6, n_threads=1,
+    )  # fmt: skip
+    return replace(settings, **changed)
+
+
+def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILSVMProblem, ILSVMProblem, object]:
+    """Return the problem over NumPy's rows and over the same rows elsewhere, and parameters to look at it."""
+    X, labels = make_data()
+    weights = np.random.default_rng(1).random(len(X)) + 0.5 if weighted else None
+    if weighted:
+        labels = np.where(np.arange(len(X)) % 7 == 0, UNLABELED, labels)
+    prices = np.ones(len(X)) if weights is None else weights
+    cost = 1.0 - np.eye(3)
+    here, there = (Data(Rows.centre(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
+    params = warmup.initial_params(here.X, settings)[0]
+    local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
+    return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
+
+
+def assert_close(found, expected, tol: float) -> None:
+    found, expected = np.asarray(to_host(found)), np.asarray(expected)
+    assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_sweeps", [1, 3])
+def test_inference_statistics_and_reverse_are_those_of_numpy(
+    place: Place, n_sweeps: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "BLOCK_ROWS", 128)
+    local, elsewhere, params = make_problems(place, make_settings(n_sweeps=n_sweeps), weighted)
+    model, X = BinaryFeatures(2.0, 0.3), elsewhere.data.X
+    assert len(X.blocks()) == 3
+    here = model.infer(local.data.X, params)
+    gradient = np.random.default_rng(2).normal(size=here.features.shape)
+    expected = model.pull_back(local.data.X, params, here, gradient.copy())
+    parts = [model.infer(block, params) for block in X.blocks()]
+    cut = np.split(gradient, [128, 256])
+    pulled = [
+        model.pull_back(block, params, part, place(own.T).T)
+        for block, part, own in zip(X.blocks(), parts, cut, strict=True)
+    ]
+    stats, sums = parts[0].stats + parts[1].stats + parts[2].stats, pulled[0] + pulled[1] + pulled[2]
+    for found, wanted in ((stats, here.stats), (sums, expected)):
+        for name, value in vars(wanted).items():
+            assert_close(getattr(found, name), value, 10 * place.tol)
+    assert_close(X.infer_features(params), here.features, place.tol)
+    assert_close(bound_rows(X, params), bound_rows(local.data.X, params), 10 * place.tol)
+
+
+@pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, weighted: bool) -> None:
+    settings = make_settings(**options)
+    local, elsewhere, params = make_problems(place, settings, weighted)
+    tol = place.tol if place.tol > 1e-8 else 1e-9  # the head is solved to a gap
+    tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
+    expected, inferred = local.joint.evaluate(params, None, tolerance)
+    found, there = elsewhere.joint.evaluate(params, None, tolerance)
+    assert found.objective == pytest.approx(expected.objective, rel=tol)
+    assert_close(elsewhere.joint.gradient(found, there), local.joint.gradient(expected, inferred), 1000 * tol)
+    # At the same weights there is nothing but rounding between the two.
+    weights, view = expected.head.weights, expected.head.view
+    part, part_there = expected.head.parts[0], found.head.parts[0]
+    features = np.concatenate([block.features for block in inferred])
+    assert_close(
+        elsewhere.head.gradient_of(part_there, there[0].features, view, weights, expected.head.common),
+        local.head.gradient_of(replace(part, n_rows=len(features)), features, view, weights, expected.head.common),
+        10 * place.tol,
+    )
+
+
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_descent_never_rises_and_samples_curvature(
+    place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(margins_head, "SAMPLE_PER_WEIGHT", 3)
+    monkeypatch.setattr(margins_head, "CLASS_SAMPLE_PER_WEIGHT", 2)
+    _, problem, params = make_problems(place, make_settings(one_vs_rest=one_vs_rest), weighted=False)
+    search = descent.start(problem.joint, params)
+    first = search.at.objective
+    for _ in range(8):
+        after = descent.step(problem.joint, search).state
+        assert after.at.objective <= search.at.objective
+        search = after
+    assert search.at.objective < first
+    assert problem.head._kept_samples  # the curvature did come from some of the rows
+
+
+def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
+    """One worker with a device, another with a processor: what they send adds up to what one process finds."""
+    settings = make_settings(one_vs_rest=True)
+    local, _, params = make_problems(place, settings, weighted=False)
+    first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    X = Rows.centre(place(make_data()[0][:150]), local.data.X.mean)
+    there = ILSVMProblem.of(replace(first.data, X=X), settings)
+    held = [
+        HeldRows(
+            problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)
+        )
+        for problem in (there, second)
+    ]
+    sample = HeldRows(local.data.X.blocks(), (300,), local.head)
+    remote = RemoteProblem(local.joint.model, Here(held), sample, 1.0, local.joint.options)
+    tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
+    tol = place.tol if place.tol > 1e-8 else 1e-9
+    expected, inferred = local.joint.evaluate(params, None, tolerance)
+    found, shared = remote.evaluate(params, None, tolerance)
+    assert found.objective == pytest.approx(expected.objective, rel=tol)
+    assert_close(remote.gradient(found, shared), local.joint.gradient(expected, inferred), 1000 * tol)
+
+
+# --- estimators
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
+    monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
+    monkeypatch.setattr(warmup, "EARLY_ROWS", 100)
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize("options", [{"multi_class": "ovr", "include_inputs": True}, {"multi_class": "crammer_singer"}])
+def test_classifier_is_that_of_numpy(place: Place, options: dict) -> None:
+    X, y = make_data(250)
+    model = ILSVMClassifier(n_components=4, max_iter=8, random_state=0, **options)
+    here, there = sklearn.clone(model).fit(X, y), sklearn.clone(model).fit(place(X), place.make(y))
+    double = place.tol < 1e-8
+    # Each operation is held to the law elsewhere. A fit takes decisions, and last bits may lead another way to the end.
+    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if double else 2e-2)
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    kind = type(place(X))
+    for name in (
+        "components_",
+        "coef_features_",
+        "intercept_",
+        "mean_",
+        "offset_",
+        "stick_weights_",
+        "embedding_",
+        "classes_",
+    ):
+        assert isinstance(getattr(there, name), kind), name
+    assert there.components_.dtype == place(X).dtype
+    scores, answers, features = there.decision_function(place(X)), there.predict(place(X)), there.transform(place(X))
+    assert all(isinstance(found, kind) for found in (scores, answers, features))
+    assert scores.dtype == features.dtype == place(X).dtype
+    if double:
+        assert np.mean(np.abs(to_host(scores) - here.decision_function(X))) < 0.1
+        assert np.mean(np.abs(to_host(features) - here.transform(X))) < 0.05
+    assert np.mean(to_host(answers) == here.predict(X)) > 0.95
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
+    X, _ = make_data(250)
+    model = IBPFactorAnalysis(n_components=4, max_iter=8, tol=1e-3, random_state=0)
+    here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
+    tol = 5e-3 if place.tol < 1e-8 else 0.1
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    assert_close(there.transform(place(X)), here.transform(X), tol)
+    assert_close(there.score_samples(place(X)), here.score_samples(X), tol)
+    assert there.score(place(X)) == pytest.approx(here.score(X), rel=tol)
+    assert_close(there.inverse_transform(place(here.embedding_)), here.inverse_transform(here.embedding_), tol)
+    assert isinstance(there.transform(place(X)), type(place(X)))
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
+    X, y = make_data(300)
+    weights = np.random.default_rng(0).integers(0, 3, size=300).astype(float)
+    y[::5] = -1
+    model = ILSVMClassifier(n_components=5, max_iter=5, tol=1e-2, unlabeled=-1, random_state=0)
+    here = sklearn.clone(model).fit(X, y, sample_weight=weights)
+    there = sklearn.clone(model).fit(place(X), place.make(y), sample_weight=place(weights))
+    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if place.tol < 1e-8 else 2e-2)
+    assert there.embedding_.shape == (300, 5)
+    named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
+    assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
+    assert set(named.predict(place(X))) <= {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
+    X, y = make_data()
+    model = ILSVMClassifier(n_components=5, max_iter=3, tol=1e-1).fit(place(X), place.make(y))
+    model.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    assert isinstance(loaded.components_, np.ndarray)
+    assert isinstance(loaded.embedding_, np.ndarray)
+    assert_close(
+        loaded.decision_function(X), to_host(model.decision_function(place(X))), 1e-10 if place.tol < 1e-8 else 1e-3
+    )
+    assert isinstance(loaded.predict(place(X)), type(place(X)))  # NumPy's model answers where it is asked
+    again = model.fit(place(X), place.make(y))
+    assert again.objective_ == model.objective_
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive"),
+     ({"slab": "half-normal"}, "slab")],
+)  # fmt: skip
+def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str) -> None:
+    X, y = make_data()
+    model = ILSVMClassifier(unlabeled=-1, **options)
+    with pytest.raises(ValueError, match=f"{named}=.*host"):
+        model.fit(place(X), place.make(y))
+    assert not hasattr(model, "_state")
+    assert not hasattr(model, "classes_")
+
+
+@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
+@pytest.mark.parametrize(
+    "kind", [ILSVMClassifier, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
+)
+def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(library)
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    options = {"device_name": "cpu", "dtype_name": "float64"} if library == "torch" else {}
+    check_array_api_input(kind.__name__, kind(n_components=3, max_iter=3), library, **options)
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_mixed_arrays_are_refused(place: Place) -> None:
+    X, y = make_data()
+    with pytest.raises(TypeError, match="y is a numpy array"):
+        ILSVMClassifier().fit(place(X), y)
+    with pytest.raises(TypeError, match="sample_weight is a numpy array"):
+        ILSVMClassifier().fit(place(X), place.make(y), sample_weight=np.ones(len(X)))
+    with pytest.raises(TypeError, match="partial_fit works on the host"):
+        ILSVMClassifier().partial_fit(place(X), place.make(y), classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="requires y"):
+        ILSVMClassifier().fit(place(X), None)
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+    with pytest.raises(TypeError, match="float16: give it as float32 or float64"):
+        ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
+    with pytest.raises(TypeError, match="InfiniteSVMClassifier works on the host"):
+        InfiniteSVMClassifier().fit(torch.asarray(X), torch.asarray(y))
+    with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
+        regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
+    somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read
+    with sklearn.config_context(array_api_dispatch=False), pytest.raises(TypeError, match="array_api_dispatch is off"):
+        ILSVMClassifier().fit(somewhere, [0, 1, 0, 1])
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    monkeypatch.setattr(device.DeviceRows, "infer", fail)
+    monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
+    model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
+    with pytest.raises(MemoryError, match=r"About \d+ of these rows fit.*blocks, on the host: regbayes.dask"):
+        model.fit(torch.asarray(X), torch.asarray(y))
+    assert not hasattr(model, "classes_")
+    assert not hasattr(model, "_state")

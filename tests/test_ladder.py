@@ -1,0 +1,493 @@
+"""Drawing again until a model's own draws are the answer, against closed forms and sums; samplers draw exactly."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import regbayes
+from ladder_tools import ExactGaussian, ExactGrid, StuckGrid
+from regbayes import (
+    E,
+    Finite,
+    Gaussian,
+    InfeasibleError,
+    NotConvergedWarning,
+    Samples,
+    SamplingError,
+    UnreliableWeightsWarning,
+    regularize,
+)
+from regbayes.framework.pooling import Rung, pool_rungs
+from regbayes.ppl import Run, Sampler, Start, Tilt
+
+GRID = np.linspace(-12, 12, 4801)
+
+
+def standard(x: np.ndarray) -> np.ndarray:
+    return -0.5 * x**2
+
+
+def gaussian_problem(seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(5, 5))
+    return rng.normal(size=5), root @ root.T + np.eye(5), rng.normal(size=(3, 5))
+
+
+def gaussian_constraints(parts: Any, mean: np.ndarray, covariance: np.ndarray, slopes: np.ndarray) -> list[Any]:
+    spread, at = np.sqrt(np.diag(slopes @ covariance @ slopes.T)), slopes @ mean
+    return [E(parts[0]) == at[0] + 5 * spread[0], E(parts[1]) >= at[1] + 2 * spread[1], E(parts[2]) <= at[2]]
+
+
+def nats_off(found: Any, exact: Any) -> float:
+    """KL from the answer to the truth, to second order."""
+    values, away = exact.features.values, found.multipliers - exact.multipliers
+    weights = exact.posterior.weights
+    centred = values - weights @ values
+    return 0.5 * float(weights @ (centred @ away) ** 2)
+
+
+def test_a_gaussian_is_tilted_as_the_closed_form_says():
+    mean, covariance, slopes = gaussian_problem()
+    exact = regularize(Gaussian(mean, covariance), gaussian_constraints(slopes, mean, covariance, slopes))
+    assert exact.kl > 10  # so far that no draw of the posterior could be reweighted
+    functions = [lambda v, k=k: v.x @ slopes[k] for k in range(3)]
+    asked = gaussian_constraints(functions, mean, covariance, slopes)
+    hessian = slopes @ covariance @ slopes.T
+    errors, moved = [], []
+    for seed in range(8):
+        found = regularize(ExactGaussian(mean, covariance), asked, seed=seed)
+        assert found.status == "optimal"
+        assert found.doubts == ()
+        assert len(found.rounds) <= 3 + np.sqrt(2 * exact.kl)
+        away = found.multipliers - exact.multipliers
+        errors.append(0.5 * away @ hessian @ away / found.floor)
+        assert np.all(np.abs(away) <= 4 * found.multipliers_mcse + 1e-12)
+        np.testing.assert_allclose(found.after[:2], exact.after[:2], rtol=1e-6)
+        moved.append((found.kl - exact.kl) / found.kl_mcse)
+        assert found.posterior.n_atoms == 3000
+    assert np.mean(errors) < 2.5
+    assert 0.3 < np.sqrt(np.mean(np.square(moved))) < 1.8  # the standard error of KL is one
+
+
+GRID_PROBLEMS = {
+    "a probability": [E(expit, name="p") == 0.99],
+    "a larger spread": [E(lambda x: x**2, name="square") >= 4],
+    "a smaller spread": [E(lambda x: x**2, name="square") <= 0.01],
+    "two moments": [E("x") == 4, E(lambda x: x**2, name="square") <= 16.2],
+    "two modes with mixing chains": [E(np.abs, name="size") == 4],
+    "between": [E("x").between(3, 4)],
+    "a ball": [E(lambda x: np.column_stack([x, np.tanh(x)]), name="f").within(0.1, of=[3, 0.9])],
+}
+
+
+@pytest.mark.parametrize("name", GRID_PROBLEMS)
+def test_features_of_one_dimension_agree_with_sums(name):
+    asked = GRID_PROBLEMS[name]
+    exact = regularize(Finite({"x": GRID}, log_weights=standard(GRID)), asked)
+    found = [regularize(ExactGrid(GRID, standard), asked, seed=seed) for seed in range(3)]
+    for result in found:
+        assert result.status == "optimal"
+        assert len(result.rounds) <= 3 + np.sqrt(2 * exact.kl)
+        assert abs(result.kl - exact.kl) < 5 * result.kl_mcse
+        assert np.all(np.abs(result.multipliers - exact.multipliers) <= 5 * result.multipliers_mcse + 1e-9)
+    assert np.mean([nats_off(result, exact) / result.floor for result in found]) < 6
+
+
+def test_a_soft_constraint_pays_its_price_and_no_more():
+    asked = (E("x") >= 5).soft(3)
+    found = regularize(ExactGrid(GRID, standard), asked)
+    assert found.status == "optimal"
+    np.testing.assert_allclose(found.multipliers, 3)  # the price
+    assert abs(found.after[0] - 3) < 5 * found.after_mcse[0]
+    assert found.after_mcse[0] > 0
+
+
+def test_what_holds_already_costs_nothing():
+    found = regularize(ExactGrid(GRID, standard), E("x") <= 1)
+    assert found.status == "optimal"
+    assert len(found.rounds) == 2
+    assert found.multipliers[0] == 0
+    assert found.kl == 0
+
+
+def test_a_regularizer_and_features_are_the_same_as_a_constraint():
+    sampler = ExactGrid(GRID, standard)
+    asked = regularize(sampler, E("x") >= 3, seed=4)
+    given = regularize(sampler, "x", regbayes.regularizers.AtLeast(3.0), seed=4)
+    np.testing.assert_array_equal(asked.multipliers, given.multipliers)
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_one_another():
+    first, again, other = (regularize(ExactGrid(GRID, standard), E("x") == 4, seed=seed) for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first.multipliers, again.multipliers)
+    np.testing.assert_array_equal(first.posterior.draws.variables["x"], again.posterior.draws.variables["x"])
+    assert first.multipliers[0] != other.multipliers[0]
+
+
+def test_runs_start_near_where_they_are_going():
+    mean, covariance, slopes = gaussian_problem()
+    sampler = ExactGaussian(mean, covariance)
+    result = regularize(sampler, E(lambda v: v.x @ slopes[0], name="f") == slopes[0] @ mean + 20)
+    assert sampler.starts[1] is None  # the first after the example
+    for start, found in zip(sampler.starts[2:], result.rounds[1:], strict=True):
+        assert start.positions.shape == (4, 5)
+        np.testing.assert_array_equal(start.positions, start.variables["x"])
+        np.testing.assert_allclose(np.diag(start.covariance), np.diag(covariance), rtol=0.6)
+        spread = np.sqrt(slopes[0] @ covariance @ slopes[0])
+        assert np.all(np.abs(start.positions @ slopes[0] - found.expectation[0]) < 6 * spread)
+
+
+def test_an_accuracy_in_nats_is_met_by_longer_runs_or_refused():
+    sampler = ExactGrid(GRID, standard)
+    fine = regularize(sampler, E("x") == 3, accuracy=3e-5)
+    assert fine.status == "optimal"
+    assert fine.floor <= 3e-5
+    assert fine.posterior.n_atoms > 3000
+    with pytest.warns(NotConvergedWarning, match="would take about"):
+        hopeless = regularize(sampler, E("x") == 3, accuracy=1e-9)
+    assert hopeless.status == "round_limit"
+
+
+# --- words
+
+
+def test_contradictions_show_in_the_first_draws():
+    with pytest.raises(InfeasibleError, match="contradict each other") as caught:
+        regularize(ExactGrid(GRID, standard), [E("x") >= 1, E(lambda x: 2 * x) <= 0])
+    assert len(caught.value.result.rounds) == 1
+    assert caught.value.result.status == "infeasible"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_lies_beyond_a_bound_is_infeasible_by_the_rounds(seed):
+    asked = E(expit, name="p") >= 1.2
+    with pytest.raises(InfeasibleError, match="ever smaller gains") as caught:
+        regularize(ExactGrid(GRID, standard), asked, seed=seed)
+    result = caught.value.result
+    assert len(result.rounds) > 5  # not from one failed solve
+    assert result.after[0] > 0.98
+    assert regularize(ExactGrid(GRID, standard), asked, seed=seed, raise_infeasible=False).status == "infeasible"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moments_that_no_distribution_has_are_never_called_optimal(seed):
+    asked = [E("x") == 2, E(lambda x: x**2) == 3]
+    result = quietly(ExactGrid(GRID, standard), asked, seed=seed)
+    assert result.status in ("infeasible", "out_of_reach", "unreliable")
+
+
+def test_what_only_a_limit_meets_is_out_of_reach():
+    with pytest.warns(NotConvergedWarning, match="came no nearer"):
+        result = regularize(ExactGrid(GRID, standard), E(expit, name="p") == 1)
+    assert result.status == "out_of_reach"
+    assert result.after[0] > 0.999
+
+
+def test_few_rounds_are_a_round_limit():
+    with pytest.warns(NotConvergedWarning, match="Raise max_rounds"):
+        result = regularize(ExactGrid(GRID, standard), E("x") == 8, max_rounds=3)
+    assert result.status == "round_limit"
+    assert len(result.rounds) == 3
+    assert 1 < result.after[0] < 8
+    assert result.violation > 1
+
+
+def two_far_modes(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(-0.5 * (x - 6) ** 2, -0.5 * (x + 6) ** 2)
+
+
+def test_chains_in_different_modes_stop_before_any_tilt():
+    sampler = StuckGrid(GRID, two_far_modes, [1, 1, 1, -1])
+    with pytest.raises(SamplingError, match="does not converge before any tilt: R-hat") as caught:
+        regularize(sampler, E("x") == 1)
+    assert caught.value.result.status == "unreliable"
+    assert caught.value.stages[0].run.variables["x"].shape == (4, 750)
+    assert quietly(sampler, E("x") == 1).status == "unreliable"
+
+
+class SeenGrid(StuckGrid):
+    """Chains that all miss one mode, of a sampler that gives its density away."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run(found.variables, positions=found.variables["x"][..., None])
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        return self.plain(positions[:, 0]) + (tilt({"x": positions[:, 0]}) if tilt.features else 0.0)
+
+
+def test_a_mode_that_all_chains_missed_is_seen_by_the_density():
+    result = quietly(SeenGrid(GRID, two_far_modes, [1, 1, 1, 1]), E("x") == 5.5)
+    assert result.status == "unreliable"
+    assert "another mode" in result.doubts[0]
+
+
+def heavy(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, -2 * np.log1p(x**2 / 3), -np.inf)
+
+
+def test_a_tilt_of_a_heavy_tail_does_not_exist():
+    wide = np.sinh(np.linspace(1e-3, 8, 4001))
+
+    class Heavy(SeenGrid):
+        def log_weights(self, tilt: Tilt) -> np.ndarray:
+            logs = super().log_weights(tilt) + np.log(np.gradient(self.grid))  # the grid's cells are not even
+            return logs - np.logaddexp.reduce(logs)
+
+    with pytest.raises(SamplingError, match="no normaliser") as caught:
+        regularize(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") >= 3)
+    assert caught.value.result.status == "no_tilt"
+    # and downwards, where it exists, it is found
+    positive = regularize(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") <= 0.5)
+    assert positive.status == "optimal"
+
+
+class Cautious(ExactGrid):
+    """A sampler that knows which features have gradients, and has divergences where it is told so."""
+
+    smooth = True
+    diverging = 0.0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        diverging = np.random.default_rng(seed).random((self.n_chains, n_draws)) < self.diverging
+        return Run(found.variables, statistics={"diverging": diverging})
+
+    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+        return np.array([self.smooth])
+
+
+def test_features_without_a_gradient_are_reweighted_where_that_carries():
+    sampler = Cautious(GRID, standard)
+    sampler.smooth = False
+    positive = E(lambda x: x > 0, name="positive") == 0.7
+    result = regularize(sampler, positive)
+    assert result.status == "optimal"
+    assert {float(r.multipliers[0]) for r in result.rounds} == {0.0}  # the sampler never followed them
+    assert abs(result.multipliers[0] - np.log(7 / 3)) < 5 * result.multipliers_mcse[0]
+    with pytest.raises(SamplingError, match=r"no gradient .* smooth stand-in"):
+        regularize(sampler, E(lambda x: x > 3.2, name="large") == 0.9)
+    sure = regularize(sampler, E(lambda x: x > 0, name="positive") == 1)
+    assert sure.status == "boundary"
+
+
+def test_divergences_make_an_answer_unreliable():
+    sampler = Cautious(GRID, standard)
+    sampler.diverging = 0.02
+    with pytest.warns(UnreliableWeightsWarning, match="diverged"):
+        result = regularize(sampler, E("x") == 3)
+    assert result.status == "unreliable"
+    assert result.divergences > 20
+    assert "Reparametrize" in str(result)
+
+
+class Forgetful(ExactGrid):
+    """Long runs come from elsewhere than short ones: what a sampler that is broken may do."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": found.variables["x"] + 0.5 * final})
+
+
+def test_a_run_that_contradicts_its_prediction_is_not_believed():
+    result = quietly(Forgetful(GRID, standard), E("x") == 3)
+    assert result.status == "unreliable"
+    assert "contradicts" in result.doubts[0]
+
+
+# --- what happens on the way
+
+
+class Failing(ExactGrid):
+    error: BaseException = ValueError("the log-density is NaN")
+    calls = 0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        self.calls += 1
+        if self.calls == 4:
+            raise self.error
+        return super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+
+
+def test_a_sampler_that_fails_leaves_all_draws_made_before():
+    with pytest.raises(SamplingError, match="failed in round 2: the log-density is NaN") as caught:
+        regularize(Failing(GRID, standard), E("x") == 6)
+    assert [stage.run.variables["x"].shape for stage in caught.value.stages] == [(4, 100)] * 2
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_interrupt_returns_the_nearest_round():
+    sampler = Failing(GRID, standard)
+    sampler.error = KeyboardInterrupt()
+    with pytest.warns(NotConvergedWarning, match="interrupted"):
+        result = regularize(sampler, E("x") == 6)
+    assert result.status == "interrupted"
+    assert len(result.rounds) == 2
+    assert 0.5 < result.after[0] < 6
+
+
+def test_a_callback_hears_of_rounds_and_may_stop():
+    heard: list[int] = []
+
+    def stop_after_two(progress: Any) -> bool:
+        heard.append(progress.iteration)
+        return len(progress.state.stages) == 2
+
+    with pytest.warns(NotConvergedWarning, match="asked to stop"):
+        result = regularize(ExactGrid(GRID, standard), E("x") == 6, progress=stop_after_two)
+    assert heard == [1, 2]
+    assert result.status == "stopped"
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    regularize(ExactGrid(GRID, standard), E("x") == 2, progress=True)
+    assert "final run" in capsys.readouterr().err
+
+
+# --- from draws to the model
+
+
+def test_draws_that_are_there_are_gone_on_from():
+    rng = np.random.default_rng(0)
+    draws = Samples({"x": rng.standard_normal((4, 500))}, chains=True)
+    with pytest.raises(InfeasibleError, match="resample="):
+        regularize(draws, E("x") == 6)
+    sampler = Failing(GRID, standard)
+    sampler.calls = 100  # does not fail
+    result = regularize(draws, E("x") == 6, resample=sampler)
+    assert result.status == "optimal"
+    assert sampler.calls == 100 + len(result.rounds)  # the example, and every round but the first
+    assert result.rounds[0].n_draws == 500
+    assert abs(result.multipliers[0] - 6) < 5 * result.multipliers_mcse[0]
+
+
+def test_the_warning_of_weights_that_cannot_carry_names_the_way():
+    draws = Samples({"x": np.random.default_rng(0).standard_normal((4, 500))}, chains=True)
+    with pytest.warns(UnreliableWeightsWarning, match="resample="):
+        regularize(draws, E("x") == 2.6)
+
+
+# --- what is returned
+
+
+@pytest.fixture(scope="module")
+def answer() -> Any:
+    return regularize(ExactGaussian([0.0, 1.0], [[1.0, 0.5], [0.5, 2.0]]), E("x[0]") == 4)
+
+
+def test_the_result_is_a_regularized_posterior_with_its_errors(answer):
+    assert isinstance(answer, regbayes.RegularizedPosterior)
+    assert abs(answer.multipliers[0] - 4) < 5 * answer.multipliers_mcse[0]
+    assert answer.after_mcse[0] == pytest.approx(0, abs=1e-9)
+    assert abs(answer.kl - 8) < 5 * answer.kl_mcse
+    other = answer.expectation("x[1]")  # 1 + 0.5 * 4
+    assert abs(float(other) - 3) < 5 * float(answer.mcse("x[1]")[0])
+    assert answer.r_hat < 1.02
+    assert "optimal:" in str(answer)
+    assert "4x750" in answer.rounds_table()
+    assert answer.to_arviz is not None
+
+
+def test_arviz_gets_the_chains_as_they_were_drawn(answer):
+    pytest.importorskip("arviz")
+    tree = answer.to_arviz()
+    posterior = tree["posterior"]
+    np.testing.assert_array_equal(posterior["x"].values, answer.posterior.draws.variables["x"].reshape(4, 750, 2))
+    weights = np.exp(tree["importance_weights"]["log_weight"].values)
+    np.testing.assert_allclose(np.sum(weights * posterior["x"].values[..., 0]), 4)
+
+
+def test_the_rounds_and_the_shift_have_pictures(answer):
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot as plt
+
+    rounds = regbayes.plots.RoundsDisplay.from_result(answer)
+    np.testing.assert_array_equal(rounds.multipliers[-1], answer.rounds[-1].multipliers)
+    assert rounds.axes_[0].get_ylabel() == "expectation"
+    shift = regbayes.plots.PosteriorShiftDisplay.from_result(answer, "x[0]")
+    assert shift.mean_after == pytest.approx(4)
+    assert abs(shift.mean_before) < 0.3
+    np.testing.assert_allclose(np.sum(shift.after * np.diff(shift.edges)), 1, atol=0.01)
+    plt.close("all")
+    with pytest.raises(TypeError, match="reweighted have none"):
+        regbayes.plots.RoundsDisplay.from_result(regularize(Finite([0, 1, 2]), E(lambda x: x) == 1.5))
+
+
+def test_a_result_can_be_saved(answer, tmp_path):
+    answer.save(tmp_path / "answer")
+    loaded = regbayes.load(tmp_path / "answer")
+    np.testing.assert_array_equal(loaded.multipliers, answer.multipliers)
+    assert loaded.rounds_table() == answer.rounds_table()
+    assert str(loaded) == str(answer)
+    with pytest.raises(AttributeError, match="no model"):
+        loaded.to_model()
+
+
+# --- pooling
+
+
+def test_the_pool_finds_the_log_partitions_of_gaussians():
+    rng = np.random.default_rng(0)
+    phis = np.array([0.0, 1.0, 2.0, 3.2])
+    rungs = [Rung(phi + rng.standard_normal((4, 500, 1)), np.array([phi])) for phi in phis]
+    pool = pool_rungs(rungs)
+    for phi, found in zip(phis, pool.log_partitions, strict=True):
+        error = pool.error_of_log_partition(np.array([phi]))
+        assert abs(found - 0.5 * phi**2) <= 4 * error + 1e-12
+        assert error <= 0.06
+    there = pool.tilt(np.array([2.5]))
+    assert abs(there.log_partition - 3.125) < 5 * pool.error_of_log_partition(np.array([2.5]))
+    assert abs(there.expectation[0] - 2.5) < 5 * np.sqrt(pool.error_of_expectation(there)[0, 0])
+
+
+def test_the_error_of_a_log_partition_is_what_repetition_shows():
+    rng = np.random.default_rng(1)
+    found, errors = [], []
+    for _ in range(60):
+        rungs = [Rung(phi + rng.standard_normal((4, 100, 1)), np.array([phi])) for phi in (0.0, 1.1, 2.2)]
+        pool = pool_rungs(rungs)
+        found.append(pool.tilt(np.array([2.2])).log_partition)
+        errors.append(pool.error_of_log_partition(np.array([2.2])))
+    assert 0.75 < np.std(found) / np.mean(errors) < 1.3
+
+
+# --- bad input
+
+
+def test_bad_input_is_named():
+    sampler = ExactGrid(GRID, standard)
+    with pytest.raises(ValueError, match=r"'nothing'.*'x'"):
+        regularize(sampler, E("nothing") == 1)
+    with pytest.raises(TypeError, match="no features of a model"):
+        regularize(sampler, E(np.zeros(400)) == 1)
+    with pytest.raises(ValueError, match="shape"):
+        regularize(sampler, E(lambda x: x[:3]) == 1)
+    with pytest.raises(ValueError, match="accuracy must be positive"):
+        regularize(sampler, E("x") == 1, accuracy=0)
+    with pytest.raises(ValueError, match="n_draws must be at least"):
+        regularize(sampler, E("x") == 1, n_draws=3)
+    with pytest.raises(TypeError, match=r"model of regbayes\.ppl"):
+        regularize(Samples(np.zeros(100)), E("x") == 1, resample=3)
+    with pytest.raises(TypeError, match="goes on from draws"):
+        regularize(Gaussian([0.0], [1.0]), E([1.0]) == 1, resample=sampler)
+    with pytest.raises(ValueError, match="unequal weights"):
+        regularize(Samples(np.zeros(3), log_weights=[-1.0, 0, 0]), E("x") == 1, resample=sampler)
+
+
+def test_an_observed_site_cannot_be_constrained():
+    class WithData(ExactGrid):
+        observed = ("y",)
+
+    with pytest.raises(ValueError, match="observed site"):
+        regularize(WithData(GRID, standard), E("y[0]") == 1)
+
+
+def quietly(sampler: Sampler, asked: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return regularize(sampler, asked, raise_infeasible=False, **options)

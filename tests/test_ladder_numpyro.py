@@ -1,0 +1,181 @@
+"""Models of NumPyro, drawn again: eight schools against quadrature, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regbayes import E, Samples, SamplingError, regularize
+from regbayes.ppl import NumPyroModel
+
+pytestmark = pytest.mark.numpyro
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+STANDARD_ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+TARGET = 20.0
+
+
+def schools(effects: Any, errors: Any) -> None:
+    import numpyro
+    from numpyro import distributions as dist
+
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+    with numpyro.plate("school", 8):
+        standard = numpyro.sample("standard", dist.Normal(0.0, 1.0))
+        theta = numpyro.deterministic("theta", mu + tau * standard)
+        numpyro.sample("y", dist.Normal(theta, errors), obs=effects)
+
+
+def mean_effect(v: Any) -> Any:
+    return v.theta.mean(axis=1)
+
+
+def exact_log_partition(phi: float) -> tuple[float, float]:
+    """``A(phi)`` and its derivative for the mean effect: given mu and tau all is Gaussian; a sum over a grid."""
+    mu = np.linspace(-40, 60, 801)[:, None]
+    u = np.linspace(-9, 7, 801)[None]
+    tau = np.exp(u)
+    logs = -0.5 * (mu / 5) ** 2 - np.log1p((tau / 5) ** 2) + u
+    mean = np.zeros_like(logs)
+    plain = logs.copy()
+    for y, s in zip(EFFECTS, STANDARD_ERRORS, strict=True):
+        precision = 1 / s**2 + 1 / tau**2
+        center = (y / s**2 + mu / tau**2) / precision
+        evidence = -0.5 * np.log(s**2 + tau**2) - 0.5 * (y - mu) ** 2 / (s**2 + tau**2)
+        logs = logs + evidence + phi / 8 * center + 0.5 * (phi / 8) ** 2 / precision
+        plain = plain + evidence
+        mean += (center + phi / 8 / precision) / 8
+    top = logs.max()
+    weights = np.exp(logs - top)
+    value = top + np.log(weights.sum()) - plain.max() - np.log(np.exp(plain - plain.max()).sum())
+    return float(value), float((weights * mean).sum() / weights.sum())
+
+
+def exact_answer() -> tuple[float, float]:
+    """The multiplier at which the mean effect is the target, and the divergence."""
+    from scipy.optimize import brentq
+
+    phi = float(brentq(lambda x: exact_log_partition(x)[1] - TARGET, 0, 3))
+    return phi, phi * TARGET - exact_log_partition(phi)[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_imports() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what NumPyro and JAX say when they are imported is theirs
+        import numpyro  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def model() -> NumPyroModel:
+    return NumPyroModel(schools, EFFECTS, errors=STANDARD_ERRORS)
+
+
+@pytest.fixture(scope="module")
+def answer(model: NumPyroModel) -> Any:
+    return regularize(model, E(mean_effect) == TARGET, n_draws=400)
+
+
+def test_eight_schools_agree_with_quadrature(answer):
+    phi, kl = exact_answer()
+    assert kl > 9
+    assert answer.status == "optimal"
+    assert len(answer.rounds) <= 3 + np.sqrt(2 * kl)
+    assert abs(answer.multipliers[0] - phi) < 4 * answer.multipliers_mcse[0]
+    assert abs(answer.kl - kl) < 5 * answer.kl_mcse
+    np.testing.assert_allclose(answer.after, TARGET, rtol=1e-6)
+
+
+def test_arviz_gets_chains_statistics_and_names_of_plates(answer):
+    pytest.importorskip("arviz")
+    tree = answer.to_arviz()
+    assert dict(tree["posterior"].sizes)["chain"] == 4
+    assert tree["posterior"]["theta"].dims == ("chain", "draw", "school")
+    assert set(tree["sample_stats"].data_vars) >= {"diverging", "energy", "n_steps"}
+
+
+def test_the_users_model_comes_back_with_the_factor(answer):
+    import jax
+    from numpyro import handlers
+    from numpyro.infer.util import log_density
+
+    sites = {"mu": 3.0, "tau": 2.0, "standard": np.linspace(-1, 1, 8)}
+    values = {name: jax.numpy.asarray(value) for name, value in sites.items()}
+    arguments = ((EFFECTS,), {"errors": STANDARD_ERRORS})
+    plain, _ = log_density(schools, *arguments, values)
+    tilted, _ = log_density(answer.to_model(), *arguments, values)
+    assert float(tilted - plain) == pytest.approx(3.0 * answer.multipliers[0], rel=1e-4)  # standard has mean zero
+    assert "regularization" in handlers.trace(handlers.seed(answer.to_model(), jax.random.PRNGKey(0))).get_trace(
+        *arguments[0], **arguments[1]
+    )
+
+
+def test_draws_of_the_posterior_are_gone_on_from(model, answer):
+    first = answer.stages[0].run.variables
+    draws = Samples({name: first[name] for name in ("mu", "tau", "standard", "theta")}, chains=True)
+    positions = model.find_positions(dict(draws.draws.variables))
+    np.testing.assert_allclose(
+        positions.reshape(answer.stages[0].run.positions.shape), answer.stages[0].run.positions, atol=1e-3
+    )
+    result = regularize(draws, E(mean_effect) == 10, resample=model, n_draws=200, seed=1)
+    assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
+    assert result.rounds[0].n_chains == 8
+    assert abs(result.after[0] - 10) < 1e-4
+
+
+def test_numpy_functions_are_traced(model):
+    from regbayes.ppl import Tilt
+
+    features = (lambda v: np.column_stack([np.log1p(v.tau), v.mu**2]), "theta[3]", [lambda mu, tau: mu / (1 + tau)])
+    points = model._starts(3, 5)
+    phi = np.array([0.5, -0.1, 0.2, 1.5])
+    moved = model.log_density(Tilt(features, phi), points) - model.log_density(Tilt(features, 0 * phi), points)
+    variables = model._variables_at(points)
+    np.testing.assert_allclose(moved, Tilt(features, phi)(variables), rtol=1e-3, atol=1e-3)
+
+
+def test_features_without_a_gradient_are_known(model, answer):
+    from regbayes.ppl import Tilt
+
+    features = (
+        "mu",
+        lambda v: v.mu > 5,
+        lambda v: (v.mu > 5) * v.mu,
+        lambda v: np.abs(v.mu - 5),
+        E("mu").given(lambda v: v.tau > 1).on_event(0.0),
+    )
+    smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.stages[0].run)
+    assert smooth.tolist() == [True, False, False, True, False]
+    with pytest.raises(SamplingError, match="no gradient"):
+        regularize(model, E(lambda v: v.mu > 15, name="large") == 0.9, n_draws=100)
+
+
+def test_a_tilt_without_normaliser_is_refused(model):
+    with pytest.raises(SamplingError, match="no normaliser") as caught:
+        regularize(model, E(lambda v: v.tau**3, name="cube") >= 4e4, n_draws=100)
+    assert caught.value.result.status == "no_tilt"
+
+
+def test_bad_models_are_refused():
+    import numpyro
+    from numpyro import distributions as dist
+
+    def discrete() -> None:
+        numpyro.sample("k", dist.Bernoulli(0.5))
+
+    def nowhere() -> None:
+        numpyro.factor("f", numpyro.sample("x", dist.Normal(0, 1)) * np.nan)
+
+    with pytest.raises(ValueError, match=r"discrete latent variables \(k\)"):
+        NumPyroModel(discrete)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        NumPyroModel(nowhere)
+    model = NumPyroModel(schools, EFFECTS, STANDARD_ERRORS)
+    with pytest.raises(ValueError, match="observed site"):
+        regularize(model, E("y") == 1)
+    with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
+        regularize(model, E("sigma") == 1)

@@ -1,0 +1,389 @@
+"""Joint models from code in PyTorch: the same J as by hand, gradients, noise, mini-batches, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from own_model_tools import (
+    DECAY,
+    WEIGHT,
+    D,
+    K,
+    check_finite_differences,
+    check_same_problem,
+    make_data,
+    pose,
+    some_params,
+)
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (the `torch` extra)")
+
+from sklearn.base import clone  # noqa: E402
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from sklearn.utils._param_validation import InvalidParameterError  # noqa: E402
+
+import regbayes  # noqa: E402
+from regbayes import MarginClassifier  # noqa: E402
+from regbayes.adapters import fit, fit_batches, from_torch  # noqa: E402
+from regbayes.engine import Status  # noqa: E402
+from regbayes.joint.descent import fit_joint  # noqa: E402
+from regbayes.joint.model import JointModel  # noqa: E402
+from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost  # noqa: E402
+
+nn = torch.nn
+ROOT = Path(__file__).parent.parent
+
+
+def linear(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
+
+
+def linear_model(**options):
+    encoder, decoder = linear(D, K), linear(K, D)
+    return from_torch(encoder, lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1), **options)
+
+
+class VAE(nn.Module):
+    """One hidden layer each way, ReLU free so that finite differences meet no kink."""
+
+    def __init__(self, n_inputs=D, n_hidden=6, n_features=K):
+        super().__init__()
+        self.hidden, self.mean = nn.Linear(n_inputs, n_hidden), nn.Linear(n_hidden, n_features)
+        self.log_variance = nn.Linear(n_hidden, n_features)
+        self.decoder = nn.Sequential(nn.Linear(n_features, n_hidden), nn.Tanh(), nn.Linear(n_hidden, n_inputs))
+        self.double()
+
+    def encode(self, rows):
+        hidden = torch.tanh(self.hidden(rows))
+        return self.mean(hidden), self.log_variance(hidden)
+
+    def loss(self, rows, mean, log_variance):
+        z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+        divergence = 0.5 * (mean**2 + log_variance.exp() - log_variance - 1).sum(1)
+        return 0.5 * ((rows - self.decoder(z)) ** 2).sum(1) + divergence
+
+
+@pytest.fixture
+def vae():
+    torch.manual_seed(0)
+    return VAE()
+
+
+def classes_of(y, C=0.5):
+    return Classes(y, zero_one_cost(3), np.full(len(y), C))
+
+
+def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
+    X, y = make_data()
+    check_same_problem(linear_model(weight=WEIGHT, prior=DECAY), X, y, some_params())
+
+
+def test_a_prior_may_be_a_function():
+    X, y = make_data()
+    encoder, decoder = linear(D, K), linear(K, D)
+    model = from_torch(
+        encoder,
+        lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1),
+        weight=WEIGHT,
+        prior=lambda: 0.5 * DECAY * (encoder.weight.square().sum() + decoder.weight.square().sum()),
+    )
+    check_same_problem(model, X, y, some_params())
+
+
+def test_the_pull_back_is_that_of_finite_differences(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.2, prior=0.1)
+    check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
+
+
+def test_blocks_of_rows_add_up():
+    """The loss draws nothing here: what is drawn belongs to a block."""
+    X, y = make_data()
+    model = linear_model(weight=WEIGHT)
+    one = model.blocks(X)
+    three = [type(one[0])(model.to_rows(part), 0) for part in np.array_split(X, 3)]
+    (a, found_a), (b, found_b) = (
+        (problem, problem.evaluate(some_params(), None, problem.options.tolerance.first))
+        for problem in (pose(model, one, y), pose(model, three, y))
+    )
+    assert found_a[0].objective == pytest.approx(found_b[0].objective, rel=1e-12)
+    np.testing.assert_allclose(a.gradient(*found_a), b.gradient(*found_b), rtol=1e-9)
+
+
+def test_what_the_loss_draws_is_a_function_of_the_seed(vae):
+    """So J is one function of the parameters; and the caller's own generator is left as it was."""
+    X, _ = make_data()
+    model = from_torch(vae.encode, vae.loss)
+    assert isinstance(model, JointModel)
+    before = torch.random.get_rng_state()
+    first, again, other = (model.infer(model.blocks(X, seed)[0], model.start).stats.loss for seed in (3, 3, 4))
+    assert first == again != other
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_fit_descends_and_leaves_the_modules_as_they_are(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    before = copy.deepcopy(vae.state_dict())
+    result = fit(model, X, classes_of(y), max_iter=60)
+    assert result.trace.rises.count == 0
+    assert result.trace.objective[-1] < result.trace.objective[0] - 5.0
+    assert all(torch.equal(value, before[name]) for name, value in vae.state_dict().items())
+    model.load(result.state.params)
+    features = vae.encode(torch.as_tensor(X))[0].detach().numpy()
+    np.testing.assert_allclose(features, model.infer(model.blocks(X)[0], result.state.params).features)
+    # the head is the large-margin solution at these features: no head nearby is better
+    head, targets = result.state.head, classes_of(y)
+    assert np.mean(head.scores(features).argmax(1) == y) > 0.9
+    assert targets.n_outputs == len(head.weights)
+
+
+@pytest.mark.parametrize("kind", ["signs", "numbers"])
+def test_other_targets_have_the_same_head(vae, kind):
+    X, y = make_data()
+    signs = np.where(np.eye(3)[y] > 0, 1.0, -1.0)
+    targets = Signs(signs, np.ones_like(signs)) if kind == "signs" else Numbers(X[:, :1] ** 2, np.ones((len(X), 1)))
+    result = fit(from_torch(vae.encode, vae.loss, weight=0.1), X, targets, max_iter=20)
+    assert result.trace.objective[-1] < result.trace.objective[0]
+
+
+def test_without_targets_it_is_the_generative_model_alone():
+    """A linear autoencoder of rows with K directions of variance explains them exactly."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, K)) @ rng.standard_normal((K, D))
+    result = fit(linear_model(), X, None, max_iter=500, tol=1e-9)
+    assert result.state.head is None
+    assert result.trace.objective[-1] < 1e-4 * result.trace.objective[0]
+
+
+def test_mini_batches_reach_what_all_rows_reach():
+    """Learned in batches of 40, J over all rows ends close to where L-BFGS on all rows ends."""
+    X, y = make_data(160)
+    torch.manual_seed(0)
+    model = linear_model(weight=WEIGHT, prior=DECAY)
+    problem, targets = pose(model, model.blocks(X), y), classes_of(y)
+    full = fit(model, X, targets, max_iter=300, tol=1e-7).state
+    batches = fit_batches(model, X, targets, max_iter=80, batch_size=40, learning_rate=0.03).state
+    first, best, found = (
+        problem.evaluate(params, None, problem.options.tolerance.first)[0].objective
+        for params in (model.start, full.params, batches.params)
+    )
+    assert found - best < 0.01 * (first - best)
+
+
+def test_a_fit_in_batches_is_a_function_of_its_seed(vae):
+    X, y = make_data()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    first, again = (fit_batches(model, X, classes_of(y), max_iter=3, batch_size=16) for _ in range(2))
+    np.testing.assert_array_equal(first.state.params, again.state.params)
+    assert first.status is Status.ITERATION_LIMIT
+
+
+def test_parameters_are_found_wherever_functions_refer_to_them(vae):
+    decoder = linear(K, D)
+    encoder = linear(D, K)
+    assert from_torch(vae.encode, vae.loss).start.size == sum(p.numel() for p in vae.parameters())
+    assert from_torch(encoder, lambda rows, z: (decoder(z) - rows).sum(1)).start.size == 2 * D * K
+    for p in decoder.parameters():
+        p.requires_grad_(False)
+    assert from_torch(encoder, lambda rows, z: (decoder(z) - rows).sum(1)).start.size == D * K
+
+
+def test_parameters_come_back_from_arrays_by_name(vae):
+    model = from_torch(vae.encode, vae.loss)
+    arrays = model.state_dict(model.start)
+    assert all(type(array) is np.ndarray for array in arrays.values())
+    np.testing.assert_array_equal(model.from_state_dict(arrays), model.start)
+    name = next(iter(arrays))
+    with pytest.raises(ValueError, match="in the file"):
+        model.from_state_dict({**arrays, name: np.zeros(3)})
+
+
+# --- what is refused
+
+
+def squares(rows, z):
+    return (z**2).sum(1)
+
+
+def mixing(module):
+    return nn.Sequential(linear(D, K), module.double())
+
+
+BY_PLACE = torch.arange(100.0, dtype=torch.float64)[:, None]
+
+
+class LooksAtLabels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return self.weights(rows) + BY_PLACE[: len(rows)]
+
+
+class WithLabels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows, labels):
+        return self.weights(rows) + labels
+
+
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return self.weights(rows).detach()
+
+
+class Undefined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = linear(D, K)
+
+    def forward(self, rows):
+        return torch.log(self.weights(rows) - 1e6)
+
+
+hidden_away = [linear(K, D)]
+
+REFUSED = {
+    "batch norm in training": (lambda: mixing(nn.BatchNorm1d(K)), squares, "mixes rows"),
+    "dropout in training": (lambda: mixing(nn.Dropout(0.5)), squares, "mixes rows"),
+    "features by place": (LooksAtLabels, squares, "labels"),
+    "a flat vector of features": (lambda: nn.Sequential(linear(D, K), nn.Flatten(0)), squares, "shape"),
+    "one number for all rows": (lambda: linear(D, K), lambda rows, z: (z**2).mean(), "each row"),
+    "losses of each feature": (lambda: linear(D, K), lambda rows, z: z**2, "each row"),
+    "no gradient of the features": (Detached, lambda rows, z: z.sum(1), "no gradient"),
+    "no gradient of the loss": (lambda: linear(D, K), lambda rows, z: z.detach().sum(1), "no gradient"),
+    "NaN features": (Undefined, squares, "NaN"),
+    "NaN losses": (lambda: linear(D, K), lambda rows, z: torch.log(-1 - z**2).sum(1), "NaN"),
+    "parameters out of sight": (
+        lambda: linear(D, K),
+        lambda rows, z: ((rows - hidden_away[0](z)) ** 2).sum(1),
+        "would not be learned",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_clear_errors(what):
+    make, loss, message = REFUSED[what]
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        fit(from_torch(make(), loss), *[make_data()[0], None])
+
+
+def test_batch_norm_in_evaluation_mode_is_fine():
+    X, _ = make_data()
+    assert len(from_torch(mixing(nn.BatchNorm1d(K)).eval(), squares).blocks(X)) == 1
+
+
+def test_an_encoder_gets_no_labels():
+    with pytest.raises(TypeError) as caught:
+        from_torch(WithLabels(), squares).blocks(make_data()[0])
+    assert "without them" in caught.value.__notes__[0]
+
+
+def test_something_to_learn_is_needed():
+    with pytest.raises(ValueError, match="no parameters"):
+        from_torch(lambda rows: rows, squares)
+    with pytest.raises(TypeError, match="callable"):
+        from_torch(3, squares)
+    mixed = nn.Sequential(linear(D, K), nn.Linear(K, K))
+    with pytest.raises(ValueError, match="one type"):
+        from_torch(mixed, squares)
+
+
+def test_where_the_loss_is_infinite_the_line_search_backs_off():
+    """A loss with a wall: J stays finite all the way down."""
+    X, y = make_data()
+    encoder = linear(D, K)
+    wall = from_torch(encoder, lambda rows, z: -torch.log(9.0 - (z**2).sum(1)) + 0.1 * ((rows - 1) ** 2).sum(1))
+    with torch.no_grad():
+        encoder.weight.mul_(0.1)
+    problem = pose(wall, wall.blocks(X), y)
+    result = fit_joint(problem, wall.start, max_iter=30, stop=None)
+    assert np.all(np.isfinite(result.trace.objective))
+
+
+# --- the page
+
+
+def test_the_page_shows_the_example(tmp_path):
+    """Blocks of Python in the part on PyTorch are lines of the script, but for the last, which runs here."""
+    page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
+    part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
+    *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+    lines = [line.strip() for line in (ROOT / "examples" / "vae_margins.py").read_text(encoding="utf-8").splitlines()]
+    script = "\n".join(lines)
+    for block in of_script:
+        assert "\n".join(line.strip() for line in block.strip().splitlines()) in script
+    X, _ = make_data()
+    names = {"model": linear_model(), "X": X, "values": X[:, :1], "prices": np.ones((len(X), 1))}
+    exec(below, names)
+    assert names["result"].state.head.weights.shape == (1, K + 1)
+
+
+# --- the estimator
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    torch.manual_seed(0)
+    X, y = make_data()
+    vae = VAE()
+    model = from_torch(vae.encode, vae.loss, weight=0.1)
+    names = np.array(["a", "b", "c"])[y]
+    return model, X, names, MarginClassifier(model, max_iter=150, tol=1e-3, random_state=0).fit(X, names)
+
+
+def test_the_classifier_is_the_fit_below_it(fitted):
+    model, X, y, classifier = fitted
+    assert classifier.transform(X).shape == (len(X), K)
+    np.testing.assert_allclose(classifier.transform(X), model.encode(X, classifier.params_))
+    np.testing.assert_allclose(classifier.decision_function(X), classifier.head_.scores(classifier.transform(X)))
+    assert set(classifier.predict(X)) <= {"a", "b", "c"}
+    assert classifier.score(X, y) > 0.9
+    assert classifier.trace_.rises.count == 0
+    assert list(classifier.get_feature_names_out()) == ["marginclassifier0", "marginclassifier1"]
+
+
+def test_a_saved_classifier_predicts_as_before_once_it_has_its_code(fitted, tmp_path):
+    model, X, _, classifier = fitted
+    classifier.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="set_params"):
+        loaded.predict(X)
+    loaded.set_params(model=model)
+    np.testing.assert_array_equal(loaded.decision_function(X), classifier.decision_function(X))
+    other = VAE(n_hidden=5)
+    with pytest.raises(ValueError, match="in the file"):
+        loaded.set_params(model=from_torch(other.encode, other.loss)).predict(X)
+
+
+def test_copies_and_searches_work_as_with_any_classifier(fitted):
+    model, X, y, classifier = fitted
+    copied = clone(classifier)
+    assert copied.model is model
+    assert not hasattr(copied, "head_")
+    quick = clone(classifier).set_params(max_iter=3, batch_size=20)
+    search = GridSearchCV(quick, {"C": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert search.best_params_["C"] in (0.01, 1.0)
+    two = clone(quick).fit(X, y == "a")
+    assert two.decision_function(X).shape == (len(X),)
+
+
+def test_the_classifier_says_what_it_needs():
+    X, y = make_data()
+    with pytest.raises(InvalidParameterError, match="model"):
+        MarginClassifier().fit(X, y)
