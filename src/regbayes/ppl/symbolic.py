@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,9 +173,11 @@ def _trace(feature: Any, named: _Named) -> tuple[Any, tuple[str, ...]]:
         at, found = columns_of(named.places, feature, "features")
         whole: Any = named.traced.variables[feature.partition("[")[0]]
         return whole.reshape((1, -1))[:, np.ravel(at)], tuple(found)
-    try:
+    # A function written with NumPy does not take traced values, or makes an array of objects of them.
+    result: Any = None
+    with suppress(Exception):
         result = unwrapped(call_feature(feature, named.traced, "features")[0])
-    except Exception:  # a function written with NumPy, which does not take traced values
+    if result is None or isinstance(result, np.ndarray):
         result = unwrapped(call_feature(feature, named.under_numpy, "features")[0])
     values = result.reshape((1, -1))
     width = values.shape[1] if isinstance(values.shape, tuple) else values.shape[1].eval()
