@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -286,6 +286,7 @@ class WarmUp:
     share: float
     callbacks: Sequence[Callable[[Progress[Any]], bool | None]]
     view: Callable[[Search], Any]
+    worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
     @classmethod
@@ -453,7 +454,7 @@ class WarmUp:
                 trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
                 if self._judge(trial.at) <= min(
-                    value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
+                    value + self.worth * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
                 ):
                     search = self.latest = trial
                     rises, failed = np.delete(judged - value, leaving), []
