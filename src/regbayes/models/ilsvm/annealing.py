@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
 STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
 ROUNDS = 2  # at each price, with new sticks before each
 TOL = 1e-4  # gain per row, in units of its loss, below which a round is over
+WORTH = 1e-3  # what a feature must be worth per row, in units of its loss, to stay
 START_LENGTH = 1.0  # squared length of a loading at the start, in units of the tempered noise
 MIDDLE = 1e-3  # of the rows' spread: a mean nearer to theirs says nothing about a part
 POWER_STEPS = 30  # towards the direction along which a part of the rows is divided
@@ -34,6 +36,8 @@ POWER_STEPS = 30  # towards the direction along which a part of the rows is divi
 
 class Annealing(WarmUp):
     """The phases before the descent of features with amounts."""
+
+    worth: ClassVar[float] = WORTH
 
     def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
         """Raise the price of features from nothing; an earlier fit has paid it, and goes on as it is.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -71,10 +71,10 @@ COOLING = 0.7  # factor between the temperatures of two phases
 COOLING_STEPS = 8  # of descent in a phase
 COOLING_TOL = 1e-4  # the same as TOL for cooling: what is not learned warm is not learned cold
 WORTH = 2e-3  # what a feature must be worth per row, in units of its loss, to stay
-BIRTH_WORTH = 4e-3  # the same for a new one where features are soft; colder ones learn labels by heart
+BIRTH_WORTH = 4e-3  # the same for a new one where features are soft
 TRIAL_STEPS = 8  # of descent that a model with one feature less gets before it is compared
 TRIED = 2  # features that are put on trial for one to go
-LOOKS = 4  # features that are ranked again after one has gone
+LOOKS = 8  # features that are ranked again after one has gone, at least, or half of those there are
 BIRTH_STEPS = 24  # of descent that a new feature gets before it is judged
 BIRTHS = 2  # directions that are tried for a new feature
 LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of an on/off one
@@ -286,6 +286,7 @@ class WarmUp:
     share: float
     callbacks: Sequence[Callable[[Progress[Any]], bool | None]]
     view: Callable[[Search], Any]
+    worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
     @classmethod
@@ -431,14 +432,14 @@ class WarmUp:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
 
         Where the objective is lower without several of them, each taken out alone, half of these go at once. After a
-        feature has gone those that seemed to matter least are looked at again; all of them before the end.
+        feature has gone, those that seemed to matter least are looked at again; all of them before the end.
         """
         rises: Floats | None = None  # of the objective without each feature, where it was looked at earlier
         failed: list[int] = []  # trials since a feature has gone
         while len(search.at.params.loadings) > 1:
             at, K = search.at, len(search.at.params.loadings)
             value = self._judge(at)
-            looked = np.arange(K) if rises is None else np.argsort(rises, kind="stable")[:LOOKS]
+            looked = np.arange(K) if rises is None else np.argsort(rises, kind="stable")[: max(LOOKS, K // 2)]
             judged = np.empty(K) if rises is None else value + rises
             for k in looked:
                 judged[k] = self._glance(self._without(at, [k]), at.warm_start)
@@ -449,7 +450,7 @@ class WarmUp:
                 trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
                 trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
                 if self._judge(trial.at) <= min(
-                    value + WORTH * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
+                    value + self.worth * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
                 ):
                     search = self.latest = trial
                     rises, failed = np.delete(judged - value, leaving), []
@@ -478,7 +479,9 @@ class WarmUp:
         joint, at = self.problem.joint, search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
-        limit = self._judge(at) - BIRTH_WORTH * self._spread**2 * self.problem.unit
+        # New features that are colder than soft learn labels by heart: they have to be worth more.
+        worth = BIRTH_WORTH * self._spread ** (1 if self.problem.head is None else 2)
+        limit = self._judge(at) - worth * self.problem.unit
         for direction in self._ask_for_features(at):
             larger = [self._with(at, direction, length) for length in LENGTHS]
             judged = [self._glance(params, at.warm_start) for params in larger]
