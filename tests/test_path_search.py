@@ -691,7 +691,8 @@ def test_every_parameter_of_medlda_can_be_searched_or_set():
     ):
         parameters = model().get_params()
         own = search().get_params()
-        assert {"Cs" if name == "C" else name for name in parameters} - {"warm_start"} <= own.keys()
+        alone = {"warm_start", "deterministic"}  # a search runs on the host, where fits are the same bits anyway
+        assert {"Cs" if name == "C" else name for name in parameters} - alone <= own.keys()
         for name in parameters.keys() & own.keys() - {"n_components"}:
             assert own[name] == parameters[name]
 

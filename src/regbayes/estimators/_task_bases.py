@@ -276,8 +276,9 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
         """
+        scores = self._decide(X, task)
         classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
-        return answer_beside(labels_of_tasks(self._decide(X, task), self._layout, classes), X)
+        return answer_beside(labels_of_tasks(scores, self._layout, classes), X)
 
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
