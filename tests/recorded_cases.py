@@ -37,6 +37,7 @@ from regbayes import baselines
 
 STORE = Path(__file__).parent / "recorded" / "answers.npz"
 TOLERANCE = 1e-8  # of every array, relative to its largest entry; other processors were within 2e-10
+DESCENDED = 1e-4  # after a warm-up of several descents, whose steps make last bits grow
 SINGLE = 1e-5  # where kernels work in single precision, as all of MedLDA's do; other processors were within 3e-6
 
 Parts = dict[str, NDArray[Any]]
@@ -828,9 +829,9 @@ PROCESS_CHANGES = {
 }
 
 TABLES = [
-    table("ilsvm", regbayes.ILSVMClassifier, classes, ILSVM, ILSVM_CHANGES),
-    table("ilsvm cv", regbayes.ILSVMClassifierCV, classes, ILSVM_CV, ILSVM_CV_CHANGES),
-    table("path search", regbayes.PathSearchCV, classes, PATHS, PATHS_CHANGES),
+    table("ilsvm", regbayes.ILSVMClassifier, classes, ILSVM, ILSVM_CHANGES, DESCENDED),
+    table("ilsvm cv", regbayes.ILSVMClassifierCV, classes, ILSVM_CV, ILSVM_CV_CHANGES, DESCENDED),
+    table("path search", regbayes.PathSearchCV, classes, PATHS, PATHS_CHANGES, DESCENDED),
     table("ibp", regbayes.IBPFactorAnalysis, classes, IBP, IBP_CHANGES),
     table("mt classifier", regbayes.MultiTaskILSVMClassifier, labels, MULTITASK, MULTITASK_CLASSIFIER_CHANGES),
     table("mt regressor", regbayes.MultiTaskILSVMRegressor, numbers, MULTITASK, MULTITASK_REGRESSOR_CHANGES),

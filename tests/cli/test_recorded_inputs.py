@@ -29,7 +29,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "cli_inputs.json"
 ONE = ("--n-components", 3, "--max-iter", 3, "--no-cv", "--C", 1, "--temperature", 0.2)
 TEXT = ("--n-components", 3, "--max-iter", 5, "--no-cv", "--C", 1, "--inference", "variational")
 SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C", 1, "--no-compare")
-TOLERANCE = 1e-6  # of the largest number of a column; last bits differ between processors
+TOLERANCE = 1e-4  # of the largest number of a column; last bits differ between processors, and grow over a search
 # Cases whose answers last bits decide: classes that tie after a few iterations, shares of topics in single precision.
 # What was decided and said of them is compared on every processor, their numbers are not.
 LAST_BITS = (
