@@ -16,7 +16,6 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
-from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, to_device
 from regbayes.margins.device import MORE_ROWS, DeviceBlock, DeviceColumns, DeviceInputs
@@ -56,12 +55,11 @@ class DeviceTaskHead(TaskHead):
             for block, (place, targets) in zip(blocks, parts.items(), strict=True)
         ]
         n_features = blocks[0].shape[1]
-        start = np.zeros((len(self.outputs), self.n_columns(n_features)))
-        if warm_start is not None and warm_start.weights.shape == start.shape:
-            start = warm_start.weights
 
         def sample(level: int) -> list[DeviceBlock] | None:
-            drawn = self._draw_rows(MORE_ROWS * SAMPLE_PER_WEIGHT * start.shape[1] * 2**level, int(ends[-1]))
+            drawn = self._draw_rows(
+                MORE_ROWS * SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level, int(ends[-1])
+            )
             if drawn is None:
                 return None
             cut = np.split(drawn, np.searchsorted(drawn, ends[1:-1]))
@@ -74,24 +72,8 @@ class DeviceTaskHead(TaskHead):
             targets = self._rows_of(integers_to_device(drawn, blocks[0]), len(drawn) / int(ends[-1]))
             return [DeviceBlock(DeviceColumns(whole, np.zeros(whole.shape[0])), targets)]
 
-        prior = SharedPrior(self.outputs.groups, self.sharing)
-        found = solve_boxes(
-            rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
-        )
-        weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
-        penalty = self.penalty(weights)
-        return DeviceTasks(
-            weights=weights,
-            kl_weights=penalty,
-            margin=found.value - penalty,
-            gap=found.gap,
-            status=found.status,
-            n_passes=found.n_passes,
-            n_features=n_features,
-            parts={},
-            problem=self,
-            targets=parts,
-        )
+        found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
+        return DeviceTasks(**vars(found), problem=self, targets=parts)
 
     def _columns(self, features: DeviceArray, place: tuple[int, int]) -> DeviceColumns:
         """Return what outputs see of a block of rows."""
