@@ -111,6 +111,7 @@ def test_an_exception_in_a_block_is_raised_and_no_later_block_begins(executor, e
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
 def test_an_interrupt_of_the_caller_ends_the_work():
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     begun: list[int] = []
     main = threading.get_ident()
 
@@ -122,8 +123,11 @@ def test_an_interrupt_of_the_caller_ends_the_work():
         return block
 
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
-        Threads(2).map_reduce(work, range(10_000))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Threads(2).map_reduce(work, range(10_000))
+    finally:
+        signal.signal(signal.SIGINT, usual)
     assert len(begun) < 100
     assert threading.active_count() == before
 
