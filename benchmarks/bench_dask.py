@@ -86,8 +86,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=500_000)
     given = parser.parse_args()
-    n_rows, n_columns, K = (8_000, 20, 5) if given.smoke else (200_000, 200, 30)
+    n_rows, n_columns, K = (8_000, 20, 5) if given.smoke else (given.rows, 200, 30)
     rounds = 2 if given.smoke else given.rounds
 
     parts = [make_block(seed, n_rows // N_BLOCKS, n_columns) for seed in range(N_BLOCKS)]
