@@ -116,3 +116,13 @@ def client(dask_cluster: Any) -> Iterator[Any]:
     with Client(dask_cluster) as client:
         client.wait_for_workers(2)
         yield client
+
+
+@pytest.fixture
+def dispatch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let estimators take arrays of other libraries."""
+    import sklearn
+
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    with sklearn.config_context(array_api_dispatch=True):
+        yield

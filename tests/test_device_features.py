@@ -33,13 +33,6 @@ def place(request: pytest.FixtureRequest) -> Place:
     return request.param
 
 
-@pytest.fixture
-def dispatch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
-    with sklearn.config_context(array_api_dispatch=True):
-        yield
-
-
 def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     z = rng.random((n, 3)) < 0.4

@@ -25,13 +25,6 @@ def place(request: pytest.FixtureRequest) -> Place:
     return request.param
 
 
-@pytest.fixture
-def dispatch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
-    with sklearn.config_context(array_api_dispatch=True):
-        yield
-
-
 @pytest.fixture(autouse=True)
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver that rows elsewhere have."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import sklearn
 from scipy.sparse import csr_array
 
 from medlda_tools import documents_of, draw_documents
@@ -25,13 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*[Ss]parse:UserWarning")  # PyT
 
 ELSEWHERE = LIBRARIES[1:]
 N, V, K = 120, 40, 6
-
-
-@pytest.fixture
-def dispatch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
-    with sklearn.config_context(array_api_dispatch=True):
-        yield
 
 
 def make_corpus(n=N, seed=1):

@@ -47,8 +47,8 @@ from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
-from regbayes.models.mt_ilsvm.fit import Look, Problem, first_model
-from regbayes.models.mt_ilsvm.model import NoSums, Posterior, Settings, State, input_factor
+from regbayes.models.mt_ilsvm.fit import Look, Problem, build_head, first_model
+from regbayes.models.mt_ilsvm.model import NoSums, Posterior, Settings, State
 
 REACH = 2.0  # times the first sample of the curvature: what is brought here, so that it can double once
 
@@ -263,19 +263,7 @@ class Recipe:
 
     def head(self, observations: Observations, X: Floats) -> TaskHead:
         """Return the head of rows."""
-        settings = self.settings
-        return TaskHead(
-            observations,
-            self.outputs,
-            settings.loss,
-            settings.C,
-            epsilon=settings.epsilon,
-            sharing=settings.task_sharing,
-            fit_intercept=settings.fit_intercept,
-            inputs=X if settings.include_inputs else None,
-            input_factor=input_factor(len(self.mean), self.input_scale),
-            in_blocks=True,
-        )
+        return build_head(self.settings, observations, self.outputs, X, self.input_scale, in_blocks=True)
 
 
 def sum_moments(block: Block, recipe: Recipe) -> mt_ilsvm.Moments:

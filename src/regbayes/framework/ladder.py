@@ -53,10 +53,8 @@ FIRST_EFFECTIVE = 25.0  # draws that weights must leave at the least, wherever t
 LONGEST = 3.0  # Newton steps that are made at once where what is asked lies beyond all draws
 CARRIED = 0.25  # share of a short round's draws that weights must leave
 K_STEP, K_FINAL = 0.7, 0.5  # k-hat up to which weights show the way, and up to which they are an answer
-KISH_FINAL, MILD = (
-    0.5,
-    0.95,
-)  # share of a final run's draws that its last reweighting must leave; if more, none is large
+KISH_FINAL = 0.5  # share of a final run's draws that its last reweighting must leave
+MILD = 0.95  # a share from which on no weight is large, and k-hat has no say
 CONTRADICTED, FLATLY = 2.0, 4.0  # surprise from which on a run is made again, and from which on nothing is believed
 ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs may show it
 MOST_FINALS = 3

@@ -11,7 +11,7 @@ from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Piece, Stack, block_scale, prox_conjugate
 from regbayes.framework.log_partition import MOST_FUSED, GaussianAffine, LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP, BoxDual
+from regbayes.framework.regularizers.base import TINY_STEP, BoxDual, Regularizer
 
 EPSILON = 8 * float(np.finfo(np.float64).eps)
 MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
@@ -261,12 +261,12 @@ def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:
     return np.divide(np.sum(rows**2, axis=1) * longest[:, 0], along, out=np.zeros(len(rows)), where=along > 0)
 
 
-def nearest_in_domain(regularizer: object, x: Floats, unit: Floats) -> Floats:
+def nearest_in_domain(regularizer: Regularizer, x: Floats, unit: Floats) -> Floats:
     """A regularizer's nearest point of its domain; x itself where it is in the domain."""
-    if np.isfinite(regularizer.value(x)):  # type: ignore[attr-defined]
+    if np.isfinite(regularizer.value(x)):
         return x
     step = TINY_STEP * float(np.mean(unit)) ** 2
-    return np.asarray(regularizer.prox(x, step), dtype=np.float64)  # type: ignore[attr-defined]
+    return np.asarray(regularizer.prox(x, step), dtype=np.float64)
 
 
 def as_solution(point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:

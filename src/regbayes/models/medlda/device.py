@@ -50,7 +50,6 @@ from regbayes.models.medlda.meanfield import (
     TopicLogits,
     TrainingDocuments,
     first_logits,
-    fold_intercept,
 )
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics
 
@@ -298,15 +297,7 @@ def finish(problem: Any, search: Search[TopicLogits, BoundSums]) -> FittedTopics
     model: DeviceTopics = problem.model
     inferred = [model.infer(rows, at.params) for rows in problem.blocks]
     head: LinearHead = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL).head
-    return FittedTopics(
-        word_given_topic=np.ascontiguousarray(to_host(at.params.table)),
-        topic_total=at.stats.tokens,
-        doc_prior=model.doc_prior,
-        weights=fold_intercept(head),
-        shares=at.stats.tokens / at.stats.tokens.sum(),
-        n_sweeps=model.n_sweeps,
-        collapsed=False,
-    )
+    return meanfield.fitted_topics(at, model, head)
 
 
 # --- New documents

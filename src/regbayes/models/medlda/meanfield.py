@@ -29,6 +29,7 @@ from regbayes.engine.executor import Executor
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, Targets
@@ -312,7 +313,7 @@ def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTo
 def fitted_topics(at: Evaluation[TopicLogits, BoundSums], model: LabelFreeTopics, head: LinearHead) -> FittedTopics:
     """Return what prediction needs of the topics at which a descent ended, and of a head."""
     return FittedTopics(
-        word_given_topic=np.ascontiguousarray(at.params.table[:, : len(model.doc_prior)]),
+        word_given_topic=np.ascontiguousarray(to_host(at.params.table)[:, : len(model.doc_prior)]),
         topic_total=at.stats.tokens,
         doc_prior=model.doc_prior,
         weights=fold_intercept(head),

@@ -171,7 +171,26 @@ def prepare(
         observations = replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
         X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
     X = X if there else np.ascontiguousarray(X, dtype=np.float64)
-    head = TaskHead(
+    head = build_head(settings, observations, outputs, X, input_scale)
+    if there:
+        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
+        head = make_device_head(head, X) if len(observations) else head
+    else:
+        blocks = [X[rows] for rows in row_blocks(len(X))]
+    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
+    return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
+
+
+def build_head(
+    settings: Settings,
+    observations: Observations,
+    outputs: Outputs,
+    X: Floats,
+    input_scale: float,
+    in_blocks: bool | None = None,
+) -> TaskHead:
+    """Return the head of the rows that have targets."""
+    return TaskHead(
         observations,
         outputs,
         settings.loss,
@@ -181,14 +200,8 @@ def prepare(
         fit_intercept=settings.fit_intercept,
         inputs=X if settings.include_inputs else None,
         input_factor=input_factor(X.shape[1], input_scale),
+        in_blocks=in_blocks,
     )
-    if there:
-        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
-        head = make_device_head(head, X) if len(observations) else head
-    else:
-        blocks = [X[rows] for rows in row_blocks(len(X))]
-    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
-    return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
 
 
 def first_model(
