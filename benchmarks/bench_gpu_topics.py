@@ -15,13 +15,18 @@ import time
 from functools import partial
 
 import numpy as np
-import torch
 
 from regbayes.engine.executor import make_executor
 from regbayes.joint.model import Inferred
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.medlda import device, meanfield
+
+try:
+    import torch
+except ModuleNotFoundError:
+    print("skipped: needs PyTorch, pip install 'regbayes[gpu,torch]'")
+    raise SystemExit(0) from None
 
 N_CLASSES, LENGTH = 5, 200
 PART = 50_000  # documents that are drawn at once
