@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -58,6 +58,8 @@ START_LENGTH = 2.0  # largest squared length of random loadings, in units of the
 RANK = 1e-10  # variance of a direction, relative to the largest, below which rows do not vary along it
 FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
 ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
+ROWS_PER_INPUT = 2.0  # that tell what an input shares with the others
+CLEARLY_MORE = 1.25  # noise of an input, relative to the noise variance, for it to have its own
 MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
@@ -95,6 +97,17 @@ def soft_temperature(X: Rows, noise_variance: float) -> float:
     return max(1.0, X.mean_square / (SIGNAL * noise_variance))
 
 
+def judging_temperature(X: Rows, settings: Settings) -> float:
+    """Return the temperature at which the number of features is settled, no higher than the wanted one.
+
+    At a temperature of one the objective's generative part is the bound on the evidence of the model itself, which asks
+    for the features that rows have; above it features melt together. Soft features are judged as they are, for what
+    they predict, and those a tenth as warm, or less, at one.
+    """
+    wanted, soft = settings.temperature, soft_temperature(X, settings.noise_variance)
+    return wanted if wanted > (1.0 - ROUNDING) * soft else min(wanted, max(1.0, wanted**2 / soft))
+
+
 def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | None:
     """Draw the rows for the warm-up of a fit, or None where it can have them all.
 
@@ -124,13 +137,16 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     most = min(settings.n_components, D, len(X))
     moments, directions = leading_directions(lambda V: X.combine(X.weigh(X.project(V))), D, most)
     variances = np.maximum(moments / N, 0.0)
+    soft = soft_temperature(X, settings.noise_variance)
+    settings = replace(settings, temperature=judging_temperature(X, settings))
+    warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
+    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature
     edge = settings.noise_variance * (1.0 + np.sqrt(D / N)) ** 2
+    if is_cold:
+        edge = edge * (directions**2 @ noise_ratios(X, settings.noise_variance))
     rank = max(1, int(np.sum(variances > RANK * variances[0])))
     n_clear = int(np.clip(np.sum(variances > edge), 1, rank))
-    soft = soft_temperature(X, settings.noise_variance)
-    warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
     # Soft features melt together: they end as the same ones, however many there were.
-    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
     warm = replace(settings, temperature=warmer) if is_cold else settings
     starts = []
@@ -156,6 +172,25 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
         n_sweeps=settings.n_sweeps,
     )
     return settle_sticks(params, shares * N, N, settings.alpha)
+
+
+def noise_ratios(X: Rows, noise_variance: float) -> Floats:
+    """Return the noise of each input, relative to the noise variance, where it is clearly more; else one; shape (D,).
+
+    What the other inputs do not predict of an input, linearly, is its own: noise, as long as it is no larger a share of
+    its variance than in all of them. Many inputs, or few rows, do not tell.
+    """
+    N, D = X.total_weight, X.n_inputs
+    if D > FEW_INPUTS or N < ROWS_PER_INPUT * D:
+        return np.ones(D)
+    moments = X.combine(X.weigh(X.project(np.eye(D)))) / (N - D)
+    total = np.diag(moments)
+    if not np.any(total > 0):
+        return np.ones(D)
+    ridge = RANK * total.mean() * np.eye(D)
+    own = 1.0 / np.diag(np.linalg.inv(moments + ridge))
+    ratios = np.minimum(own / noise_variance, total / total.mean())
+    return np.where(ratios > CLEARLY_MORE, ratios, 1.0)
 
 
 def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tuple[Floats, Floats]:
@@ -267,6 +302,40 @@ def random_params(X: Rows, settings: Settings, rng: np.random.Generator) -> Para
 # --- the warm-up
 
 
+@dataclass(frozen=True, eq=False)
+class NoisyInputs:
+    """Inputs that have more noise than the model says, M of them."""
+
+    inputs: Rows  # (N, M)
+    columns: Integers  # (M,)
+    excess: Floats  # (M,): share of what is left of them that noise of their own size would not cost
+
+    @classmethod
+    def of(cls, X: Rows, noise_variance: float) -> NoisyInputs | None:
+        """Return those of some rows, or None."""
+        ratios = noise_ratios(X, noise_variance)
+        columns = np.flatnonzero(ratios > 1.0)
+        if len(columns) == 0:
+            return None
+        inputs = Rows.centre(np.ascontiguousarray(X.X[:, columns]), X.mean[columns], X.weights)
+        return cls(inputs, columns, 1.0 - 1.0 / ratios[columns])
+
+    def expected_residuals(self, psi: Floats, at: Evaluation) -> Floats:
+        """``sum_n E(x_nd - b_d - W_d' z_n)^2`` for each of the inputs, docs/math.md eq. (25), shape (M,)."""
+        params, stats, inputs = at.params, at.stats, self.inputs
+        loadings, offset = params.loadings[:, self.columns], params.offset[self.columns]
+        explained = np.einsum("kd,kd->d", loadings, inputs.combine(inputs.weigh(psi)))
+        products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
+        spread = float(np.diag(stats.second_moment) @ params.variances)
+        left = inputs.total - stats.first_moment @ loadings
+        return self.squares - 2.0 * explained + products + spread + offset * (stats.n_rows * offset - 2.0 * left)
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Sum of the squares of each input, shape (M,)."""
+        return self.inputs.weigh(np.square(self.inputs.array())).sum(axis=0)
+
+
 @dataclass
 class WarmUp:
     """The phases before the descent, on the rows that they are content with.
@@ -313,6 +382,10 @@ class WarmUp:
         try:
             if not is_new:
                 return self._cool(starts[0], multipliers), Status.CONVERGED
+            wanted, settings = self.problem, self.problem.settings
+            judging = judging_temperature(wanted.data.X, settings)
+            if judging < settings.temperature:
+                self.problem = self._at(judging)
             # Take out features that are not worth having, then add some while they are.
             search = self.latest = self._choose_start(starts)
             search = self._prune(search)
@@ -321,6 +394,9 @@ class WarmUp:
                 search = self.latest = larger
             if len(search.at.params.loadings) > before:
                 search = self._prune(search)
+            if self.problem is not wanted:
+                params = replace(search.at.params, temperature=settings.temperature)
+                search = descent.start(wanted.joint, params, search.at.warm_start)
             return search, Status.CONVERGED
         except CutShortError as cut:
             return cut.search, cut.status
@@ -426,7 +502,26 @@ class WarmUp:
         model = self.problem.joint.model
         assert isinstance(model, BinaryFeatures)
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
-        return model.normalise(at) - (1.0 - self.share) * price
+        return model.normalise(at) - (1.0 - self.share) * price - self._explained_noise(at)
+
+    @cached_property
+    def _noisy_inputs(self) -> NoisyInputs | None:
+        """The inputs that have more noise than the model says, for features that are colder than soft."""
+        X, settings = self.problem.data.X, self.problem.settings
+        is_soft = settings.temperature > (1.0 - ROUNDING) * soft_temperature(X, settings.noise_variance)
+        return None if is_soft or settings.slab else NoisyInputs.of(X, settings.noise_variance)
+
+    def _explained_noise(self, at: Evaluation) -> float:
+        """Return what noise costs where an input has more of it than the model says.
+
+        By the objective alone a feature would be worth having that explains nothing but this noise.
+        """
+        noisy = self._noisy_inputs
+        if noisy is None:
+            return 0.0
+        params, r = at.params, self.problem.settings.generative_weight
+        left = noisy.expected_residuals(infer_features(self.problem.data.X, params), at)
+        return 0.5 * r * params.precision * float(noisy.excess @ left)
 
     def _prune(self, search: Search) -> Search:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
@@ -479,15 +574,17 @@ class WarmUp:
         joint, at = self.problem.joint, search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
-        # New features that are colder than soft learn labels by heart: they have to be worth more.
-        worth = BIRTH_WORTH * self._spread ** (1 if self.problem.head is None else 2)
-        limit = self._judge(at) - worth * self.problem.unit
+        # New features that are colder than soft learn labels by heart: they have to be worth more, half of it in X.
+        worth = BIRTH_WORTH * self.problem.unit * self._spread ** (1 if self.problem.head is None else 2)
+        is_cold = self._spread > 1.0 + ROUNDING
         for direction in self._ask_for_features(at):
             larger = [self._with(at, direction, length) for length in LENGTHS]
             judged = [self._glance(params, at.warm_start) for params in larger]
             trial = descent.start(joint, larger[int(np.argmin(judged))], at.warm_start)
             trial = self._run_phase(self.problem, trial, BIRTH_STEPS, TOL, keep=search)
-            if self._judge(trial.at) <= limit:
+            gained = self._judge(at) - self._judge(trial.at)
+            by_margins = sum_margins(at) - sum_margins(trial.at)
+            if gained >= worth and (not is_cold or gained - by_margins >= 0.5 * worth):
                 return trial
         return None
 
@@ -535,6 +632,11 @@ class WarmUp:
             sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
         )
         return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
+
+
+def sum_margins(at: Evaluation) -> float:
+    """Return the part of the objective that the head has."""
+    return 0.0 if at.head is None else float(sum(at.head.terms.values()))
 
 
 class CutShortError(Exception):
