@@ -19,13 +19,17 @@ from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, log_normalisers
 from regbayes.priors.indian_buffet import stick_expectations
 
 
-def planted(K, seed, n_new=500):
-    """Rows with signal to noise one, four inputs a feature, fifty rows a feature; and their features."""
+def planted(K, seed, n_new=500, by_input=False):
+    """Rows with signal to noise one, four inputs a feature, fifty rows a feature; and their features.
+
+    The noise of inputs is as large in all of them or, ``by_input``, as the signal in each.
+    """
     rng = np.random.default_rng(seed)
     n = 50 * K + n_new
     Z = (rng.random((n, K)) < rng.uniform(0.1, 0.5, K)).astype(float)
     signal = Z @ rng.standard_normal((K, 4 * K))
-    X = signal + np.sqrt(signal.var(axis=0).mean()) * rng.standard_normal(signal.shape)
+    variances = signal.var(axis=0)
+    X = signal + np.sqrt(variances if by_input else variances.mean()) * rng.standard_normal(signal.shape)
     scores = (Z - Z.mean(axis=0)) @ rng.standard_normal((K, 3))
     return X[:-n_new], np.argmax(scores, axis=1)[:-n_new], X[-n_new:], Z[-n_new:]
 
@@ -151,6 +155,64 @@ def test_an_on_off_feature_has_its_loadings_and_its_share():
     assert found == pytest.approx(-loading, rel=0.02)
 
 
+# --- judging features
+
+
+def test_noise_is_what_no_other_input_predicts():
+    """One input has four times the noise, another as large a variance by what it shares with the others."""
+    rng = np.random.default_rng(4)
+    own, shared = np.ones(22), np.ones(22)
+    own[20], shared[21] = 4.0, 2.0
+    noises = rng.standard_normal((20_000, 22))
+    X = Rows.centre(shared * rng.standard_normal((20_000, 1)) + np.sqrt(own) * noises)
+    left = 4.0 + 1.0 / (1.0 + 20.0 + 4.0)  # its variance given the others
+    share = 5.0 / (50.0 / 22.0)  # its variance, relative to the mean
+    for noise_variance, expected in ((1.0, share), (2.5, left / 2.5)):
+        ratios = warmup.noise_ratios(X, noise_variance)
+        assert ratios[20] == pytest.approx(expected, rel=0.05)
+        assert np.all(np.delete(ratios, 20) == 1.0)
+    few = Rows.centre(np.sqrt(own) * noises[:40])
+    assert np.all(warmup.noise_ratios(few, 1e-3) == 1.0)
+
+
+def test_what_is_left_of_an_input_is_that_of_all_features_enumerated():
+    problem = make_problem(3, {"n_components": 3}, n=4, D=5, row_weights=np.array([1.0, 2.0, 1.0, 3.0]))
+    params = replace(start_of(problem), offset=np.linspace(-1.0, 1.0, 5), variances=np.array([0.1, 0.5, 1.0]))
+    at = problem.joint.evaluate(params, None, EXACT)[0]
+    X, columns = problem.data.X, np.array([1, 3, 4])
+    psi = params.infer(X)
+    inputs = Rows.centre(X.X[:, columns], X.mean[columns], X.weights)
+    found = warmup.NoisyInputs(inputs, columns, np.ones(3)).expected_residuals(psi, at)
+    expected = np.zeros(3)
+    for bits in product([0.0, 1.0], repeat=3):
+        z = np.array(bits)
+        probability = np.prod(np.where(z > 0, psi, 1.0 - psi), axis=1) * X.weights
+        left = X.array() - params.offset - z @ params.loadings
+        expected += (probability @ (left**2 + z @ params.variances))[columns]
+    assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_features_are_judged_no_warmer_than_wanted_and_cold_ones_at_one():
+    data = make_data(7, n=100, D=40)
+    soft = warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
+    assert soft == pytest.approx(8.0)
+
+    def judged(temperature):
+        settings = make_settings(data.X, temperature=temperature)
+        return warmup.judging_temperature(
+            data.X, replace(settings, noise_variance=warmup.default_noise_variance(data.X))
+        )
+
+    wanted = np.geomspace(0.1, 20.0, 200)
+    found = np.array([judged(temperature) for temperature in wanted])
+    assert np.all(found <= wanted)
+    assert np.all(np.diff(found) >= 0)
+    outside = (wanted <= 1.0) | (wanted >= soft)
+    assert np.all(found[outside] == wanted[outside])
+    assert judged(0.1 * soft) == 0.1 * soft
+    assert judged(0.3 * soft) == 1.0
+
+
 # --- what is found
 
 
@@ -160,6 +222,20 @@ def test_planted_features_come_back_whatever_the_truncation(n_components):
     fitted = IBPFactorAnalysis(n_components, random_state=0).fit(X)
     assert loaded(fitted).sum() == 10
     assert np.median(matched(fitted.transform(new)[:, loaded(fitted)], Z)) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_noise_of_single_inputs_is_no_feature(seed):
+    X, y, _, _ = planted(10, seed, by_input=True)
+    for model in (IBPFactorAnalysis(20), ILSVMClassifier(20, temperature=0.02)):
+        assert abs(int(loaded(model.fit(X, y)).sum()) - 10) <= 1
+
+
+def test_warm_features_are_as_many_as_planted():
+    """A temperature of 2.4 in all: judged there, two or three of them would be missing."""
+    X, y, _, _ = planted(30, 0)
+    fitted = ILSVMClassifier(45, temperature=0.02, tol=1e-2).fit(X, y)
+    assert fitted.n_components_ == loaded(fitted).sum() == 30
 
 
 def test_features_come_back_from_most_of_the_rows_in_another_order():
