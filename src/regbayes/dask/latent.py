@@ -61,13 +61,13 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     State,
     Stats,
-    build_head,
 )
 from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.slab import SlabFeatures
@@ -99,18 +99,18 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(Rows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data(HostRows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
-        head = replace(build_head(data, recipe.settings), in_blocks=True)
+        head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))
         labels[0] = 0
-        nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
+        nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
     settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
     pieces = data.X.blocks()

@@ -675,7 +675,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
+        return chosen_classes(self._class_scores(X), self.classes_)
 
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:

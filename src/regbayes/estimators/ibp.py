@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,8 +28,7 @@ from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
-from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -202,7 +200,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre_rows(self._valid_rows(X), self.mean_)
         if self.transform_temperature is None:
             return self._infer(rows)
         temperature = self.transform_temperature * rows.n_inputs
@@ -217,10 +215,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
-        params = self._state.params
-        bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
-        return self._infer(rows, partial(bound, params=params))
+        rows = centre_rows(self._valid_rows(X), self.mean_)
+        return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

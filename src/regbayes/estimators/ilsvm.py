@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult, make_executor
+from regbayes.engine import FitResult
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     LatentModel,
     TrainingRows,
     binary_difference,
+    chosen_classes,
     find_fault,
     generator,
     in_use,
@@ -35,7 +36,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import join, namespace_of, to_host
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -103,7 +104,7 @@ class BinaryFeatures(LatentModel):
         """
         if prepared is None:
             warn_if_unscaled(rows.X)
-            prepared = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
+            prepared = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights))
         (data, settings), self.mean_ = prepared, prepared[0].X.mean
         margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
@@ -113,18 +114,17 @@ class BinaryFeatures(LatentModel):
         def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
                 yield previous, None
-            early_rows = draw_early_rows(data, rng)
-            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
-            most = 2 * warmup.EARLY_ROWS if data.X.on_device else len(data.X)  # starts are on the host
-            n = min((len(data.X) + 1) // 2, most)
+            early_rows = warmup.draw_early_rows(data.labels, rng)
+            yield self._start(data.X.take(early_rows), settings, rng), early_rows
+            n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                yield self._start(data.X.take(half), settings, rng), draw_early_rows(data, rng)
+                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < rows.given.shape[0]:
-                every = Rows.centre(rows.given, self.mean_)
+                every = centre_rows(rows.given, self.mean_)
                 found["embedding_"] = self._infer(every, state.params.infer)
                 if settings.slab:
                     found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
@@ -159,39 +159,25 @@ class BinaryFeatures(LatentModel):
         """Return what is wrong with the answers for the training rows; nothing where there are none."""
         if state.head is None:
             return ""
-        rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
-        if len(data.labeled) < len(rows) and not rows.on_device:
-            seen = data.labeled
-            rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
-        scores = state.scores(rows, psi)
-        answers = to_host(namespace_of(scores).argmax(scores, axis=1))
-        if rows.on_device:
-            codes, weights, answers = codes[data.labeled], weights[data.labeled], answers[data.labeled]
-        return find_fault(codes, answers, data.cost, weights, self.classes_)
+        labeled, codes = data.labeled, np.arange(len(self.classes_))
+        answers = to_host(chosen_classes(state.scores(data.X, state.embedding), codes))[labeled]
+        return find_fault(data.labels[labeled], answers, data.cost, data.weights[labeled], self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
 
         Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
         """
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre_rows(self._valid_rows(X), self.mean_)
         return self._infer(rows, self._state.params.infer_probabilities)
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
         if function is None:
-            few = len(rows) <= FEW_ROWS and not rows.on_device and not sweeps_are_loaded()
-            function = self._state.params.infer_few if few else self._state.params.infer
-        if rows.on_device:
-            return join([function(block) for block in rows.blocks()])
+            few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
+            function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
-            return np.concatenate(make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
-
-
-def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
-    """Draw the rows for a warm-up, None where it can have them all; of rows on a device they come to the host."""
-    found = warmup.draw_early_rows(data.labels, rng)
-    return np.arange(len(data.X)) if found is None and data.X.on_device else found
+            return rows.join(rows.make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
 
 
 def normalised_objective(result: FitResult[State], weight: float) -> float:
@@ -547,8 +533,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        return self._infer(Rows.centre(self._valid_rows(X), self.mean_))
+        return self._infer(centre_rows(self._valid_rows(X), self.mean_))
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre_rows(self._valid_rows(X), self.mean_)
         return self._state.scores(rows, self._infer(rows))

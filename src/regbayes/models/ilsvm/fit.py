@@ -13,7 +13,7 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
-from regbayes.kernels.arrays import append_columns, join
+from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
@@ -22,13 +22,12 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Params,
-    Rows,
     Settings,
     State,
     Stats,
-    infer_features,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
@@ -226,13 +225,13 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     settings = problem.settings
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
-    blocks = problem.data.X.blocks()
-    parts = problem.executor.map(partial(infer_features, params=params), blocks)
-    features = join(parts)
-    psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
+    joint = problem.joint
+    parts = joint.executor.map(params.infer, joint.blocks)
+    features = problem.data.X.join(parts)
+    psi = np.concatenate(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
-    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
+    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
     return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
@@ -244,7 +243,7 @@ def pad_state(state: State, settings: Settings) -> State:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
     D, N = params.loadings.shape[1], state.embedding.shape[0]
-    anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
+    anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
     embedding = append_columns(state.embedding, constant)
     psi = state.probabilities

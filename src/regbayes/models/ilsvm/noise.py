@@ -6,7 +6,7 @@ import numpy as np
 
 from regbayes._types import Integers
 from regbayes.models.ilsvm.fit import fit
-from regbayes.models.ilsvm.model import Data, Rows, Settings, infer_features
+from regbayes.models.ilsvm.model import Data, Rows, Settings
 from regbayes.models.ilsvm.warmup import initial_params, leading_directions
 
 FEWEST_ROWS = 40  # that can be judged
@@ -53,7 +53,7 @@ def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
     n = round(LEARNED_SHARE * len(rows))
     seen, unseen = data.take(rows[:n]), data.take(rows[n:])
     state = fit(seen, settings, initial_params(seen.X, settings)).state
-    right = np.argmax(state.scores(unseen.X, infer_features(unseen.X, state.params)), axis=1) == unseen.labels
+    right = np.argmax(state.scores(unseen.X, state.params.infer(unseen.X)), axis=1) == unseen.labels
     # Of two classes as large as each other, the one that leads in some rows is behind in the others.
     share = float(np.bincount(unseen.labels).max()) / len(unseen.labels)
     error = np.sqrt(max(share * (1.0 - share), 1e-12) * len(right))

@@ -32,12 +32,12 @@ from regbayes.models.ilsvm.model import (
     PATIENCE,
     UNLABELED,
     BinaryFeatures,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     Stats,
-    infer_features,
 )
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
@@ -300,9 +300,10 @@ class WarmUp:
         """Return the warm-up of a fit, on some of its rows where these are given."""
         # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
-        if early_rows is None:
+        data = problem.data.take(early_rows)
+        if data is problem.data:
             return cls(problem.at_settings(fixed), 1.0, callbacks, view)
-        part = ILSVMProblem.of(problem.data.take(early_rows), fixed, problem.features)
+        part = ILSVMProblem.of(data, fixed, problem.features)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> tuple[Search, Status]:
@@ -494,7 +495,7 @@ class WarmUp:
     def _ask_for_features(self, at: Evaluation) -> Floats:
         """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
         data, params = self.problem.data, at.params
-        psi, r = infer_features(data.X, params), self.problem.settings.generative_weight
+        psi, r = params.infer(data.X), self.problem.settings.generative_weight
         multipliers = np.zeros((len(data.X), 1))
         if at.multipliers is not None:
             multipliers = np.zeros((len(data.X), at.multipliers.shape[1]))
@@ -518,8 +519,8 @@ class WarmUp:
         """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
         params, X = at.params, self.problem.data.X
         left = X.project(direction[None, :])[:, 0] - direction @ params.offset
-        left -= infer_features(X, params) @ (params.loadings @ direction)
-        score = Rows.centre(left[:, None], weights=X.weights)
+        left -= params.infer(X) @ (params.loadings @ direction)
+        score = HostRows.centre(left[:, None], weights=X.weights)
         spread = np.sqrt(score.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
         new = length * loading[0, 0] * direction
