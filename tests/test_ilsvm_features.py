@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
-from regbayes.models.ilsvm import fit, noise, warmup
+from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, centre_rows, log_normalisers
 from regbayes.priors.indian_buffet import stick_expectations
 
@@ -192,7 +192,7 @@ def test_what_inputs_or_labels_show_is_no_noise():
 
     def judge(X, labels):
         data = Data(centre_rows(X), labels, np.ones(300), 1.0 - np.eye(2))
-        return noise.is_noise(data, settings, np.random.default_rng(0))
+        return fit.is_noise(data, settings, np.random.default_rng(0))
 
     told = (noisy[:, 0] + noisy[:, 1] > 0).astype(np.int64)
     assert judge(noisy, rng.integers(0, 2, 300))

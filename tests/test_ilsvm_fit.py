@@ -171,7 +171,7 @@ def test_transductive_margins_separate_the_guessed_labels():
     hidden = data.labels == UNLABELED
 
     def margins(state):
-        scores = np.sort(state.scores(data.X.take(hidden), state.embedding[hidden]), axis=1)
+        scores = np.sort(data.X.take(hidden).score(state, state.embedding[hidden]), axis=1)
         return scores[:, -1] - scores[:, -2]
 
     assert np.mean(margins(state) >= 1.0) > np.mean(margins(plain) >= 1.0)
@@ -233,12 +233,12 @@ def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
-    join = Interrupting(HostRows.join, 1)  # of what was inferred for the training rows, in the end
-    monkeypatch.setattr(HostRows, "join", lambda *arguments: join(*arguments))
+    # What was inferred for the training rows, in the end, is joined.
+    monkeypatch.setattr(HostRows, "join", Interrupting(HostRows.join, 1))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
     assert np.array_equal(result.state.params.loadings, undisturbed.state.params.loadings)
-    scores = [r.state.scores(problem.data.X, r.state.embedding) for r in (undisturbed, result)]
+    scores = [problem.data.X.score(r.state, r.state.embedding) for r in (undisturbed, result)]
     assert np.mean(scores[0].argmax(axis=1) == scores[1].argmax(axis=1)) > 0.9
 
 

@@ -40,9 +40,6 @@ from regbayes.estimators._bases import (
     cost_matrix,
     fit_data,
     generator,
-    warn_if_noise,
-    warn_if_truncated,
-    warn_if_unused,
 )
 from regbayes.estimators.ilsvm import (
     UNSUPERVISED,
@@ -69,7 +66,6 @@ from regbayes.models.ilsvm.model import (
     State,
     Stats,
 )
-from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
 
@@ -189,12 +185,7 @@ class OnClusterFeatures(OnCluster):
                 self.mean_ = start.local.mean_
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
-            if is_noise(recipe.data(sample), settings, generator(self.random_state)):
-                warn_if_noise()
-                return self
-            if not settings.input_scale:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self.n_components_, self.n_components)
+            self._judge_features(recipe.data(sample), settings, generator(self.random_state))
         return self
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)

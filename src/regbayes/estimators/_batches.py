@@ -137,7 +137,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         refuse_elsewhere(X, "partial_fit")
         self._check_batchable()
         given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
-        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+        rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")

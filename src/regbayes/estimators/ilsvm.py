@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult
+from regbayes.engine import FitResult, make_executor
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -22,21 +22,19 @@ from regbayes.estimators._bases import (
     LatentModel,
     TrainingRows,
     binary_difference,
-    chosen_classes,
     find_fault,
     generator,
     in_use,
     kept_objective,
     n_threads,
     one_blas_thread,
-    warn_if_noise,
-    warn_if_truncated,
     warn_if_unscaled,
-    warn_if_unused,
+    warn_of_no_features,
+    warn_of_noise,
+    warn_of_truncation,
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -50,7 +48,6 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
     log_normalisers,
 )
-from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -139,29 +136,33 @@ class BinaryFeatures(LatentModel):
                 draw(),
                 1 if goes_on else self.n_init,
                 partial(self._find_fault, data),
-                lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
+                partial(normalised_objective, weight=settings.generative_weight * data.X.total_weight),
             )
             for start, early_rows in tried:
                 reporter.result = run(
                     data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            with one_blas_thread():
-                noise = is_noise(data, settings, rng)
-            if noise:
-                warn_if_noise()
-                return
-            if not settings.input_scale:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self.n_components_, self.n_components)
+            self._judge_features(data, settings, rng)
+
+    def _judge_features(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
+        """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
+        with one_blas_thread():
+            noise = fit.is_noise(data, settings, rng)
+        if noise:
+            warn_of_noise()
+        elif self.n_components_ == 0 and not settings.input_scale:
+            warn_of_no_features()
+        elif self.n_components_ == self.n_components > 1:
+            warn_of_truncation(self.n_components_)
 
     def _find_fault(self, data: Data, state: State) -> str:
         """Return what is wrong with the answers for the training rows; nothing where there are none."""
         if state.head is None:
             return ""
-        labeled, codes = data.labeled, np.arange(len(self.classes_))
-        answers = to_host(chosen_classes(state.scores(data.X, state.embedding), codes))[labeled]
-        return find_fault(data.labels[labeled], answers, data.cost, data.weights[labeled], self.classes_)
+        seen = data.labeled
+        answers = data.X.choose(state, state.embedding)[seen]
+        return find_fault(data.labels[seen], answers, data.cost, data.weights[seen], self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
@@ -177,7 +178,8 @@ class BinaryFeatures(LatentModel):
             few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
             function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
-            return rows.join(rows.make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
+            executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
+            return rows.join(executor.map(function, rows.blocks()))
 
 
 def normalised_objective(result: FitResult[State], weight: float) -> float:
@@ -537,4 +539,4 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
     def _class_scores(self, X: ArrayLike) -> Floats:
         rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._state.scores(rows, self._infer(rows))
+        return rows.score(self._state, self._infer(rows))

@@ -23,7 +23,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
-from regbayes.kernels.arrays import is_plain, sum_of
+from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
@@ -291,14 +291,14 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
 # --- L-BFGS, as functions of arrays
 
 
-def dot(a: Reals, b: Reals) -> float:
+def dot(a: Any, b: Any) -> float:
     """Return the inner product of two arrays, wherever they lie."""
-    return float(np.vdot(a, b)) if is_plain(a) else float(sum_of(a * b))
+    return float(np.vdot(a, b)) if isinstance(a, np.ndarray) else float(sum_of(a * b))
 
 
-def norm(a: Reals) -> float:
+def norm(a: Any) -> float:
     """Return the length of an array."""
-    return float(np.linalg.norm(a)) if is_plain(a) else float(np.sqrt(dot(a, a)))
+    return float(np.linalg.norm(a)) if isinstance(a, np.ndarray) else float(np.sqrt(dot(a, a)))
 
 
 def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:

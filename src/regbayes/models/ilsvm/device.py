@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import Serial
 from regbayes.joint.model import Inferred
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
-from regbayes.margins.head import LinearHead
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, Stats
+from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats
 from regbayes.priors.indian_buffet import stick_expectations
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
@@ -33,6 +32,8 @@ class DeviceRows:
     X: DeviceArray  # (N, D), as they came
     mean: Floats  # (D,)
     weights: Floats | None = None  # (N,): how often each row counts; None: once
+    max_threads: ClassVar[int] = 1  # one keeps a device busy
+    join = staticmethod(arrays.join)
 
     @classmethod
     def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
@@ -77,7 +78,7 @@ class DeviceRows:
 
     @property
     def max_taken(self) -> int:
-        """How many rows a start may be made of: starts are on the host."""
+        """How many rows a start may be made of, at most: starts are on the host."""
         return 2 * warmup.EARLY_ROWS
 
     def blocks(self) -> list[DeviceRows]:
@@ -91,14 +92,6 @@ class DeviceRows:
             return [self]
         weights = [None if self.weights is None else self.weights[part] for part in parts]
         return [DeviceRows(self.X[part, :], self.mean, own) for part, own in zip(parts, weights, strict=True)]
-
-    def make_executor(self, n_threads: int) -> Serial:
-        """Return who takes the blocks: one thread keeps a device busy."""
-        return Serial()
-
-    def join(self, parts: list[DeviceArray]) -> DeviceArray:
-        """Return what was found for each block as one array."""
-        return arrays.join(parts)
 
     def take(self, rows: Integers | slice | None) -> HostRows:
         """Return some of the rows on the host, less the same mean; None: all of them."""
@@ -158,10 +151,17 @@ class DeviceRows:
         cross, coupled, summed = _combine(self.X, self.mean, left, by_coupling, theta_sum)
         return Pulled(coupled, summed, cross)
 
-    def score(self, head: LinearHead, features: DeviceArray, input_scale: float) -> DeviceArray:
+    def score(self, state: State, features: DeviceArray) -> DeviceArray:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
-        inputs = DeviceInputs(self.X, self.mean, input_scale) if input_scale else None
+        head = state.head
+        assert head is not None
+        inputs = DeviceInputs(self.X, self.mean, state.input_scale) if state.input_scale else None
         return DeviceColumns(features.T, head.centre, inputs, head.fit_intercept).scores(head.weights).T
+
+    def choose(self, state: State, features: DeviceArray) -> Integers:
+        """Return the class with the highest score for each of the rows, on the host, shape (N,)."""
+        scores = self.score(state, features)
+        return to_host(namespace_of(scores).argmax(scores, axis=1))
 
     def build_head(self, data: Data, settings: Settings) -> DeviceHead:
         """Return the head of the labelled rows."""

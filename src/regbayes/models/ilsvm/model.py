@@ -12,10 +12,11 @@ block of them whose sums add up. A row of weight w counts w times in every sum.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, Self
+from functools import cached_property, partial
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -23,7 +24,7 @@ from scipy.special import entr, expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import Executor, make_executor, row_blocks
+from regbayes.engine import make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import to_host
@@ -76,13 +77,14 @@ class Rows(Protocol):
 
     @property
     def max_taken(self) -> int:
-        """How many rows a start may be made of."""
+        """How many rows a start may be made of, at most."""
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads may take the blocks, at most."""
 
     def blocks(self) -> list[Self]:
         """Return the rows in blocks of fixed size."""
-
-    def make_executor(self, n_threads: int) -> Executor:
-        """Return who takes the blocks."""
 
     def join(self, parts: list[Any]) -> Any:
         """Return what was found for each block as one array."""
@@ -120,8 +122,11 @@ class Rows(Protocol):
     def build_head(self, data: Data, settings: Settings) -> MarginHead:
         """Return the head of the labelled rows: what they ask for, and what it sees of them."""
 
-    def score(self, head: LinearHead, features: Floats, input_scale: float) -> Floats:
+    def score(self, state: State, features: Floats) -> Floats:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
+
+    def choose(self, state: State, features: Floats) -> Integers:
+        """Return the class with the highest score for each of the rows, on the host, shape (N,)."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,9 @@ class HostRows:
     X: Floats  # (N, D), as they came
     mean: Floats  # (D,)
     weights: Floats | None = None  # (N,): how often each row counts; None: once
+    max_taken: ClassVar[int] = sys.maxsize
+    max_threads: ClassVar[int] = sys.maxsize
+    join = staticmethod(np.concatenate)
 
     @classmethod
     def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> HostRows:
@@ -162,7 +170,7 @@ class HostRows:
         for rows in row_blocks(len(self)):
             part = self.X[rows] - self.mean
             norms[rows] = np.einsum("nd,nd->n", part, part)
-        return self.sum_weighted(norms)
+        return float(norms.sum() if self.weights is None else self.weights @ norms)
 
     @property
     def mean_square(self) -> float:
@@ -175,22 +183,9 @@ class HostRows:
         weights = np.ones(len(self)) if self.weights is None else self.weights
         return weights @ self.X - weights.sum() * self.mean
 
-    @property
-    def max_taken(self) -> int:
-        """How many rows a start may be made of: all."""
-        return len(self)
-
     def blocks(self) -> list[HostRows]:
         """Return the rows in blocks of fixed size."""
         return [self.take(rows) for rows in row_blocks(len(self))]
-
-    def make_executor(self, n_threads: int) -> Executor:
-        """Return who takes the blocks."""
-        return make_executor(n_threads)
-
-    def join(self, parts: list[Floats]) -> Floats:
-        """Return what was found for each block as one array."""
-        return np.concatenate(parts)
 
     def take(self, rows: Integers | slice | None) -> HostRows:
         """Return some of the rows, less the same mean; None: all of them."""
@@ -219,10 +214,6 @@ class HostRows:
     def weigh(self, values: Floats) -> Floats:
         """Return values of the rows (N, K), each as often as its row counts."""
         return values if self.weights is None else values * self.weights[:, None]
-
-    def sum_weighted(self, values: Floats) -> float:
-        """Return the sum of a number of each row (N,), as often as it counts."""
-        return float(values.sum()) if self.weights is None else float(self.weights @ values)
 
     def infer_features(self, params: Params, few: bool = False) -> Floats:
         """Return the features of the rows, shape (N, K); few rows by the law, which needs no compiled kernel."""
@@ -294,9 +285,14 @@ class HostRows:
             row_weights=rows.weights,
         )
 
-    def score(self, head: LinearHead, features: Floats, input_scale: float) -> Floats:
+    def score(self, state: State, features: Floats) -> Floats:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
-        return head.scores(features, input_scale * self.array() if input_scale else None)
+        assert state.head is not None
+        return state.head.scores(features, state.input_scale * self.array() if state.input_scale else None)
+
+    def choose(self, state: State, features: Floats) -> Integers:
+        """Return the class with the highest score for each of the rows, shape (N,)."""
+        return np.argmax(self.score(state, features), axis=1)
 
 
 def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
@@ -482,7 +478,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         first = stats.first_moment
         moment = np.block([[stats.second_moment, first[:, None]], [first, stats.n_rows]])
         factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
-        return lambda q: cho_solve(factor, q)
+        return partial(cho_solve, factor)
 
     def first_length(self, params: Params) -> float:
         """Move the loadings by a share of their length."""
@@ -663,10 +659,6 @@ class ILSVMProblem:
         supervised = settings.C > 0 and len(data.labeled) > 0
         return cls(data, settings, data.X.build_head(data, settings) if supervised else None, features)
 
-    def at_settings(self, settings: Settings) -> ILSVMProblem:
-        """Return the problem with settings that leave the head as it is."""
-        return replace(self, settings=settings)
-
     @property
     def unit(self) -> float:
         """What one unit of every labelled row's loss is worth in J, or one nat of every row if that is more."""
@@ -690,7 +682,8 @@ class ILSVMProblem:
             settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
         )
         X = self.data.X
-        return JointProblem(model, X.blocks(), self.head, options, X.make_executor(settings.n_threads))
+        executor = make_executor(min(settings.n_threads, X.max_threads))
+        return JointProblem(model, X.blocks(), self.head, options, executor)
 
 
 @persistable(name="regbayes.ilsvm.State")
@@ -704,8 +697,3 @@ class State:
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
     probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
-
-    def scores(self, rows: Rows, psi: Floats) -> Floats:
-        """Return the score of each class for rows whose features are given, shape (n, classes)."""
-        assert self.head is not None
-        return rows.score(self.head, psi, self.input_scale)

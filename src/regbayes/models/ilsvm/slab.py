@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -133,7 +133,7 @@ class SlabFeatures(BinaryFeatures):
             counts=rows.weigh(swept.psi).sum(axis=0),
             gram=weighed.T @ swept.amounts,
             explained=above + float(amounts @ (params.loadings @ params.offset)),
-            entropy=-rows.sum_weighted(swept.divergence),
+            entropy=-float(rows.weigh(swept.divergence[:, None]).sum()),
             amounts=amounts,
             squares=rows.weigh(swept.squares).sum(axis=0),
         )
@@ -189,7 +189,7 @@ class SlabFeatures(BinaryFeatures):
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
         """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""
         factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
-        return lambda q: cho_solve(factor, q)
+        return partial(cho_solve, factor)
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Offset, sticks and variances in closed form at the current features."""

@@ -302,7 +302,7 @@ class WarmUp:
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         data = problem.data.take(early_rows)
         if data is problem.data:
-            return cls(problem.at_settings(fixed), 1.0, callbacks, view)
+            return cls(replace(problem, settings=fixed), 1.0, callbacks, view)
         part = ILSVMProblem.of(data, fixed, problem.features)
         return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
 
@@ -399,7 +399,7 @@ class WarmUp:
         """
         settings = self.problem.settings
         weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-        return self.problem.at_settings(replace(settings, temperature=temperature, generative_weight=weight))
+        return replace(self.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
 
     def _run_phase(
         self, problem: ILSVMProblem, search: Search, n_steps: int, tol: float, keep: Search | None = None
