@@ -31,7 +31,15 @@ from regbayes.models.ilsvm.model import (
     Stats,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
-from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, initial_params, leading_directions, pad
+from regbayes.models.ilsvm.warmup import (
+    Phases,
+    Search,
+    WarmUp,
+    drop_empty,
+    initial_params,
+    leading_directions,
+    pad,
+)
 
 Callback = Callable[[Progress[State]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
@@ -45,6 +53,7 @@ FEWEST_ROWS = 40  # that can be judged to be noise, or not
 MOST_ROWS = 4096  # that are looked at
 CLEAR = 3.0  # standard errors
 LEARNED_SHARE = 2 / 3  # of the rows: labels of the others are predicted
+WARM_UP = "warm-up"  # a stage, as callbacks see it
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
@@ -106,8 +115,8 @@ def fit(
             state = descent.start(problem.joint, there, multipliers)
         else:
             kind = Annealing if settings.slab else WarmUp
-            phases = kind.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
-            state, status = phases.run(starts, multipliers, is_new)
+            phases = kind.of(problem, early_rows if is_new else None)
+            state, status = _warm_up(problem, phases, phases.run(starts, multipliers, is_new), callbacks)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
@@ -135,6 +144,40 @@ def fit(
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
         final, cut = _finish(problem, result.state.at, AS_IT_IS), Status.INTERRUPTED
     return replace(result, state=final, status=cut or halted or result.status)
+
+
+def _warm_up(
+    problem: ILSVMProblem, warm_up: WarmUp, phases: Phases, callbacks: Sequence[Callback]
+) -> tuple[Search, Status]:
+    """Make the phases before the descent, none of more steps than a fit may have.
+
+    Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
+    """
+    try:
+        phase = next(phases)
+        while True:
+            joint, search = phase.problem.joint, phase.start
+            if isinstance(search, Params):
+                search = descent.start(joint, search, phase.warm_start)
+            result = run(
+                partial(descent.step, joint),
+                search,
+                max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
+                objective=attrgetter("at.terms"),
+                stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
+                callbacks=callbacks,
+                view=partial(_view, problem, keep=phase.keep),
+                stage=WARM_UP,
+            )
+            if result.status in CUT_SHORT:
+                return phase.keep or result.state, result.status
+            phase = phases.send(result.state)
+    except StopIteration as end:
+        return end.value, Status.CONVERGED
+    except KeyboardInterrupt:  # between two phases
+        if warm_up.latest is None:
+            raise  # nothing was learned yet
+        return warm_up.latest, Status.INTERRUPTED
 
 
 def fit_transductive(
@@ -219,9 +262,9 @@ def _known_start(
     return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
 
 
-def _view(problem: ILSVMProblem, state: Any) -> State:
-    """Return the fitted model that a step of either scheme would end with."""
-    return _finish(problem, state.at, FINAL)
+def _view(problem: ILSVMProblem, state: Any, keep: Search | None = None) -> State:
+    """Return the fitted model that a step of either scheme would end with; it may be an earlier one that is kept."""
+    return _finish(problem, (keep or state).at, FINAL)
 
 
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:

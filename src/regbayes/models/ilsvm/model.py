@@ -25,6 +25,7 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import make_executor, row_blocks
+from regbayes.engine.executor import BLOCK_ROWS
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import to_host
@@ -167,9 +168,9 @@ class HostRows:
     def squared_norm(self) -> float:
         """Summed squared length of the rows."""
         norms = np.empty(len(self))
-        for rows in row_blocks(len(self)):
-            part = self.X[rows] - self.mean
-            norms[rows] = np.einsum("nd,nd->n", part, part)
+        for first in range(0, len(self), BLOCK_ROWS):  # no copy of all rows
+            part = self.X[first : first + BLOCK_ROWS] - self.mean
+            norms[first : first + BLOCK_ROWS] = np.einsum("nd,nd->n", part, part)
         return float(norms.sum() if self.weights is None else self.weights @ norms)
 
     @property
