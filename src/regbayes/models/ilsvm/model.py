@@ -302,14 +302,15 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
     Rows that are centred on their own mean are learned from: they are refused where their squares leave the
     floating-point numbers.
     """
-    kind: Any = HostRows
+    kind: type[HostRows | DeviceRows] = HostRows
     if not isinstance(X, np.ndarray):
-        from regbayes.models.ilsvm.device import DeviceRows as kind  # noqa: N813
+        from regbayes.models.ilsvm.device import DeviceRows
+
+        kind = DeviceRows
     if mean is not None:
-        there: Rows = kind.centre(X, mean if isinstance(mean, np.ndarray) else to_host(mean), weights)
-        return there
+        return kind.centre(X, mean if isinstance(mean, np.ndarray) else to_host(mean), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows: Rows = kind.centre(X, None, weights)
+        rows = kind.centre(X, None, weights)
         mean_square = rows.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
