@@ -19,8 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
-from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._bases import (
+    IterativeEstimator,
+    fit_beside,
+    fit_data,
+    keep_on_failure,
+    one_blas_thread,
+    read_rows,
+)
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
 from regbayes.estimators._tasks import (
@@ -137,7 +144,7 @@ class TaskModel(IterativeEstimator):
             weights = weights if weights is None or order is None else weights[order]
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 
