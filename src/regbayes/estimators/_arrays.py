@@ -126,7 +126,7 @@ def check_options(estimator: Any) -> None:
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
     """Fit where rows lie: in the end fitted attributes follow them there."""
-    if is_plain(X):
+    if isinstance(X, np.ndarray) or is_plain(X):
         yield
         return
     check_options(estimator)

@@ -35,7 +35,7 @@ from regbayes.estimators._tasks import (
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.kernels.arrays import find_ranges, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
-from regbayes.models.ilsvm.model import Rows
+from regbayes.models.ilsvm.device import DeviceRows
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ def standardized_there(
     X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
 ) -> tuple[Any, Floats, Floats]:
     """Return rows on a device as `standardized` does, with means and scales on the host."""
-    rows = Rows.centre(X, weights=sample_weight)
+    rows = DeviceRows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
     spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)

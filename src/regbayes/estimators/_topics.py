@@ -626,7 +626,9 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
         return None
     if isinstance(counts, DeviceCorpus):
         return bring_beside(values, counts.counts.numbers, name)
-    if not is_plain(values) and "cpu" not in str(getattr(values, "device", "cpu")).lower():
+    if isinstance(values, np.ndarray) or is_plain(values):
+        return values
+    if "cpu" not in str(getattr(values, "device", "cpu")).lower():
         raise TypeError(f"X lies on the CPU and {name} is {name_place(values)}: give both on one device")
     return values
 
