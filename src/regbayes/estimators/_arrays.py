@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
-from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+from regbayes.kernels.arrays import is_mapped, is_plain, namespace_of, to_host
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
 ROW_ARRAYS = 7  # of rows times features, that a fit has beside the inputs at its most
@@ -64,10 +64,11 @@ def refuse_elsewhere(X: Any, what: str) -> None:
 def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
     """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
 
-    Labels come to the host in any case.
+    Labels come to the host in any case. Mapped rows stay in single precision where blocks are converted.
     """
     if not is_elsewhere(X):
-        return validate_data(estimator, X, y, dtype=np.float64, **options)
+        by_blocks = getattr(type(estimator), "_reads_mapped", False) and is_mapped(X)
+        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
     xp = namespace_of(X)
