@@ -106,9 +106,14 @@ def _r_hat_of_ranks(halves: Floats) -> float:
     return math.sqrt((n - 1) / n + between / within)
 
 
+def batch_length(n_draws: int) -> int:
+    """Return how many draws of a chain are averaged to one."""
+    return -(-n_draws // MAX_LENGTH)
+
+
 def average_batches(series: Floats) -> Floats:
     """Average long chains, (n_chains, n_draws, ...), in batches: what is left has the same mean with the same error."""
-    batch = -(-series.shape[1] // MAX_LENGTH)
+    batch = batch_length(series.shape[1])
     if batch == 1:
         return series
     kept = series[:, : series.shape[1] // batch * batch]
