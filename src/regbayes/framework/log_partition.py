@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so 
 TOGETHER = 8  # such pieces that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
-FEW = 8  # features up to which a product of two matrices is faster than the square of one
+FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
 MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
@@ -159,36 +159,39 @@ class WeightedAtoms:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
         reference, features, log_weights = self._reference, self.features, self.log_weights
         few = features.shape[1] <= FEW
+        tilted = bool(phi.any())
+        even = not tilted and float(log_weights.min()) == float(log_weights.max())
+        scores = np.empty(len(features)) if tilted else np.zeros(len(features))
 
         def sums(rows: slice) -> _Sums:
             size = min(self._rows, rows.stop - rows.start)
-            room = np.empty((2 if few else 1, features.shape[1], size)) if second else features[:0]  # for all pieces
+            shape = (2, features.shape[1], size) if few else (1, size, features.shape[1])
+            room = np.empty(shape) if second else features[:0]  # for all pieces
             parts = [
-                sums_of(features[start:stop], log_weights[start:stop], room)
+                sums_of(slice(start, min(start + size, rows.stop)), room)
                 for start in range(rows.start, rows.stop, size)
-                for stop in (min(start + size, rows.stop),)
             ]
             return parts[0] if len(parts) == 1 else _added(parts)
 
-        def sums_of(part: Floats, logs: Floats, room: Floats) -> _Sums:
-            weights = part @ phi
-            weights += logs
+        def sums_of(rows: slice, room: Floats) -> _Sums:
+            part = features[rows]
+            weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
             top = float(weights.max())
             weights -= top
             np.exp(weights, out=weights)
             total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            # Feature by feature: NumPy is slow where the last axis is short.
-            centred = room[0, :, : len(part)]
-            for away, column, about in zip(centred, part.T, reference, strict=True):
-                np.subtract(column, about, out=away)
-            first = centred @ weights
-            if few:
-                return _Sums(top, total, first, np.multiply(centred, weights, out=room[1, :, : len(part)]) @ centred.T)
-            np.sqrt(weights, out=weights)
-            centred *= weights
-            return _Sums(top, total, first, centred @ centred.T)
+            if few:  # feature by feature: NumPy is slow where the last axis is short
+                centred, weighted = room[0, :, : len(part)], room[1, :, : len(part)]
+                for away, column, about in zip(centred, part.T, reference, strict=True):
+                    np.subtract(column, about, out=away)
+                return _Sums(top, total, centred @ weights, np.multiply(centred, weights, out=weighted) @ centred.T)
+            away = np.subtract(part, reference, out=room[0, : len(part)])
+            first = weights @ away
+            if not even:
+                away *= np.sqrt(weights, out=weights)[:, None]
+            return _Sums(top, total, first, away.T @ away)
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._executor.map(sums, self._chunks)
@@ -197,16 +200,20 @@ class WeightedAtoms:
             covariance = np.empty((0, 0))
             if whole.second is not None:
                 covariance = whole.second / whole.total - away[:, None] * away
+        self._scores = scores
         return whole.top + float(np.log(whole.total)), reference + away, covariance
+
+    def _score(self, phi: Floats) -> Floats:
+        """Return ``<phi, psi>`` of every supported atom; it is known where the last look was."""
+        return self._scores if np.array_equal(self._phi, phi) else self.features @ phi
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
-        return float(np.ptp(self.features @ direction))
+        return float(np.ptp(self._score(direction)))
 
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
-        scores = self.features @ phi
-        scores += self.log_weights
+        scores = self._score(phi) + self.log_weights
         scores -= log_partition
         return scores
 
