@@ -117,7 +117,8 @@ def average_batches(series: Floats) -> Floats:
     if batch == 1:
         return series
     kept = series[:, : series.shape[1] // batch * batch]
-    return kept.reshape(len(series), -1, batch, *series.shape[2:]).mean(axis=2)
+    batches = kept.reshape(len(series), -1, batch, *series.shape[2:])
+    return batches @ np.full(batch, 1 / batch) if series.ndim == 2 else batches.mean(axis=2)
 
 
 def _summed_correlations(correlation: Floats, n_draws: int) -> float:

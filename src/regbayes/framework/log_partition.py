@@ -25,7 +25,7 @@ TOGETHER = 8  # such pieces that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
-MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
+FUSED = 300_000  # atoms times features squared up to which second moments come with every evaluation
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
@@ -113,9 +113,9 @@ class WeightedAtoms:
         self.lowest, self.highest = self._ranges()
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
         self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        self.even = bool((self.log_weights == self.log_weights[0]).all())
         self._phi = np.zeros(len(reference))  # where the moments belong
         self._reference = reference
-        self._fused = len(reference) <= MOST_FUSED
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
         self._expectation, self.base_covariance = self.mean, self._covariance
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
@@ -129,12 +129,18 @@ class WeightedAtoms:
         many = TOGETHER * self._rows
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
+        self.fused = features.size * m <= FUSED  # beyond, second moments are asked for
+        # A few features of a few atoms are held column by column too: NumPy is slow where the last axis is short.
+        held = m <= FEW and n <= self._rows
+        self._columns = np.ascontiguousarray(features.T) if held else None  # (m, n)
 
     def _pieces(self, rows: slice) -> list[Floats]:
         starts = range(rows.start, rows.stop, self._rows)
         return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
 
     def _ranges(self) -> tuple[Floats, Floats]:
+        if self._columns is not None:
+            return self._columns.min(axis=1), self._columns.max(axis=1)
         if self.features.size < WIDE:
             return self.features.min(axis=0), self.features.max(axis=0)
         wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
@@ -160,7 +166,7 @@ class WeightedAtoms:
         reference, features, log_weights = self._reference, self.features, self.log_weights
         few = features.shape[1] <= FEW
         tilted = bool(phi.any())
-        even = not tilted and float(log_weights.min()) == float(log_weights.max())
+        even = not tilted and self.even
         scores = np.empty(len(features)) if tilted else np.zeros(len(features))
 
         def sums(rows: slice) -> _Sums:
@@ -182,10 +188,13 @@ class WeightedAtoms:
             total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            if few:  # feature by feature: NumPy is slow where the last axis is short
+            if few:
                 centred, weighted = room[0, :, : len(part)], room[1, :, : len(part)]
-                for away, column, about in zip(centred, part.T, reference, strict=True):
-                    np.subtract(column, about, out=away)
+                if self._columns is not None:
+                    np.subtract(self._columns, reference[:, None], out=centred)
+                else:
+                    for away, column, about in zip(centred, part.T, reference, strict=True):
+                        np.subtract(column, about, out=away)
                 return _Sums(top, total, centred @ weights, np.multiply(centred, weights, out=weighted) @ centred.T)
             away = np.subtract(part, reference, out=room[0, : len(part)])
             first = weights @ away
@@ -205,7 +214,11 @@ class WeightedAtoms:
 
     def _score(self, phi: Floats) -> Floats:
         """Return ``<phi, psi>`` of every supported atom; it is known where the last look was."""
-        return self._scores if np.array_equal(self._phi, phi) else self.features @ phi
+        return self._scores if self._is_at(phi) else self.features @ phi
+
+    def _is_at(self, phi: Floats) -> bool:
+        """Whether the last look was here."""
+        return phi is self._phi or np.array_equal(self._phi, phi)
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
@@ -226,8 +239,8 @@ class WeightedAtoms:
         return spread
 
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
-        if not np.array_equal(self._phi, phi):
-            self._value, self._expectation, self._covariance = self._moments(phi, self._fused and not last)
+        if not self._is_at(phi):
+            self._value, self._expectation, self._covariance = self._moments(phi, self.fused and not last)
             self._phi = phi
         return self._value, self._expectation
 
@@ -298,16 +311,17 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
     """
     half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
     scale, scaled = np.ones(len(half)), atoms
-    if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
+    if half.max() > EXTREME or half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any():
         largest = np.zeros(int(blocks.max()) + 1)
         np.maximum.at(largest, blocks, half)
         scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
         scaled = atoms.change_units(0.0, scale)
-    far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
-    if scaled is atoms and not np.any(far):
+    size = np.abs(scaled.mean)
+    far = size > FAR * np.minimum(scaled.unit, size)
+    if scaled is atoms and not far.any():
         return None
     center = np.where(far, scaled.mean, 0.0)
-    if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
+    if far.any():  # a mean of values that agree in most digits is known to the last of them, through differences
         center = center + np.where(far, scaled.mean_about(center), 0.0)
         scaled = scaled.change_units(center, 1.0)
     return scaled, center * scale, scale

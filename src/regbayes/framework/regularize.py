@@ -141,7 +141,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
         tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
     """
-    if is_labelled(posterior):
+    if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
     if isinstance(posterior, Sampler) or resample is not None:
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
