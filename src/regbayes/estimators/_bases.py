@@ -410,6 +410,14 @@ class FitReporter:
             self.bar.close()
 
 
+def describe_interruption(estimator: Any, fit: FitResult[Any]) -> str:
+    """Say what was kept of a fit that was interrupted, for the warning and for the page about it; "" of others."""
+    if fit.status is not Status.INTERRUPTED:
+        return ""
+    when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
+    return f"{type(estimator).__name__} was interrupted {when}; the best state so far is kept."
+
+
 def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     """Turn the outcome of a fit, which is data, into a warning where the user can do something about it."""
     name = type(estimator).__name__
@@ -422,9 +430,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     elif fit.status is Status.DIVERGED:
         message = f"{name}: the objective became NaN or infinite; the best state before that is kept. Check X's scale."
     elif fit.status is Status.INTERRUPTED:
-        when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
-        message = f"{name} was interrupted {when}; the best state so far is kept."
-        warnings.warn(message, InterruptedWarning, stacklevel=4)
+        warnings.warn(describe_interruption(estimator, fit), InterruptedWarning, stacklevel=4)
         return
     else:
         return
@@ -519,6 +525,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.trace_, self.n_iter_ = result.trace, result.n_iter
+        self._interruption = describe_interruption(self, result)
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
