@@ -1,4 +1,4 @@
-"""A Gibbs sampler of your own under constraints: a change in the rate of counts, with a discrete year (docs/draw_again.md).
+"""A Gibbs sampler of your own under constraints: counts whose rate changes in a discrete year (docs/own_sampler.md).
 
     python examples/own_sampler.py         # NumPy alone
 
