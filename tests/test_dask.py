@@ -420,6 +420,19 @@ def test_collections_are_cut_alike(data):
     assert [len(part) for part in labels] == [400, 1100]
 
 
+@pytest.mark.parametrize("kind", ["array", "table"])
+def test_a_block_goes_to_the_cluster_without_what_makes_the_others(data, kind):
+    X = cut(data[0], (100,) * 15)
+    y = (X[:, 0] > 0).astype(int)
+    if kind == "table":
+        table = dd.from_dask_array(X)
+        X, y = table, table[0]
+    given = read_collections(X, y)
+    assert len(given.parts) == 15
+    assert max(len(dict(part.dask)) for row in given.parts for part in row[:2]) <= 6
+    np.testing.assert_array_equal(np.asarray(given.parts[7][0].compute(scheduler="sync")), data[0][700:800])
+
+
 def test_all_warnings_of_the_sample_are_silent(client, data):
     X, y = (cut(part, (N,)) for part in data)
     with warnings.catch_warnings(record=True) as heard:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
+from sklearn.base import clone
 
 from multitask_tools import (
     classifier,
@@ -14,6 +18,7 @@ from multitask_tools import (
     regressor,
 )
 from reference_tools import fits_its_rows
+from regbayes import MultiTaskILSVMRegressor
 from regbayes.estimators._task_bases import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -115,3 +120,49 @@ def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
     np.testing.assert_array_equal(centred, ((X - mean) / scale)[order])
     np.testing.assert_array_equal(standardized(X, True)[0][order], centred)
     assert centred.flags.c_contiguous
+
+
+@pytest.fixture(params=[np.float64, np.float32])
+def mapped(request, tmp_path):
+    """Rows in a file with targets, most of which are observed, and a task of each row."""
+    rng = np.random.default_rng(3)
+    n, d = 12_000, 40
+    X = (rng.random((n, 3)) < 0.4) @ rng.normal(size=(3, d)) + rng.normal(size=(n, d)) + np.linspace(-9.0, 9.0, d)
+    Y = X[:, :6] + rng.normal(size=(n, 6))
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    Y[-50:] = np.nan  # rows without any target
+    np.save(tmp_path / "rows.npy", X.astype(request.param))
+    return np.load(tmp_path / "rows.npy", mmap_mode="r"), Y, rng.integers(0, 3, n)
+
+
+@pytest.mark.parametrize("layout", ["matrix", "ragged", "weighted"])
+@pytest.mark.parametrize("inputs", [False, True])
+def test_rows_in_a_file_are_fitted_as_those_in_memory(mapped, layout, inputs):
+    X, Y, task = mapped
+    model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=3, random_state=0)
+    y, given = (Y[:, 0], {"task": task}) if layout == "ragged" else (Y, {})
+    asked = given if layout == "ragged" else {}
+    given = given | ({"sample_weight": 1.0 + task} if layout == "weighted" else {})
+    here, there = (clone(model).fit(rows, y, **given) for rows in (np.array(X, dtype=np.float64), X))
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(there.mean_, here.mean_, rtol=1e-12)
+    expected = here.predict(np.array(X, dtype=np.float64), **asked)
+    np.testing.assert_allclose(there.predict(X, **asked), expected, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(there.transform(X), here.transform(np.array(X)), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+def test_rows_in_a_file_stay_there(mapped, inputs):
+    X, Y, _ = mapped
+    shape, size = (5 * len(X), 3 * X.shape[1]), 8 * 15 * X.size
+    large, targets = np.lib.format.open_memmap(f"{X.filename}.large", "w+", X.dtype, shape), np.tile(Y[:, :2], (5, 1))
+    for first in range(0, len(large), len(X)):
+        large[first : first + len(X)] = np.tile(X, 3)
+    model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=1, tol=0.1, random_state=0)
+    model.fit(large[:500], targets[:500])  # what is loaded once
+    for look in (partial(model.fit, y=targets), model.predict, model.transform):
+        tracemalloc.start()
+        look(large)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 0.8 * size, f"{peak / size:.2f} of the rows"

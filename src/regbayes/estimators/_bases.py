@@ -44,7 +44,7 @@ from regbayes.estimators._arrays import (
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -113,9 +113,13 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
 
 
 def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie."""
+    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
+
+    Mapped rows stay in single precision where blocks are converted.
+    """
     if isinstance(X, np.ndarray) or not is_elsewhere(X):
-        return validate_data(estimator, X, y, dtype=np.float64, **options)
+        by_blocks = getattr(type(estimator), "_reads_mapped", False) and is_mapped(X)
+        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
     return read_there(estimator, X, y, **options)
 
 
@@ -430,6 +434,14 @@ class FitReporter:
             self.bar.close()
 
 
+def describe_interruption(estimator: Any, fit: FitResult[Any]) -> str:
+    """Say what was kept of a fit that was interrupted, for the warning and for the page about it; "" of others."""
+    if fit.status is not Status.INTERRUPTED:
+        return ""
+    when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
+    return f"{type(estimator).__name__} was interrupted {when}; the best state so far is kept."
+
+
 def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     """Turn the outcome of a fit, which is data, into a warning where the user can do something about it."""
     name = type(estimator).__name__
@@ -442,9 +454,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     elif fit.status is Status.DIVERGED:
         message = f"{name}: the objective became NaN or infinite; the best state before that is kept. Check X's scale."
     elif fit.status is Status.INTERRUPTED:
-        when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
-        message = f"{name} was interrupted {when}; the best state so far is kept."
-        warnings.warn(message, InterruptedWarning, stacklevel=4)
+        warnings.warn(describe_interruption(estimator, fit), InterruptedWarning, stacklevel=4)
         return
     else:
         return
@@ -539,6 +549,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.trace_, self.n_iter_ = result.trace, result.n_iter
+        self._interruption = describe_interruption(self, result)
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:

@@ -40,9 +40,10 @@ from regbayes.estimators._tasks import (
     take_weighted_rows,
 )
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.kernels.arrays import find_ranges, is_plain, sum_squares, take_rows, to_device, to_host
+from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.mt_ilsvm.mapped import StandardRows
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class TaskModel(IterativeEstimator):
     """An estimator for several tasks."""
 
     _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
+    _reads_mapped: ClassVar[bool] = False  # whether rows of a mapped file stay there
     _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
 
     @property
@@ -140,7 +142,8 @@ class TaskModel(IterativeEstimator):
             self._check_tasks(targets)
             if self._sorts_rows:
                 targets, order = in_order_of_tasks(targets, rows.shape[0])
-            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
+            stays = self._reads_mapped and is_mapped(rows)
+            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights, stays)
             weights = weights if weights is None or order is None else weights[order]
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
@@ -148,12 +151,16 @@ class TaskModel(IterativeEstimator):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 
-    def _standard_rows(self, X: ArrayLike) -> Floats:
+    def _standard_rows(self, X: ArrayLike) -> Any:
         check_is_fitted(self, "tasks_")
         X, mean, scale = read_rows(self, X, reset=False), to_host(self.mean_), to_host(self.scale_)
         if not is_plain(X):
             return (X - to_device(mean, X)) / to_device(scale, X)
-        return np.asarray((X - mean) / scale)
+        if self._reads_mapped and is_mapped(X):
+            return StandardRows(X, mean, scale)
+        centred = X - mean
+        centred /= scale
+        return centred
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
         """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
@@ -351,16 +358,21 @@ def _measure_targets(
 
 
 def standardized(
-    X: Floats, scaled: bool, order: Integers | None = None, sample_weight: Floats | None = None
-) -> tuple[Floats, Floats, Floats]:
+    X: Floats,
+    scaled: bool,
+    order: Integers | None = None,
+    sample_weight: Floats | None = None,
+    stays: bool = False,
+) -> tuple[Any, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
-    With ``order`` the rows come back in that order. No other copy of X is made.
+    With ``order`` the rows come back in that order. No other copy of X is made; none at all where it ``stays`` where it
+    is, and is standardised when it is looked at.
     """
     if not is_plain(X):
         return standardized_there(X, scaled, order, sample_weight)
-    highest, lowest = X.max(axis=0), X.min(axis=0)
+    highest, lowest = X.max(axis=0).astype(np.float64), X.min(axis=0).astype(np.float64)
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
     fixed = highest / unit == lowest / unit
@@ -369,15 +381,19 @@ def standardized(
     mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
-    centred = np.empty(X.shape)
-    if order is None:
-        np.subtract(X, mean, out=centred)
+    if stays:
+        centred: Any = StandardRows(X, mean, scale, order)
     else:
-        np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
-        centred -= mean
-    centred /= scale
+        centred = np.empty(X.shape)
+        if order is None:
+            np.subtract(X, mean, out=centred)
+        else:
+            np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
+            centred -= mean
+        centred /= scale
     with np.errstate(over="ignore"):
-        if not np.isfinite(np.vdot(centred, centred)):
+        parts = (np.asarray(centred[rows]) for rows in row_blocks(len(X)))
+        if not np.isfinite(sum(np.vdot(part, part) for part in parts)):
             raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
     return centred, mean, scale
 

@@ -60,6 +60,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     _sorts_rows = True
     _remedy = SHARE_NEW
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _reads_mapped: ClassVar[bool] = True
 
     @property
     def _serves_new_tasks(self) -> bool:

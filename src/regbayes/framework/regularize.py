@@ -141,7 +141,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
         tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
     """
-    if is_labelled(posterior):
+    if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
     if isinstance(posterior, Sampler) or resample is not None:
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
@@ -414,17 +414,20 @@ def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, war
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
     verdict = None
     while True:
+        looked = verdict is not None
+        if solution.status is not Status.CONVERGED and not looked:
+            verdict = examine(face.partition, stack)
+            if verdict.kind == "infeasible":
+                return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
         narrower = find_flat_face(face, stack, solution)
         if narrower is not None:
             on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
             if on_face.status is Status.CONVERGED:
                 face, solution = narrower, on_face
                 continue
-        if solution.status is Status.CONVERGED or verdict is not None:
+        if solution.status is Status.CONVERGED or looked:
             break
-        verdict = examine(face.partition, stack)
-        if verdict.kind == "infeasible":
-            return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
+        assert verdict is not None
         if verdict.keep is not None and verdict.direction is not None:
             face = face.narrow(verdict.keep, verdict.direction)
             solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)

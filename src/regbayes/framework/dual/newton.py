@@ -102,7 +102,7 @@ def _model_minimum(problem: Dual, point: Point, damping: float, error: float) ->
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
-        covariance = problem.covariance(point, float(np.max(np.abs(slope) / problem.unit)))
+        covariance = problem.covariance(point, slope)
         hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
     covariance = partition.covariance(point.phi)
@@ -130,7 +130,7 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
         trial = problem.at(target, last=True)
-        if max(problem.certificate(trial)) < 0.98 * max(problem.certificate(point)):
+        if 0.98 * max(problem.certificate(point)) > max(problem.certificate(trial)):
             return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0

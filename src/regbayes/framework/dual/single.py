@@ -6,7 +6,7 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import Status
-from regbayes.framework.dual.problem import Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual.problem import MOST_ROUNDING, Dual, DualSolution, Point, as_solution
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers.base import BoxDual
 
@@ -42,22 +42,23 @@ def solve_single(
         point = Point(
             np.array([-phi]), np.array([phi]), value, np.array([mean]), value + box.conjugate(np.array([-phi]))
         )
-        found = problem.certificate(point)
         error, curvature = mean - target + ridge * phi, variance + ridge
         # A hundredth of the tolerance costs nothing here, and neither of a gap nor of a violation is anything left.
-        exact = abs(error) <= 0.01 * problem.most_violation * unit + problem.rounding(point).violation * unit
+        close = abs(error) <= (0.01 * problem.most_violation + MOST_ROUNDING) * unit
+        exact = close and abs(error) <= (0.01 * problem.most_violation + problem.rounding(point).violation) * unit
         at_limit = phi == limit and error * side < 0
-        if (exact or at_limit) and problem.converged(point, found):
-            return as_solution(point, found, Status.CONVERGED, n_iter)
+        if (exact or at_limit) and problem.converged(point, problem.certificate(point)):
+            return as_solution(point, problem.certificate(point), Status.CONVERGED, n_iter)
         if error * side < 0:
             nearer = phi
         else:
             farther = phi
         n_iter += 1
         if n_iter > max_iter:
-            return as_solution(point, found, Status.ITERATION_LIMIT, max_iter)
+            return as_solution(point, problem.certificate(point), Status.ITERATION_LIMIT, max_iter)
         moved = _next_single(phi, error, curvature, third, nearer, farther, single.width)
         if n_iter > MOST_STEPS_OF_ONE or moved == phi or not np.isfinite(moved):
+            found = problem.certificate(point)
             status = Status.CONVERGED if problem.converged(point, found) else Status.STALLED
             return as_solution(point, found, status, n_iter - 1)
         phi = moved
@@ -92,8 +93,7 @@ class _SingleTilt:
         self.away = partition.features[:, 0] - self.center
         self.square = np.square(self.away)
         self.log_weights = partition.log_weights
-        self.level = float(partition.log_weights[0])
-        self.even = bool(np.all(partition.log_weights == self.level))
+        self.level, self.even = float(partition.log_weights[0]), partition.even
         self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
         self.before = float(partition.base_covariance[0, 0])
         self.width = max(self.ends[1] - self.ends[0], float(np.finfo(np.float64).tiny))

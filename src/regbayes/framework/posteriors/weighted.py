@@ -15,6 +15,7 @@ from regbayes._types import Flags, Floats
 from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
+    batch_length,
     effective_sample_size,
     monte_carlo_error,
     pareto_k,
@@ -22,7 +23,7 @@ from regbayes.framework.diagnostics import (
 )
 from regbayes.framework.draws import Draws, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.framework.log_partition import CHUNK_BYTES, WeightedAtoms
 from regbayes.framework.posteriors.base import (
     Expectations,
     Posterior,
@@ -35,6 +36,7 @@ from regbayes.framework.resampling import to_arviz
 from regbayes.kernels import arrays
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
+IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
 
 
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -333,30 +335,54 @@ class Samples(Weighted):
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
-        weights = self.weights
-
-        def error(column: Floats) -> float:
-            away, unit = _centred(column, weights)
-            return unit * self._error(away, weights)
-
-        return np.array([error(column) for column in arrays.to_host(as_features(self, features).values).T])
-
-    def _error(self, away: Floats, weights: Floats) -> float:
-        return self.n_atoms * monte_carlo_error(self.by_chain(weights * away))
+        return np.array([unit * error for error, _, unit in self._errors(features)])
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
 
         Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
         """
-        weights = self.weights
+        return np.array([variance / error**2 if error > 0 else np.nan for error, variance, _ in self._errors(features)])
 
-        def count(column: Floats) -> float:
-            away, _ = _centred(column, weights)
-            error = self._error(away, weights)
-            return float(weights @ away**2) / error**2 if error > 0 else np.nan
+    def _errors(self, features: Any) -> list[tuple[float, float, float]]:
+        """Return of each feature the Monte Carlo error of its expectation and its variance, and the unit they are in.
 
-        return np.array([count(column) for column in arrays.to_host(as_features(self, features).values).T])
+        Many draws: a column of a matrix is slow to read, so all are taken together, and one by one only where squares
+        are out of range.
+        """
+        values, weights = arrays.to_host(as_features(self, features).values), self.weights
+
+        def alone(column: Floats) -> tuple[float, float, float]:
+            away, unit = _centred(column, weights)
+            return self.n_atoms * monte_carlo_error(self.by_chain(weights * away)), float(weights @ away**2), unit
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            batches, variances = self._in_batches(values, weights)
+        return [
+            (self.n_atoms * monte_carlo_error(batches[..., j]), float(variance), 1.0)
+            if 1 / IN_RANGE < variance < IN_RANGE
+            else alone(values[:, j])
+            for j, variance in enumerate(variances)
+        ]
+
+    def _in_batches(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Return weighted features less their expectations, averaged in batches along the chains; and variances."""
+        m, n_draws, center = values.shape[1], self.draws.n_draws, weights @ values
+        batch = batch_length(n_draws)
+        batches, variances = np.empty((self.draws.n_chains, n_draws // batch, m)), np.zeros(m)
+        together = max(1, CHUNK_BYTES // (8 * m * batch))  # batches that stay in the cache
+        room = np.empty((min(together * batch, n_draws), m))
+        for own, chain_weights, chain in zip(batches, self.by_chain(weights), self.by_chain(values), strict=True):
+            for first in range(0, -(-n_draws // batch), together):
+                part = slice(first * batch, min((first + together) * batch, n_draws))
+                away = np.subtract(chain[part], center, out=room[: part.stop - part.start])
+                into = own[first : first + together]  # a last batch that is not full is left out
+                whole = away[: len(into) * batch].reshape(len(into), batch, m)
+                own_weights = chain_weights[part]
+                shares = own_weights[: len(into) * batch].reshape(len(into), 1, batch)
+                np.divide(np.matmul(shares, whole)[:, 0], batch, out=into)
+                variances += own_weights @ np.square(away, out=away)
+        return batches, variances
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.

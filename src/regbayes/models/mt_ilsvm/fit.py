@@ -133,7 +133,7 @@ class Problem(RowProblem[Floats, Any, Any]):
 
 
 def prepare(
-    X: Floats,
+    X: Any,
     observations: Observations,
     outputs: Outputs,
     settings: Settings,
@@ -145,7 +145,7 @@ def prepare(
     Parameters
     ----------
     X : (N, D)
-        Centred inputs, one row per example, with targets or without.
+        Centred inputs, one row per example, with targets or without; an array, or `StandardRows` of a file.
     observations, outputs
         The targets; see `observe_numbers` and `observe_classes`.
     settings : Settings
@@ -170,7 +170,7 @@ def prepare(
     if not has_target.all():
         observations = replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
         X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
-    X = X if there else np.ascontiguousarray(X, dtype=np.float64)
+    X = np.ascontiguousarray(X, dtype=np.float64) if isinstance(X, np.ndarray) else X
     head = build_head(settings, observations, outputs, X, input_scale)
     if there:
         blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
