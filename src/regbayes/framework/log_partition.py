@@ -181,11 +181,14 @@ class WeightedAtoms:
 
         def sums_of(rows: slice, room: Floats) -> _Sums:
             part = features[rows]
-            weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
-            top = float(weights.max())
-            weights -= top
-            np.exp(weights, out=weights)
-            total = float(weights.sum())
+            if even:
+                top, weights, total = float(log_weights[0]), np.ones(len(part)), float(len(part))
+            else:
+                weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
+                top = float(weights.max())
+                weights -= top
+                np.exp(weights, out=weights)
+                total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
             if few:

@@ -19,8 +19,8 @@ def solve_single(
 ) -> DualSolution | None:
     """Solve for one multiplier: the root of a monotone function, between bounds, by steps of third order.
 
-    Each look at the atoms is one pass of ``exp`` and three sums over a vector; the derivative of the variance that
-    comes with them saves every second look. None where zero is not in the box.
+    Each look at the atoms is one pass of ``exp`` and one product; the derivative of the variance that comes with it
+    saves every second look. None where zero is not in the box.
     """
     low, high = float(box.lower[0]), float(box.upper[0])
     if not low <= 0.0 <= high:
@@ -90,8 +90,9 @@ class _SingleTilt:
 
     def __init__(self, partition: WeightedAtoms) -> None:
         self.center = float(partition.mean[0])
-        self.away = partition.features[:, 0] - self.center
-        self.square = np.square(self.away)
+        away = partition.features[:, 0] - self.center
+        square = away * away
+        self.powers = np.stack([np.ones(len(away)), away, square, square * away])
         self.log_weights = partition.log_weights
         self.level, self.even = float(partition.log_weights[0]), partition.even
         self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
@@ -102,7 +103,7 @@ class _SingleTilt:
         """Return A, the mean, the variance and the third central moment under the tilt."""
         if phi == 0.0:  # known, but for the last: the first step does without
             return 0.0, self.center, self.before, 0.0
-        scores = phi * self.away
+        scores = phi * self.powers[1]
         if self.even:
             top = phi * (self.ends[1] if phi > 0 else self.ends[0])
         else:
@@ -110,11 +111,8 @@ class _SingleTilt:
             top = float(scores.max())
         scores -= top
         weights = np.exp(scores, out=scores)
-        total = float(weights.sum())
-        first = float(weights @ self.away) / total
-        weights_away = weights * self.away
-        raw = float(weights_away @ self.away) / total
-        raw_third = float(weights_away @ self.square) / total
+        total, *sums = (self.powers @ weights).tolist()
+        first, raw, raw_third = (each / total for each in sums)
         value = top + float(np.log(total)) + phi * self.center + (self.level if self.even else 0.0)
         variance = max(raw - first**2, 0.0)
         return value, self.center + first, variance, raw_third - 3 * first * raw + 2 * first**3
