@@ -314,7 +314,7 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
     """
     half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
     scale, scaled = np.ones(len(half)), atoms
-    if half.max() > EXTREME or half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any():
+    if half.max() > EXTREME or (half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any()):
         largest = np.zeros(int(blocks.max()) + 1)
         np.maximum.at(largest, blocks, half)
         scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
