@@ -223,6 +223,19 @@ class WeightedAtoms:
         """Whether the last look was here."""
         return phi is self._phi or np.array_equal(self._phi, phi)
 
+    def find_ends(self) -> tuple[Indices, Indices]:
+        """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
+        n, m = self.features.shape
+        lowest, highest, each = [], [], np.arange(m)
+        size = max(64, CHUNK_BYTES // (8 * m))
+        for start in range(0, n, size):  # columns side by side: NumPy is slow across rows
+            columns = np.ascontiguousarray(self.features[start : start + size].T)
+            lowest.append(start + columns.argmin(axis=1))
+            highest.append(start + columns.argmax(axis=1))
+        low, high = np.array(lowest), np.array(highest)
+        at_low, at_high = self.features[low, each].argmin(axis=0), self.features[high, each].argmax(axis=0)
+        return low[at_low, each], high[at_high, each]
+
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
         return float(np.ptp(self._score(direction)))
