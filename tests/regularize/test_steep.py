@@ -158,6 +158,8 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
     atoms = WeightedAtoms(features, logs)
     np.testing.assert_array_equal(atoms.lowest, features.min(axis=0))
     np.testing.assert_array_equal(atoms.highest, features.max(axis=0))
+    for atom, value in zip(atoms.find_ends(), (atoms.lowest, atoms.highest), strict=True):
+        np.testing.assert_array_equal(features[atom, np.arange(m)], value)
     centred = features - np.exp(logs) @ features
     base = (np.exp(logs)[:, None] * centred).T @ centred
     np.testing.assert_allclose(atoms.base_covariance, base, rtol=1e-9, atol=1e-12)
