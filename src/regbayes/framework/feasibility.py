@@ -191,7 +191,7 @@ class _Atoms:
         if n <= ALL_AT_ONCE:
             self.index = np.arange(n)
         else:
-            ends = [f(self.features, axis=0)[rows.feature] for f in (np.argmin, np.argmax)]
+            ends = [atoms[rows.feature] for atoms in partition.find_ends()]
             heaviest = np.argpartition(-partition.log_weights, 50)[:50]
             self.index = np.unique(np.concatenate([*ends, heaviest]))
         self.mean = (self.features.mean(axis=0)[rows.feature] - rows.center) / rows.unit  # of an even distribution
