@@ -73,6 +73,17 @@ def test_fit_without_cross_validation_says_which_price_it_took(folder):
     assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
 
 
+def test_features_to_read_are_amounts(folder):
+    wanted = ("-o", folder / "read.model", "--slab", "half-normal", *QUICK)
+    for more in ((), ("--cv", "--folds", 2)):
+        done = run_here("fit", folder / "flowers.csv", "-t", "kind", *wanted, *more)
+        assert done.code == 0, done.err
+        assert load_model(str(folder / "read.model")).estimator.slab == "half-normal"
+    done = run_here("fit", folder / "flowers.csv", "-t", "size", "--kind", "regressor", *wanted)
+    assert done.code == 2
+    assert "--slab is for a classifier of one target" in done.err
+
+
 def test_fit_says_which_features_come_back(folder):
     more = ("--n-init", 2, "--stability", 2)
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "stable.model", *QUICK, *more)
