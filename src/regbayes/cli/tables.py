@@ -31,6 +31,13 @@ SUFFIXES: dict[str, Format] = {
     ".svm": "libsvm",
     ".svmlight": "libsvm",
 }
+ELSEWHERE = {  # tables that people have, and other programs write out as CSV
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet"),
+    **dict.fromkeys((".json", ".jsonl"), "JSON"),
+    **dict.fromkeys((".pkl", ".pickle"), "a pickle"),
+    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".rds", ".rdata"), "a file of a statistics program"),
+    **dict.fromkeys((".feather", ".h5", ".hdf5", ".db", ".sqlite"), "a database or binary table"),
+}
 MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
 
 
@@ -124,6 +131,10 @@ def format_of(path: str) -> Format:
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
     found = SUFFIXES.get(suffixes[-1]) if suffixes else None
+    if suffixes and suffixes[-1] in ELSEWHERE:
+        raise BadDataError(
+            f"{path!r} looks like {ELSEWHERE[suffixes[-1]]}, which is not read here: save the table as CSV or Parquet"
+        )
     if found is None:
         raise BadDataError(
             f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Say it with --format, "
