@@ -352,3 +352,27 @@ def test_help_has_examples(command):
     assert done.code == 0
     assert "Examples" in done.out
     assert f"regbayes {command}" in done.out
+
+
+def test_names_that_were_probably_meant_are_named(folder, tmp_path):
+    wrong = run_here("fit", folder / "flowers.csv", "-t", "Kind", "-o", tmp_path / "m")
+    assert wrong.code == 3
+    assert wrong.err.rstrip().endswith("Did you mean 'kind'?")
+    far = run_here("fit", folder / "flowers.csv", "-t", "elephants", "-o", tmp_path / "m")
+    assert "Did you mean" not in far.err
+    head, *rows = (folder / "new.csv").read_text().splitlines()
+    (tmp_path / "loud.csv").write_text("\n".join([head.upper(), *rows]) + "\n")
+    run = run_here("predict", folder / "flowers.model", tmp_path / "loud.csv")
+    assert run.code == 3
+    assert "upper and lower case too: rename 'SIZE'" in run.err
+
+
+@pytest.mark.parametrize(
+    ("more", "hint"),
+    [(("--cv", 3), "--folds 3 says how many parts"), (("kind",), "a column to predict is --target COLUMN")],
+)
+def test_arguments_too_many_get_a_hint(folder, tmp_path, more, hint):
+    run = run_here("fit", folder / "flowers.csv", *more, "-o", tmp_path / "m", "--json")
+    assert run.code == 2
+    assert hint in run.err
+    assert hint in run.json["error"]

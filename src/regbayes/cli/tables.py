@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli import Format
-from regbayes.cli.errors import BadDataError, listed
+from regbayes.cli.errors import BadDataError, listed, not_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ class Table:
         if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
             return np.zeros(self.n_rows)
         said = "" if option is None else f"{option}: "
-        raise BadDataError(f"{said}{self.source} has no column {name!r}; it has {listed(self.names)}")
+        raise BadDataError(f"{said}{self.source} has no column {name!r}; {not_among(name, self.names)}")
 
     def select(self, names: Iterable[str]) -> pd.DataFrame:
         """Return the columns that a model was fitted to; an error that lists those that lack."""
@@ -88,9 +88,17 @@ class Table:
         if absent and not self.absent_is_zero:
             raise BadDataError(
                 f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
-                f"{listed(self.names)}"
+                f"{listed(self.names)}{self._other_names(absent)}"
             )
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
+
+    def _other_names(self, absent: list[str]) -> str:
+        """Say of columns that lack which are there by names that differ in case or spaces alone."""
+        here = {name.strip().casefold(): name for name in self.names}
+        found = [here[name.strip().casefold()] for name in absent if name.strip().casefold() in here]
+        if not found:
+            return ""
+        return f". Names must be the same, upper and lower case too: rename {listed(found)}"
 
     def take(self, rows: NDArray[Any]) -> Table:
         """Return some of the rows, by their places or by flags."""
