@@ -57,7 +57,7 @@ KISH_FINAL = 0.5  # share of a final run's draws that its last reweighting must 
 MILD = 0.95  # a share from which on no weight is large, and k-hat has no say
 CONTRADICTED, FLATLY = 2.0, 4.0  # surprise from which on a run is made again, and from which on nothing is believed
 ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs in the pool may show it
-RUNAWAY, MOST_RUNAWAYS = 1000.0, 3  # surprise from which on a short run is left out of the pool, and how many may be
+RUNAWAY, MOST_RUNAWAYS = 10.0, 3  # standard deviations off its prediction at which a short run is left out; how many
 KNOWN = 100.0  # effective draws by which the pool may contradict such a run
 MOST_FINALS = 3
 MOST_NEWTON = 60  # steps of the dual on the pool
@@ -271,12 +271,18 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
         stage = replace(stage, run=replace(found, n_gradients=found.n_gradients + stages[-1].run.n_gradients))
         stages = stages[:-1]
     climb = replace(climb, stages=(*stages, stage))
-    if surprise > RUNAWAY and not plan.final:
+    if plan.predicted is not None and not plan.final and _has_run_away(rung, plan.predicted):
         return replace(climb, stages=(*stages, replace(stage, left_out=True)))
     guess = None
     if climb.pool is not None and not plan.goes_on:
         guess = np.append(climb.pool.log_partitions, climb.pool.tilt(plan.phi).log_partition)
     return replace(climb, pool=pool_rungs([s.rung for s in climb.kept], guess))
+
+
+def _has_run_away(rung: Rung, predicted: Tilted) -> bool:
+    """Whether a run is off by many times a feature's own spread, whatever its chains say of their errors."""
+    spread = np.sqrt(np.diag(predicted.covariance))
+    return bool(np.any(np.abs(rung.mean - predicted.expectation) > RUNAWAY * spread))
 
 
 def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
