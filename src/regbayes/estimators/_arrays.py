@@ -67,7 +67,7 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
     Labels come to the host in any case. Mapped rows stay in single precision where blocks are converted.
     """
     if not is_elsewhere(X):
-        by_blocks = getattr(type(estimator), "_reads_mapped", False) and is_mapped(X)
+        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
         return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
