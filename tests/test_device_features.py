@@ -101,6 +101,28 @@ def test_inference_statistics_and_reverse_are_those_of_numpy(
     assert_close(params.bound(X), params.bound(local.data.X), 10 * place.tol)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> None:
+    X, rng = make_data()[0], np.random.default_rng(3)
+    weights = rng.random(len(X)) if weighted else None
+    here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
+    tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
+    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert_close(there.mean, here.mean, tol)
+    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert_close(there.project(directions), here.project(directions), tol)
+    assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
+    coefficients = rng.normal(size=(len(X), 4))
+    assert_close(there.combine(place(coefficients)), here.combine(coefficients), tol)
+    assert_close(there.weigh(place(coefficients)), here.weigh(coefficients), tol)
+    some = rng.permutation(len(X))[:20]
+    for rows in (some, slice(3, 9), None):
+        taken, wanted = there.take(rows), here.take(rows)
+        assert_close(taken.array(), wanted.array(), tol)
+        assert (taken.weights is None) == (not weighted)
+        assert taken.total_weight == wanted.total_weight
+
+
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, weighted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
@@ -27,16 +27,24 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from threadpoolctl import ThreadpoolController
 from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
-from regbayes.estimators._arrays import bring_beside, choose_classes, read_features, read_rows, working_on
+from regbayes.estimators._arrays import (
+    NO_LABELS,
+    bring_beside,
+    choose_classes,
+    is_elsewhere,
+    read_features,
+    read_there,
+    working_on,
+)
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -102,6 +110,22 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
             if "callback" not in name:  # scikit-learn tears its callbacks down by what it has set
                 delattr(estimator, name)
         raise
+
+
+def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
+    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
+
+    Mapped rows stay in single precision where blocks are converted.
+    """
+    if isinstance(X, np.ndarray) or not is_elsewhere(X):
+        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
+        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
+    return read_there(estimator, X, y, **options)
+
+
+def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
+    """Fit where rows lie, as `read_rows` has returned them: in the end fitted attributes follow them there."""
+    return nullcontext() if isinstance(X, np.ndarray) else working_on(estimator, X)
 
 
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
@@ -594,7 +618,7 @@ class UnsupervisedFeatures(LatentModel):
         with keep_on_failure(self):
             given = read_rows(self, X, ensure_min_samples=2)
             rows, _, weights = drop_weightless(given, None, sample_weight)
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
@@ -650,7 +674,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
             labeled = labeled_rows(labels, self.unlabeled)
             self.classes_, found = coded_classes(self, labels[labeled])
             data = fit_data(given, y, sample_weight=sample_weight)
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 

@@ -19,8 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
-from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._bases import (
+    IterativeEstimator,
+    fit_beside,
+    fit_data,
+    keep_on_failure,
+    one_blas_thread,
+    read_rows,
+)
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import (
     class_factors,
@@ -150,7 +157,7 @@ class TaskModel(IterativeEstimator):
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
             del targets  # the model has them as it needs them
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 

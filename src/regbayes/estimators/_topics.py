@@ -524,7 +524,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     """
     _check_no_texts(X)
     numbers = _numbers_of(X)
-    if is_elsewhere(numbers):
+    if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
             raise ValueError(
                 f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
@@ -644,7 +644,7 @@ def refuse_device(X: Any, method: str) -> None:
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
     """Fit where documents lie: in the end fitted attributes follow them there."""
     numbers = _numbers_of(X)
-    if not is_elsewhere(numbers):
+    if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
         return
     try:
