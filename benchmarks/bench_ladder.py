@@ -207,7 +207,7 @@ def solve_by_importance(
     are approached in five steps, each by Newton's method on these draws.
     """
     standard = multivariate_t(np.zeros(d), np.eye(d), df=8)
-    draws = standard.rvs(200_000, random_state=0)
+    draws = standard.rvs(40_000, random_state=0)
 
     def look(phi: Any) -> tuple[float, Any, Any]:
         def energy(w: Any) -> float:
@@ -267,6 +267,7 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
         numpyro.sample("y", dist.Bernoulli(logits=X @ w), obs=y)
 
     group = X[:, 4] == 1
+    of_gap = group / group.sum() - ~group / (~group).sum()
 
     def gap(w: Any) -> Any:
         p = jax.nn.sigmoid(jnp.asarray(w) @ X.T)
@@ -282,7 +283,7 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
             [E(gap) == 0.0, E(rate) == 0.5],
             *solve_by_importance(
                 lambda w: (w @ X.T) @ y - np.logaddexp(0, w @ X.T).sum(axis=1) - (w**2).sum(axis=1) / 8,
-                lambda w: np.column_stack([np.asarray(gap(w)), np.asarray(rate(w))]),
+                lambda w: np.column_stack([expit(w @ X.T) @ weights for weights in (of_gap, np.full(200, 1 / 200))]),
                 np.array([0.0, 0.5]),
                 5,
             ),

@@ -247,6 +247,20 @@ def test_a_tilt_of_a_heavy_tail_does_not_exist():
     assert positive.status == "optimal"
 
 
+def test_a_step_to_where_no_tilt_exists_is_taken_back():
+    """Squares of a normal variable: tilts exist below one half, and a sampler without a density does not say so."""
+    wide, asked = np.linspace(-60, 60, 6001), E(lambda x: x**2, name="square") == 10
+    result = quietly(ExactGrid(wide, standard), asked, seed=5)
+    strayed = [r.left_out for r in result.rounds]
+    assert sum(strayed) == 1
+    assert result.rounds[strayed.index(True)].multipliers[0] > 0.5
+    assert "x left out" in result.rounds_table()
+    assert result.status == "optimal"
+    exact = regularize(Finite({"x": wide}, log_weights=standard(wide)), asked)
+    assert abs(result.multipliers[0] - exact.multipliers[0]) < 4 * result.multipliers_mcse[0]
+    assert abs(result.kl - exact.kl) < 5 * result.kl_mcse
+
+
 class Transformed(ExactGrid):
     """A variable that is a function of the position, drawn on a grid of positions; its density is known anywhere."""
 

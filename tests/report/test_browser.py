@@ -459,6 +459,15 @@ def test_features_that_say_nothing_new_are_folded_away(show):
     assert f"the same values as feature {data.features.number[0]}" in page.locator("#detail").inner_text()
 
 
+def test_pictures_with_amounts_name_the_classes_that_have_most(show):
+    data = data_of("images")
+    means = np.tile([0.0, 3.0, 1.0, 2.0] + [0.1] * 6, (len(data.features.number), 1))
+    changed = replace(data, features=replace(data.features, probabilities=False, group_means=means))
+    hints = show(changed).locator("#features .option").all_inner_texts()
+    assert len(hints) == len(data.features.number)
+    assert all("most in 1, 3" in hint and "input" not in hint for hint in hints)
+
+
 def test_parts_of_others_are_shown_where_they_are_given(show):
     page = show(data_of("table"))
     assert page.locator("#worth").count() == page.get_by_text("How far probabilities hold").count() == 0

@@ -118,7 +118,7 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
     Mapped rows stay in single precision where blocks are converted.
     """
     if isinstance(X, np.ndarray) or not is_elsewhere(X):
-        by_blocks = getattr(type(estimator), "_reads_mapped", False) and is_mapped(X)
+        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
         return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
     return read_there(estimator, X, y, **options)
 

@@ -29,19 +29,28 @@ from regbayes.estimators._bases import (
     read_rows,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
+from regbayes.estimators._labels import (
+    class_factors,
+    labels_of_tasks,
+    observe_label_matrix,
+    observe_labels,
+    read_labels,
+    scores_of_tasks,
+)
 from regbayes.estimators._tasks import (
     Layout,
+    TargetMatrix,
     Targets,
     check_no_empty_task,
     in_order_of_tasks,
     known_codes,
+    read_matrix,
     read_targets,
     take_weighted_rows,
 )
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
-from regbayes.margins.targets import Observations, Outputs, observe_numbers
+from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.mt_ilsvm.mapped import StandardRows
 
@@ -52,7 +61,7 @@ class TaskProblem:
 
     X: Floats  # (N, d): standardised
     row_weights: Floats | None  # (N,): how often each row counts, positive; None where all count once
-    observations: Observations  # targets: numbers, or -1 and 1; the weights of rows are not in theirs
+    observations: Any  # targets: numbers, or -1 and 1; the weights of rows are not in theirs. A matrix if `_in_blocks`
     outputs: Outputs
     data: dict[str, Any]  # what the user gave, for callbacks
 
@@ -77,7 +86,7 @@ class TaskModel(IterativeEstimator):
     """An estimator for several tasks."""
 
     _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
-    _reads_mapped: ClassVar[bool] = False  # whether rows of a mapped file stay there
+    _in_blocks: ClassVar[bool] = False  # whether rows of a mapped file stay there, and many targets in their matrix
     _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
 
     @property
@@ -86,11 +95,11 @@ class TaskModel(IterativeEstimator):
         return False
 
     @abstractmethod
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
         """Read what the user gave."""
 
     @abstractmethod
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
         """Return what the model sees of the targets of rows with weights, which are not in the observations'."""
 
     @abstractmethod
@@ -105,7 +114,7 @@ class TaskModel(IterativeEstimator):
         """Return the scores of standardised rows for some outputs of each, (n, c); -1 - g is what group g shares."""
         return np.take_along_axis(self._scores(X), outputs, axis=1)
 
-    def _check_tasks(self, targets: Targets) -> None:
+    def _check_tasks(self, targets: Targets | TargetMatrix) -> None:
         """Check that there is something that serves every task."""
         if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
             check_no_empty_task(targets, "Leave it out.")
@@ -142,11 +151,12 @@ class TaskModel(IterativeEstimator):
             self._check_tasks(targets)
             if self._sorts_rows:
                 targets, order = in_order_of_tasks(targets, rows.shape[0])
-            stays = self._reads_mapped and is_mapped(rows)
+            stays = self._in_blocks and is_mapped(rows)
             centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights, stays)
             weights = weights if weights is None or order is None else weights[order]
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
+            del targets  # the model has them as it needs them
             with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
@@ -156,7 +166,7 @@ class TaskModel(IterativeEstimator):
         X, mean, scale = read_rows(self, X, reset=False), to_host(self.mean_), to_host(self.scale_)
         if not is_plain(X):
             return (X - to_device(mean, X)) / to_device(scale, X)
-        if self._reads_mapped and is_mapped(X):
+        if self._in_blocks and is_mapped(X):
             return StandardRows(X, mean, scale)
         centred = X - mean
         centred /= scale
@@ -187,18 +197,37 @@ class TaskModel(IterativeEstimator):
 class TaskRegressor(RegressorMixin, TaskModel):
     """Numbers of several tasks."""
 
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
-        return read_targets(y, task, X, numeric=True)
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
+        found = read_matrix(y, task, X, numeric=True) if self._in_blocks else None
+        return found or read_targets(y, task, X, numeric=True)
 
     def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
         """Return whether targets are standardised task by task, all together, or not at all."""
         return "pooled" if layout == "ragged" else "task"
 
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
         units = self._target_units(targets.layout)
+        if isinstance(targets, TargetMatrix):
+            return self._observe_matrix(targets, weights, units)
         self.target_mean_, self.target_scale_ = _measure_targets(targets, weights, units)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
         return observe_numbers(targets.rows, targets.tasks, values, len(targets.ids))
+
+    def _observe_matrix(
+        self, targets: TargetMatrix, weights: Floats | None, units: Literal["task", "pooled"] | None
+    ) -> tuple[ObservedMatrix, Outputs]:
+        n_rows, n_tasks = targets.values.shape
+        self.target_mean_, self.target_scale_ = np.zeros(n_tasks), np.ones(n_tasks)
+
+        def observe(task: int) -> tuple[int, Observations]:
+            own, here = targets.column(task), slice(task, task + 1)
+            self.target_mean_[here], self.target_scale_[here] = _measure_targets(own, weights, units)
+            values = (own.values - self.target_mean_[task]) / self.target_scale_[task]
+            return task, observe_numbers(own.rows, own.tasks, values, 1)[0]
+
+        nothing = np.zeros(0, dtype=np.int64)
+        outputs = observe_numbers(nothing, nothing, np.zeros(0), n_tasks)[1]
+        return fill_matrix(map(observe, range(n_tasks)), n_tasks, n_rows, numbers=True), outputs
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
@@ -241,10 +270,16 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     cost: Any = None  # every wrong class costs the same
     predict_proba = NoProbabilities()
 
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
-        return read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
+        given: dict[str, Any] = {"numeric": False, "unlabeled": self.unlabeled}
+        found = read_matrix(y, task, X, **given) if self._in_blocks else None
+        return found or read_targets(y, task, X, **given)
 
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
+        if isinstance(targets, TargetMatrix):
+            found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
+            self.classes_ = labels.common_classes
+            return found, outputs
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
         factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
@@ -255,10 +290,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
 
         Wrong signs should weigh no more than those of one sign for each output.
         """
-        seen, n = problem.counted, problem.n_outputs
-        found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
-        by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
-        return judge_signs(found, *by_sign)
+        return judge_signs(*sum_signs(problem.counted, scores, problem.n_outputs))
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -316,6 +348,14 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def sum_signs(seen: Observations, scores: Floats, n_outputs: int) -> tuple[float, Floats, Floats]:
+    """Return what scores of the wrong sign weigh, and what targets of either sign do, by output."""
+    wrong = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
+    signs = (seen.weights * (sign * seen.targets > 0) for sign in (-1, 1))
+    negative, positive = (np.bincount(seen.outputs, own, minlength=n_outputs).astype(np.float64) for own in signs)
+    return wrong, negative, positive
 
 
 def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:

@@ -245,7 +245,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         ``decisions``.
     calibration_ : Calibration or None
         Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
-        from ``out_of_fold_``. ``temperatures`` has a row, or one for each label or column of y.
+        from ``out_of_fold_``. ``temperatures`` has a row for each score.
     records_ : list of FoldRecord
         One for each setting and fold; not saved with the search.
     refit_time_ : float

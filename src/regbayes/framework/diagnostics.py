@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.fft import next_fast_len
 from scipy.special import logsumexp, ndtri
 from scipy.stats import rankdata
 

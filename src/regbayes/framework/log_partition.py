@@ -181,11 +181,14 @@ class WeightedAtoms:
 
         def sums_of(rows: slice, room: Floats) -> _Sums:
             part = features[rows]
-            weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
-            top = float(weights.max())
-            weights -= top
-            np.exp(weights, out=weights)
-            total = float(weights.sum())
+            if even:
+                top, weights, total = float(log_weights[0]), np.ones(len(part)), float(len(part))
+            else:
+                weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
+                top = float(weights.max())
+                weights -= top
+                np.exp(weights, out=weights)
+                total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
             if few:
@@ -219,6 +222,19 @@ class WeightedAtoms:
     def _is_at(self, phi: Floats) -> bool:
         """Whether the last look was here."""
         return phi is self._phi or np.array_equal(self._phi, phi)
+
+    def find_ends(self) -> tuple[Indices, Indices]:
+        """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
+        n, m = self.features.shape
+        lowest, highest, each = [], [], np.arange(m)
+        size = max(64, CHUNK_BYTES // (8 * m))
+        for start in range(0, n, size):  # columns side by side: NumPy is slow across rows
+            columns = np.ascontiguousarray(self.features[start : start + size].T)
+            lowest.append(start + columns.argmin(axis=1))
+            highest.append(start + columns.argmax(axis=1))
+        low, high = np.array(lowest), np.array(highest)
+        at_low, at_high = self.features[low, each].argmin(axis=0), self.features[high, each].argmax(axis=0)
+        return low[at_low, each], high[at_high, each]
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, cast, final
@@ -16,7 +17,6 @@ from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
     batch_length,
-    effective_sample_size,
     monte_carlo_error,
     pareto_k,
     smooth_log_weights,
@@ -319,14 +319,21 @@ class Samples(Weighted):
         return series.reshape(self.draws.n_chains, self.draws.n_draws, *series.shape[1:])
 
     @cached_property
+    def _counts(self) -> tuple[float, float]:
+        """Kish's effective number of draws, and the efficiency of the chains: one look at the weights for both."""
+        weights = self.weights
+        kish = float(weights.sum() ** 2 / (weights @ weights))
+        return kish, min(1.0, 1 / autocorrelation_time(self.by_chain(weights)))
+
+    @property
     def relative_efficiency(self) -> float:
         """Effective sample size of the weights as a series along the chains, over their number; at most 1."""
-        return min(1.0, 1 / autocorrelation_time(self.by_chain(self.weights)))
+        return self._counts[1]
 
     @property
     def effective_sample_size(self) -> float:
         """Effective number of draws that the weights leave: Kish's, times the efficiency of the chains."""
-        return effective_sample_size(self.log_weights) * self.relative_efficiency
+        return math.prod(self._counts)
 
     @cached_property
     def pareto_k(self) -> float:
