@@ -210,7 +210,7 @@ def test_features_are_judged_no_warmer_than_wanted_and_cold_ones_at_one():
     outside = (wanted <= 1.0) | (wanted >= soft)
     assert np.all(found[outside] == wanted[outside])
     assert judged(0.1 * soft) == 0.1 * soft
-    assert judged(0.3 * soft) == 1.0
+    assert judged(0.2 * soft) == 1.0
 
 
 # --- what is found

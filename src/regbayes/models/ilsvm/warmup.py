@@ -53,7 +53,7 @@ START_LENGTH = 2.0  # largest squared length of random loadings, in units of the
 RANK = 1e-10  # variance of a direction, relative to the largest, below which rows do not vary along it
 FEW_INPUTS = 500  # up to which principal directions are taken from the whole matrix of moments
 ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation at most, and the change at which it has settled
-ROWS_PER_INPUT = 2.0  # that tell what an input shares with the others
+ROWS_PER_INPUT = 10.0  # that tell what an input shares with the others
 CLEARLY_MORE = 1.25  # noise of an input, relative to the noise variance, for it to have its own
 MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
@@ -97,10 +97,10 @@ def judging_temperature(X: Rows, settings: Settings) -> float:
 
     At a temperature of one the objective's generative part is the bound on the evidence of the model itself, which asks
     for the features that rows have; above it features melt together. Soft features are judged as they are, for what
-    they predict, and those a tenth as warm, or less, at one.
+    they predict; the colder they are to be, the nearer to one.
     """
     wanted, soft = settings.temperature, soft_temperature(X, settings.noise_variance)
-    return wanted if wanted > (1.0 - ROUNDING) * soft else min(wanted, max(1.0, wanted**2 / soft))
+    return wanted if wanted > (1.0 - ROUNDING) * soft else min(wanted, max(1.0, wanted * np.sqrt(wanted / soft)))
 
 
 def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | None:
@@ -532,9 +532,9 @@ class WarmUp:
         at = search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
-        # New features that are colder than soft learn labels by heart: they have to be worth more, half of it in X.
+        # New features that are colder than soft learn labels by heart: they have to be worth more, and that in X.
         worth = BIRTH_WORTH * self.problem.unit * self._spread ** (1 if self.problem.head is None else 2)
-        is_cold = self._spread > 1.0 + ROUNDING
+        by_heart = 1.0 - 1.0 / self._spread**2  # share of what margins gain
         for direction in self._ask_for_features(at):
             best, lowest = at.params, np.inf
             for length in LENGTHS:
@@ -545,7 +545,7 @@ class WarmUp:
             trial = yield Phase(self.problem, best, BIRTH_STEPS, TOL, at.warm_start, keep=search)
             gained = self._judge(at) - self._judge(trial.at)
             by_margins = sum_margins(at) - sum_margins(trial.at)
-            if gained >= worth and (not is_cold or gained - by_margins >= 0.5 * worth):
+            if gained - by_heart * by_margins >= worth:
                 return trial
         return None
 
