@@ -163,6 +163,12 @@ def fit_model(
     metadata = {"task": task, "sample_weight": weights}
     metadata = {name: value for name, value in metadata.items() if value is not None}
     folds = possible_folds(request, kind, X, y, metadata)
+    n_classes = len(np.unique(y)) if kind == "classifier" else 0
+    if n_classes > len(y) / 2:
+        amounts = ". If they are amounts: --kind regressor" if y.dtype.kind in "iuf" else ": they may be names of rows"
+        output.warn(
+            f"{n_classes} classes in {counted(len(y), 'row')}, so most have a row or two to learn from{amounts}"
+        )
     if request.cv and folds < 2:
         output.warn("too few rows of some class for cross-validation; the settings are the defaults")
     elif request.cv and folds < request.folds:
