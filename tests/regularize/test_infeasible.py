@@ -76,6 +76,17 @@ def test_a_contradictory_pair_shares_the_violation(scale):
     assert "E(second)" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [Finite, Samples])
+def test_what_no_posterior_meets_is_told_from_what_these_atoms_miss(kind):
+    with pytest.raises(InfeasibleError, match="no posterior can meet them") as caught:
+        regularize(kind(MODELS), [E(first) >= 0.5, E(lambda x: 2 * x[:, 0] + 3) <= 3.4])
+    assert "raw" not in str(caught.value)  # more draws, or others, would not help
+    corner = 0.8 * MODELS.max(axis=0)  # inside the range of each feature, outside the hull
+    with pytest.raises(InfeasibleError, match="contradict each other or") as caught:
+        regularize(kind(MODELS), E(lambda x: x) >= corner)
+    assert ("Draw more" in str(caught.value)) == (kind is Samples)
+
+
 def least_violation(lower: np.ndarray, upper: np.ndarray, features: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """The violations with the least sum of squares, in standard deviations, over all distributions."""
     q = cp.Variable(len(features), nonneg=True)
