@@ -23,7 +23,7 @@ from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.warmup import drop_empty
 
 dd = pytest.importorskip("dask.dataframe")
@@ -82,7 +82,7 @@ def test_the_objective_is_that_of_all_rows(client, data):
     X, y = data
     model = small(max_iter=3).fit(cut(X, (400, 1100)), cut(y, (N,)))
     _, codes = np.unique(y, return_inverse=True)
-    rows = Data(Rows.centre(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
+    rows = Data(centre_rows(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
     settings = model._recipe(Moments.of(X, None), Labels.of(Block(X, y, None))).settings
     problem = ILSVMProblem.of(rows, settings).joint
     found, _ = problem.evaluate(drop_empty(model._state.params), None, latent.FINAL)
@@ -418,6 +418,19 @@ def test_collections_are_cut_alike(data):
     labels = [part.compute(scheduler="sync") for _, part, *_ in given.parts]
     np.testing.assert_array_equal(np.concatenate(labels), y)
     assert [len(part) for part in labels] == [400, 1100]
+
+
+@pytest.mark.parametrize("kind", ["array", "table"])
+def test_a_block_goes_to_the_cluster_without_what_makes_the_others(data, kind):
+    X = cut(data[0], (100,) * 15)
+    y = (X[:, 0] > 0).astype(int)
+    if kind == "table":
+        table = dd.from_dask_array(X)
+        X, y = table, table[0]
+    given = read_collections(X, y)
+    assert len(given.parts) == 15
+    assert max(len(dict(part.dask)) for row in given.parts for part in row[:2]) <= 6
+    np.testing.assert_array_equal(np.asarray(given.parts[7][0].compute(scheduler="sync")), data[0][700:800])
 
 
 def test_all_warnings_of_the_sample_are_silent(client, data):

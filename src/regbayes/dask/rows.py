@@ -12,6 +12,8 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
+from dask.optimization import cull
+from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, vstack
@@ -97,13 +99,16 @@ def is_collection(X: Any) -> bool:
 
 
 def delay_blocks(collection: Any) -> list[Delayed]:
-    """Return the blocks of a collection.
+    """Return the blocks of a collection, each with what makes it and no more.
 
     Those of a data frame as they are: optimised, rows and targets from the same files may be cut differently, because
-    Dask joins the partitions of a table of few columns.
+    Dask joins the partitions of a table of few columns. Blocks are asked for one after another, and with each would
+    go all that makes the others: a thousand blocks took minutes to name.
     """
     whole = isinstance(collection, da.Array)
-    return list(np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel())
+    blocks = np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel().tolist()
+    recipes = ensure_dict(blocks[0].dask) if blocks else {}
+    return [Delayed(block.key, cull(recipes, block.key)[0]) for block in blocks]
 
 
 def line_up(values: Any, sizes: list[float], name: str) -> list[Any]:

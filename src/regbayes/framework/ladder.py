@@ -36,7 +36,7 @@ from regbayes.framework.features import evaluate_features
 from regbayes.framework.ladder_checks import (
     R_HAT_SHORT,
     can_look,
-    find_contradiction,
+    describe_contradiction,
     find_doubts,
     find_escape,
     find_limit,
@@ -477,8 +477,10 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     else:
         verdict = examine(atoms, problem.stack)
         if verdict.kind == "infeasible" and verdict.proof is not None:
-            found = find_contradiction(pool, problem.stack, verdict.proof)
-            if found is None and _comes_no_nearer(climb):
+            found = None
+            if verdict.everywhere:
+                found = describe_contradiction(pool, problem.stack, verdict.proof)
+            elif _comes_no_nearer(climb):
                 found = find_limit([stage.rung for stage in climb.kept], problem.stack, verdict.proof)
             if found is not None:
                 return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
