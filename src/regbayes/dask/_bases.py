@@ -151,6 +151,21 @@ def lazily(method: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
+def in_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of the plain estimator that learns from a batch, which a collection is not."""
+
+    @wraps(method)
+    def learn(self: OnCluster, X: Any, *others: Any, **given: Any) -> Any:
+        if is_collection(X):
+            raise TypeError(
+                f"{method.__name__} takes rows in memory, got a collection of Dask. fit(X, y) learns from all of it; "
+                "for batches give X.blocks[i].compute() (X.partitions[i] of a data frame) and the same of y, by turns"
+            )
+        return method(self, X, *others, **given)
+
+    return learn
+
+
 class OnClusterLearner(OnCluster):
     """One that learns from targets."""
 
@@ -403,8 +418,8 @@ def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
         return one if len(one) else other
     if (one.dtype.kind in TEXT) != (other.dtype.kind in TEXT):
         raise ValueError(
-            f"labels in y are text in some blocks and numbers in others ({one[0]!r}, {other[0]!r}): give all blocks "
-            "one dtype"
+            f"labels in y are text in some blocks and numbers in others ({one.tolist()[0]!r}, {other.tolist()[0]!r}): "
+            "give all blocks one dtype"
         )
     return np.union1d(one, other)
 
