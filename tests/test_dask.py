@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import warnings
 from functools import partial, reduce
+from itertools import pairwise
 from operator import add
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -473,6 +475,27 @@ def test_what_workers_have_already_is_taken_from_there(client, data, kind):
     X, y = client.persist([X, y])
     np.testing.assert_allclose(small(max_iter=2).fit(X, y).coef_features_, expected, rtol=1e-9, atol=1e-12)
     assert small(max_iter=2).fit(X, y).predict(X).compute().shape == (N,)
+
+
+def test_blocks_of_other_libraries_are_read_to_the_host(data, monkeypatch):
+    strict = pytest.importorskip("array_api_strict")
+    X, y = data
+    edges = [0, 400, N]
+    rows, labels = (
+        da.concatenate(
+            [
+                da.from_delayed(dask.delayed(strict.asarray)(part[a:b]), (b - a, *part.shape[1:]), part.dtype)
+                for a, b in pairwise(edges)
+            ]
+        )
+        for part in (X, np.unique(y, return_inverse=True)[1])
+    )
+    expected = fit_here(monkeypatch, small(max_iter=2), cut(X, (400, 1100)), cut(y, (400, 1100)))
+    found = fit_here(monkeypatch, small(max_iter=2), rows, labels)
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, rtol=1e-9, atol=1e-12)
+    with dask.config.set(scheduler="sync"):
+        seen = found.transform(rows).compute()
+    np.testing.assert_allclose(seen, expected.transform(X), rtol=1e-9, atol=1e-12)
 
 
 def test_all_warnings_of_the_sample_are_silent(client, data):

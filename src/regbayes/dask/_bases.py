@@ -34,6 +34,7 @@ from regbayes.engine import FitResult, Status
 from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 
 START_ROWS = 10_000  # that the start is fitted on
@@ -204,7 +205,10 @@ def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
 def _answer_block(
     block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any]
 ) -> NDArray[Any]:
-    return np.asarray(_ask(model, method, block, *(np.ravel(task) for task in tasks))) if block.shape[0] else empty
+    if not block.shape[0]:
+        return empty
+    rows = block if is_plain(block) else to_host(block)
+    return np.asarray(_ask(model, method, rows, *(np.ravel(task) for task in tasks)))
 
 
 def _first_task(model: Any, task: Any) -> tuple[Any, ...]:

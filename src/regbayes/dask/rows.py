@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle
+from regbayes.kernels.arrays import is_plain, to_host
 
 Reader = Callable[..., "Block"]
 
@@ -211,6 +212,7 @@ def _read(
     keep_freed_memory()
     check_room()
     named = f"in block {place} (counted from 0)"
+    x, y, weights, task = (part if is_plain(part) else to_host(part) for part in (x, y, weights, task))
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
     try:
