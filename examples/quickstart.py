@@ -73,8 +73,8 @@ def features_of_digits() -> None:
     print("on the other half                      features  accuracy")
     print(f"linear SVM on the pixels               {X.shape[1]:8d}  {linear.score(X_test, y_test):8.3f}")
     print(f"iLSVM, free to use up to 50 features   {model.n_components_:8d}  {model.score(X_test, y_test):8.3f}")
-    print("\nIts features are learned together with its classifier, and their number comes from the data. Colder ones")
-    print("(temperature=0.02) are nearly on or off and can be read: docs/models/ilsvm.md shows them.")
+    print("\nIts features are learned together with its classifier, and their number comes from the data. Those of")
+    print('slab="half-normal" are off, or on by an amount, and can be read: docs/models/ilsvm.md shows them.')
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def take_screenshot(page: Path, picture: Path) -> None:
 def show(page: Path, folder: Path) -> None:
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
-    model = ILSVMClassifier(n_components=30, temperature=0.02, random_state=0).fit(X_train, y_train)
+    model = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 
     write_report(model, X_test, y_test, page, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
     print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")

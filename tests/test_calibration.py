@@ -14,18 +14,21 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from regbayes.estimators._calibration import (
     SHARED_ROWS,
     Answers,
+    Curve,
     Unseen,
     bin_predictions,
     calibrate,
     columns_of,
     fit_classes,
-    fit_sigmoid,
+    fit_each_class,
+    fit_label,
     fit_temperature,
+    keep_answers,
     log_loss,
+    loss_of_each_class,
     loss_of_one_against_all,
     loss_of_scale,
     loss_of_sigmoid,
-    probabilities_of,
     read_questions,
 )
 
@@ -66,8 +69,11 @@ def test_derivatives_are_those_of_differences():
     of_classes = check_grad(
         lambda at: loss_of_one_against_all(at, asked)[0], lambda at: loss_of_one_against_all(at, asked)[1], at
     )
-    of_two = check_grad(lambda at: loss_of_sigmoid(at, two)[0], lambda at: loss_of_sigmoid(at, two)[1], at)
-    assert max(of_classes, of_two) < 1e-4
+    each = np.random.default_rng(0).normal(0, 0.3, 10)
+    of_each = check_grad(lambda at: loss_of_each_class(at, asked)[0], lambda at: loss_of_each_class(at, asked)[1], each)
+    inputs = np.column_stack([two.scores[:, 1], np.ones(50)])
+    loss = [lambda at, i=i: loss_of_sigmoid(at, inputs, two.targets)[i] for i in (0, 1)]
+    assert max(of_classes, of_each, check_grad(*loss, at)) < 1e-4
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(2, 0.3), (10, 0.15), (3, 2.0)])
@@ -80,7 +86,11 @@ def test_a_known_sigmoid_and_known_scores_against_all_are_recovered():
     random = np.random.default_rng(0)
     score = random.normal(size=20000)
     positive = random.random(20000) < expit(3 * score - 1)
-    assert_allclose(fit_sigmoid(Answers.of(score, positive.astype(int)), 1.0), (1 / 3, -1.0), rtol=0.08)
+    found = fit_label(Answers.of(score, positive.astype(int)), Curve.same(1, 1.0, 0.0))
+    assert_allclose(np.append(found.temperatures, found.offsets), (1 / 3, 1 / 3, -1.0), rtol=0.1)
+    bent = np.random.default_rng(1).random(20000) < expit(3 * np.minimum(score, 0) + np.maximum(score, 0) + 0.5)
+    found = fit_label(Answers.of(score, bent.astype(int)), Curve.same(1, 1.0, 0.0))
+    assert 0.25 < found.temperatures[0, 0] < 0.45 < 0.6 < found.temperatures[0, 1] < 1.0  # half way to being the same
     scores = random.normal(size=(20000, 4))
     shares = expit(4 * scores - 0.5)
     shares /= shares.sum(axis=1, keepdims=True)
@@ -95,21 +105,93 @@ def test_a_softmax_is_left_only_where_another_curve_is_better():
     asked = Answers.of(scores, codes)
     temperature = fit_temperature([asked])
     found = fit_classes(asked, temperature)
-    least = -np.sum(asked.targets * np.log(probabilities_of(scores, temperature, -np.inf)))
-    assert -np.sum(asked.targets * np.log(probabilities_of(scores, *found))) <= least + 1e-6
+    least = -np.sum(asked.targets * np.log(Curve.same(5, temperature, -np.inf)(scores)))
+    loss = -np.sum(asked.targets * np.log(Curve.same(5, *found)(scores)))
+    assert loss <= least + 1e-6
     # no curve of either kind that scipy finds from elsewhere is better
     for start in ([0.0, 0.0], [2.0, -10.0], [1.0, 3.0]):
         other = minimize(lambda at: loss_of_one_against_all(at, asked)[0], start, method="Nelder-Mead")
-        assert -np.sum(asked.targets * np.log(probabilities_of(scores, *found))) <= other.fun * (1 + 1e-4)
+        assert loss <= other.fun * (1 + 1e-4)
 
 
-def test_the_sigmoid_is_that_of_scipy():
+def test_the_curve_of_a_label_is_half_way_between_two_of_scipy():
     scores, codes = draw(200, 2, 0.5)
     score = scores[:, 1] - scores[:, 0] + 0.3
     asked = Answers.of(score, codes).and_any()
-    by_scipy = minimize(lambda at: loss_of_sigmoid(at, asked)[0], [1.0, 0.0], method="BFGS", tol=1e-9)
-    temperature, offset = fit_sigmoid(asked, 1.0)
-    assert_allclose([1 / temperature, offset], by_scipy.x, rtol=1e-4)
+
+    def loss(at):
+        logits = np.where(score > 0, at[1], at[0]) * score + at[2]
+        return -np.sum(asked.targets * log_softmax(np.column_stack([np.zeros(200), logits]), axis=1))
+
+    bent = minimize(loss, [1.0, 1.0, 0.0], method="BFGS", tol=1e-9).x
+    straight = minimize(lambda at: loss([at[0], at[0], at[1]]), [1.0, 0.0], method="BFGS", tol=1e-9).x[[0, 0, 1]]
+    found = fit_label(asked, Curve.same(1, 1.0, 0.0))
+    assert_allclose([*(1 / found.temperatures[0]), found.offsets[0]], (bent + straight) / 2, rtol=1e-4)
+
+
+def test_a_label_never_falls_with_its_score():
+    score = np.concatenate([np.linspace(-3, -0.1, 300), np.linspace(0.1, 2, 12)])
+    likely = np.arange(300) % 10 < np.arange(300) // 60
+    for above in (np.arange(12) < 8, np.arange(12) < 2):  # falls above zero, the second time steeply
+        asked = Answers.of(score, np.concatenate([likely, above]).astype(int))
+        found = fit_label(asked, Curve.same(1, 1.0, 0.0))
+        assert np.all(found.temperatures > 0)
+        assert np.all(np.diff(found(columns_of(score))[:, 1]) > 0)
+
+
+def test_few_rows_on_one_side_of_zero_are_not_believed():
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(600, 3))
+    codes = (random.random((600, 3)) < expit(2 * scores)).astype(int)
+    scores[:, 2] = -np.abs(scores[:, 2])
+    codes[:, 2] = random.random(600) < expit(2 * scores[:, 2])
+    scores[:3, 2], codes[:3, 2] = [0.05, 0.1, 0.15], 1  # three rows, all of them right
+    found = calibrate(scores, codes, np.ones(3, dtype=int), True, None).probabilities(np.full((1, 3), 0.1))
+    assert found[0, 2] < 0.75
+
+
+def test_each_class_has_its_own_curve_only_where_classes_differ():
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(4000, 6))
+    for scales, apart in (([4.0] * 6, False), ([1.0, 2.0, 4.0, 8.0, 16.0, 4.0], True)):
+        shares = expit(np.array(scales) * scores - 0.5)
+        shares /= shares.sum(axis=1, keepdims=True)
+        codes = (shares.cumsum(axis=1) > random.random((4000, 1))).argmax(axis=1)
+        asked = Answers.of(scores, codes)
+        common = Curve.same(6, *fit_classes(asked, fit_temperature([asked])))
+        found = fit_each_class(asked, common)
+        if not apart:
+            assert found is common
+            continue
+        assert_allclose(1 / found.temperatures[:, 0], scales, rtol=0.35)
+        assert np.all(np.diff(found.temperatures[:5, 0]) < 0)
+        fresh = random.normal(size=(4000, 6))
+        truth = expit(np.array(scales) * fresh - 0.5)
+        truth /= truth.sum(axis=1, keepdims=True)
+        kept = truth.argmax(axis=1) == fresh.argmax(axis=1)  # elsewhere the answer goes before
+        apart_from = [np.mean(np.sum(truth * np.log(truth / curve(fresh)), axis=1)[kept]) for curve in (found, common)]
+        assert apart_from[0] < apart_from[1] / 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4), st.integers(0, 3))
+def test_shares_that_keep_the_answer_are_the_nearest(weights, answer):
+    shares = (np.array([weights]) + 1e-3) / np.sum(np.array(weights) + 1e-3)
+    (found,) = keep_answers(shares, np.array([answer]))
+    assert found.argmax() == answer
+    assert_allclose(found.sum(), 1)
+    by_scipy = minimize(
+        lambda q: np.sum((q - shares[0]) ** 2),
+        np.full(4, 0.25),
+        constraints=[
+            {"type": "eq", "fun": lambda q: q.sum() - 1},
+            {"type": "ineq", "fun": lambda q: q[answer] - q},
+            {"type": "ineq", "fun": lambda q: q},
+        ],
+        method="SLSQP",
+        options={"ftol": 1e-14},
+    )
+    assert_allclose(found, by_scipy.x, atol=1e-5)
 
 
 scores_of_rows = st.lists(
@@ -123,10 +205,13 @@ scores_of_rows = st.lists(
 @given(scores_of_rows, st.floats(1e-3, 1e3), st.sampled_from([0.0, -np.inf, -3.0, 2.0]))
 def test_no_answer_is_turned_round(rows, temperature, offset):
     scores = np.array(rows)
-    several = probabilities_of(scores, temperature, offset)
-    assert_array_equal(several.argmax(axis=1), scores.argmax(axis=1))
-    assert_allclose(several.sum(axis=1), 1)
-    two = probabilities_of(columns_of(scores[:, 0]), temperature, 0.0 if np.isinf(offset) else offset)
+    apart = Curve(temperature * np.array([[1.0, 1.0], [0.3, 0.3], [5.0, 5.0]]), offset + np.array([0.0, 1.0, -2.0]))
+    for curve in (Curve.same(3, temperature, offset), apart):
+        several = curve(scores)
+        assert_array_equal(several.argmax(axis=1), scores.argmax(axis=1))
+        assert_allclose(several.sum(axis=1), 1)
+    curve = Curve(np.array([[temperature, temperature / 3]]), np.array([0.0 if np.isinf(offset) else offset]))
+    two = curve(columns_of(scores[:, 0]))
     assert_array_equal(two[:, 1] > 0.5, scores[:, 0] > 0)
     assert_array_equal(two.argmax(axis=1), scores[:, 0] > 0)
     assert_allclose(two.sum(axis=1), 1)
@@ -134,10 +219,10 @@ def test_no_answer_is_turned_round(rows, temperature, offset):
 
 def test_probabilities_go_up_with_the_score():
     score = np.linspace(-3, 3, 200)
-    for offset in (0.0, 1.0, -1.0):
-        found = probabilities_of(columns_of(score), 0.4, offset)[:, 1]
+    for offset, above in ((0.0, 0.4), (1.0, 0.4), (-1.0, 0.4), (-1.0, 2.0)):
+        found = Curve(np.array([[0.4, above]]), np.array([offset]))(columns_of(score))[:, 1]
         assert np.all(np.diff(found) > 0)
-        free = expit(score / 0.4 + offset)
+        free = expit(score / np.where(score > 0, above, 0.4) + offset)
         kept = (free > 0.5) == (score > 0)
         assert_allclose(found[kept], free[kept])
         assert_allclose(found[~kept], 0.5, atol=1e-8)
@@ -188,10 +273,10 @@ def test_a_label_with_few_rows_has_the_curve_of_all():
     scores = random.normal(size=(3000, 3))
     codes = (random.random((3000, 3)) < expit([2.0, 2.0, 8.0] * scores)).astype(int)
     full = calibrate(scores, codes, np.ones(3, dtype=int), True, None)
-    assert full.temperatures[2] < full.temperatures[:2].min() / 2
+    assert np.all(full.temperatures[2] < full.temperatures[:2].min() / 2)
     codes[5:, 2] = -1
     few = calibrate(scores, codes, np.ones(3, dtype=int), True, None)
-    assert_allclose(few.temperatures[2], few.temperatures[:2].mean(), rtol=5 / SHARED_ROWS + 0.1)
+    assert_allclose(few.temperatures[2], few.temperatures[:2].mean(axis=0), rtol=5 / SHARED_ROWS + 0.1)
     codes[:, 2] = -1
     none = calibrate(scores, codes, np.ones(3, dtype=int), True, None)
     assert np.isfinite(none.temperatures).all()

@@ -25,7 +25,7 @@ from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.models.ilsvm.model import Data, ILSVMProblem, Rows
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.warmup import drop_empty
 
 dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
@@ -84,7 +84,7 @@ def test_the_objective_is_that_of_all_rows(client, data):
     X, y = data
     model = small(max_iter=3).fit(cut(X, (400, 1100)), cut(y, (N,)))
     _, codes = np.unique(y, return_inverse=True)
-    rows = Data(Rows.centre(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
+    rows = Data(centre_rows(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
     settings = model._recipe(Moments.of(X, None), Labels.of(Block(X, y, None))).settings
     problem = ILSVMProblem.of(rows, settings).joint
     found, _ = problem.evaluate(drop_empty(model._state.params), None, latent.FINAL)

@@ -74,7 +74,7 @@ def test_two_classes_have_the_temperature_of_the_rows_left_out():
     seen = search.out_of_fold_
     codes = (y[kept][seen.rows] == 2).astype(int)
     by_hand = fit_temperature([Answers.of(seen.decisions, codes).and_any()])
-    assert_allclose(search.calibration_.temperatures, [by_hand])
+    assert_allclose(search.calibration_.temperatures, [[by_hand, by_hand]])
     score = search.decision_function(X[:, :2])
     assert_allclose(search.predict_proba(X[:, :2])[:, 1], 1 / (1 + np.exp(-score / by_hand)))
 
@@ -93,7 +93,7 @@ def test_weights_and_rows_without_a_label_count_as_they_do_in_the_folds():
     rows, truth, counts = np.arange(len(seen.rows)), y[seen.rows], weights[seen.rows]
     at_hand = counts @ np.log(shares[rows, truth])
     for factor in (0.8, 1.25):  # no other temperature has a lower weighted loss, up to the row that is counted more
-        other = np.exp(seen.decisions / (factor * weighted.calibration_.temperatures))
+        other = np.exp(seen.decisions / (factor * weighted.calibration_.temperatures[:, 0]))
         other /= other.sum(axis=1, keepdims=True)
         assert counts @ np.log(other[rows, truth]) < at_hand + 1
 
@@ -106,7 +106,7 @@ def test_labels_and_tasks():
     found = search.predict_proba(X)
     assert found.shape == Y.shape
     assert_array_equal(found > 0.5, search.predict(X) == 1)
-    assert search.calibration_.temperatures.shape == (4,)
+    assert search.calibration_.temperatures.shape == (4, 2)
     mixed = np.column_stack([Y[:, 0], Y[:, 1] + Y[:, 2]])
     search = tasks_search().fit(X, mixed)
     found = search.predict_proba(X)

@@ -73,6 +73,17 @@ def test_fit_without_cross_validation_says_which_price_it_took(folder):
     assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
 
 
+def test_features_to_read_are_amounts(folder):
+    wanted = ("-o", folder / "read.model", "--slab", "half-normal", *QUICK)
+    for more in ((), ("--cv", "--folds", 2)):
+        done = run_here("fit", folder / "flowers.csv", "-t", "kind", *wanted, *more)
+        assert done.code == 0, done.err
+        assert load_model(str(folder / "read.model")).estimator.slab == "half-normal"
+    done = run_here("fit", folder / "flowers.csv", "-t", "size", "--kind", "regressor", *wanted)
+    assert done.code == 2
+    assert "--slab is for a classifier of one target" in done.err
+
+
 def test_fit_says_which_features_come_back(folder):
     more = ("--n-init", 2, "--stability", 2)
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "stable.model", *QUICK, *more)
@@ -341,3 +352,27 @@ def test_help_has_examples(command):
     assert done.code == 0
     assert "Examples" in done.out
     assert f"regbayes {command}" in done.out
+
+
+def test_names_that_were_probably_meant_are_named(folder, tmp_path):
+    wrong = run_here("fit", folder / "flowers.csv", "-t", "Kind", "-o", tmp_path / "m")
+    assert wrong.code == 3
+    assert wrong.err.rstrip().endswith("Did you mean 'kind'?")
+    far = run_here("fit", folder / "flowers.csv", "-t", "elephants", "-o", tmp_path / "m")
+    assert "Did you mean" not in far.err
+    head, *rows = (folder / "new.csv").read_text().splitlines()
+    (tmp_path / "loud.csv").write_text("\n".join([head.upper(), *rows]) + "\n")
+    run = run_here("predict", folder / "flowers.model", tmp_path / "loud.csv")
+    assert run.code == 3
+    assert "upper and lower case too: rename 'SIZE'" in run.err
+
+
+@pytest.mark.parametrize(
+    ("more", "hint"),
+    [(("--cv", 3), "--folds 3 says how many parts"), (("kind",), "a column to predict is --target COLUMN")],
+)
+def test_arguments_too_many_get_a_hint(folder, tmp_path, more, hint):
+    run = run_here("fit", folder / "flowers.csv", *more, "-o", tmp_path / "m", "--json")
+    assert run.code == 2
+    assert hint in run.err
+    assert hint in run.json["error"]

@@ -136,7 +136,7 @@ def test_a_column_that_changed_its_type():
 
 def test_infinite_values_count_as_missing():
     inputs = learn(table(a=[1, 2, 3, np.inf]))
-    with pytest.warns(UserWarning, match="column 'a': 1 infinite values count as missing"):
+    with pytest.warns(UserWarning, match="column 'a': 1 infinite value counts as missing"):
         X = inputs.encode(table(a=[-np.inf, 2]))
     assert X[0].tolist() == [X[1, 0], 1]
 

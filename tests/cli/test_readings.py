@@ -29,6 +29,9 @@ def read(tmp_path, text: str, name: str = "t.csv", **options):
         (["1,234", "5", "1,234,567.5"], [1234, 5, 1234567.5]),
         (["61.5%", "2 %", "-3%"], [61.5, 2, -3]),
         (["€ 3", "4 €", "-5"], [3, 4, -5]),
+        (["1.037,72 €", "5 €", "-2,5 €"], [1037.72, 5, -2.5]),
+        (["1.234,5", "2.000", "7"], [1234.5, 2000, 7]),
+        (["12,5%", "3 %"], [12.5, 3]),
     ],
 )
 def test_numbers_with_signs_around_them(tmp_path, texts, number):
@@ -51,6 +54,29 @@ def test_between_semicolons_a_comma_is_decimal(tmp_path):
     assert table.column("a").tolist() == [1234.5, 7]
     assert table.column("b").tolist() == [1234.5, 2]
     assert table.column("c").tolist() == [2.5, 3]
+
+
+@pytest.mark.parametrize(("name", "is_a"), [("t.xlsx", "a spreadsheet"), ("t.JSON", "JSON"), ("t.pkl.gz", "a pickle")])
+def test_files_of_other_programs_are_named(tmp_path, name, is_a):
+    run = run_here("fit", _written(tmp_path, name), "-t", "y", "-o", tmp_path / "m")
+    assert run.code == 3
+    assert f"looks like {is_a}, which is not read here: save the table as CSV" in run.err
+
+
+def _written(folder, name):
+    (folder / name).write_bytes(b"PK\x03\x04")
+    return folder / name
+
+
+def test_infinite_numbers_are_missing_on_the_page_too(tmp_path):
+    rows = "\n".join(f"{i % 7},{'inf' if i == 3 else i % 5},{'no' if i % 2 else 'yes'}" for i in range(40))
+    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
+    run = run_here("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", *ONE)
+    assert run.code == 0, run.err
+    assert "column 'b': 1 infinite value counts as missing" in run.err
+    assert "invalid value" not in run.err
+    effects = load(tmp_path / "m").report.effects
+    assert np.isfinite(effects.sizes).all()
 
 
 def test_comments_and_a_line_that_tells_the_delimiter(tmp_path):

@@ -459,6 +459,15 @@ def test_features_that_say_nothing_new_are_folded_away(show):
     assert f"the same values as feature {data.features.number[0]}" in page.locator("#detail").inner_text()
 
 
+def test_pictures_with_amounts_name_the_classes_that_have_most(show):
+    data = data_of("images")
+    means = np.tile([0.0, 3.0, 1.0, 2.0] + [0.1] * 6, (len(data.features.number), 1))
+    changed = replace(data, features=replace(data.features, probabilities=False, group_means=means))
+    hints = show(changed).locator("#features .option").all_inner_texts()
+    assert len(hints) == len(data.features.number)
+    assert all("most in 1, 3" in hint and "input" not in hint for hint in hints)
+
+
 def test_parts_of_others_are_shown_where_they_are_given(show):
     page = show(data_of("table"))
     assert page.locator("#worth").count() == page.get_by_text("How far probabilities hold").count() == 0
@@ -478,3 +487,14 @@ def test_parts_of_others_are_shown_where_they_are_given(show):
     assert page.locator("#worth tr.own td").all_inner_texts() == ["this model", "0.900 ± 0.020", "5", "2"]
     assert page.locator("#worth tbody tr").last.locator("td").all_inner_texts()[2] == "nobody can"
     assert page.get_by_text("How far probabilities hold").count() == 1
+    shown = page.locator(".panel:has(.reliability)")
+    assert shown.locator("circle title").all_text_contents() == [
+        "20% probable: 30% right, of 5",
+        "80% probable: 70% right, of 15",
+    ]
+    assert shown.locator("tbody td").all_inner_texts() == ["0.200", "0.300", "5", "0.800", "0.700", "15"]
+    places = [[float(circle.get_attribute(at)) for at in ("cx", "cy")] for circle in shown.locator("circle").all()]
+    diagonal = [float(shown.locator("line.zero").get_attribute(at)) for at in ("x1", "y1", "x2", "y2")]
+    for (across, down), above in zip(places, (True, False), strict=True):  # more often right than said, and less
+        on_line = np.interp(across, diagonal[::2], diagonal[1::2])
+        assert (down < on_line) == above

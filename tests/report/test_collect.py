@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.stats import gmean, pearsonr
+from sklearn.datasets import load_iris
 from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.feature_selection import f_classif
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_score, r2_score, recall_score
@@ -15,7 +16,7 @@ from sklearn.svm import LinearSVC
 
 from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
-from regbayes import FeatureStability, ILSVMClassifier, MultiLabelThresholdCV, load
+from regbayes import FeatureStability, ILSVMClassifier, ILSVMClassifierCV, MultiLabelThresholdCV, load
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
 from regbayes.report import _features as latent_features
 from regbayes.report import collect, render
@@ -571,3 +572,59 @@ def test_it_is_said_where_auto_took_each_class_against_the_rest(monkeypatch):
     assert "more than 10 weights" in said[1]
     assert "inputs are included" in said[2]
     assert said[3] is None  # the user's choice is among the settings
+
+
+class CtrlC:
+    """A user who interrupts after some tasks."""
+
+    def __init__(self, patience):
+        self.patience = patience
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        self.patience -= 1
+        if self.patience == 0:
+            raise KeyboardInterrupt
+
+
+def test_the_page_of_an_interrupted_fit_says_so(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    model = make_pipeline(StandardScaler(), ILSVMClassifier(4, max_iter=30, random_state=0))
+    model[-1].set_callbacks(CtrlC(3))
+    model.fit(X, y)
+    (level, words), *others = collect(model, X, y, notices=[("note", "Flowers.")]).model.notices
+    assert level == "warning"
+    assert "ILSVMClassifier was interrupted" in words
+    assert "Fit again" in words
+    assert others == [("note", "Flowers.")]
+    model[-1].save(tmp_path / "iris.model")
+    loaded = load(tmp_path / "iris.model")
+    assert collect(loaded, model[:-1].transform(X), y).model.notices == ((level, words),)
+    told = collect(model, X, y, notices=[("warning", "It was interrupted by lunch.")]).model.notices
+    assert told == (("warning", "It was interrupted by lunch."),)  # who says it himself is not repeated
+    model[-1].set_callbacks()
+    assert collect(model.fit(X, y), X, y).model.notices == ()
+
+
+def test_the_page_of_an_interrupted_search_says_what_was_kept():
+    X, y = load_iris(return_X_y=True)
+    search = ILSVMClassifierCV(4, Cs=(0.1, 1.0, 10.0), cv=2, max_iter=5, random_state=0)
+    counted = []
+
+    def count(record):
+        counted.append(record)
+        if len(counted) == 4:
+            raise KeyboardInterrupt
+
+    search.fit(X, y, on_result=count)
+    ((_, words),) = collect(search, X, y).model.notices
+    assert "ILSVMClassifierCV was interrupted after 4 of 6 fits" in words
+    assert str(search.best_params_) in words

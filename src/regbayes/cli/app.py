@@ -104,7 +104,7 @@ def _run(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="regbayes", standalone_mode=True)
         sys.stdout.flush()
     except SystemExit as stop:
-        _repeat_usage_error(stop, arguments)
+        _add_to_usage_error(stop, arguments)
         sys.stdout.flush()
         return int(stop.code or 0)
     except UserError as error:
@@ -119,11 +119,21 @@ def _run(arguments: list[str]) -> int:
     return int(code or 0)
 
 
-def _repeat_usage_error(stop: SystemExit, arguments: list[str]) -> None:
-    """Say as JSON, if that was asked for, what Typer has said on stderr of a wrong option."""
+def _add_to_usage_error(stop: SystemExit, arguments: list[str]) -> None:
+    """Say what Typer, which has complained on stderr, does not know; and all of it as JSON, if that was asked for."""
     message = getattr(stop.__context__, "format_message", None)
-    if message is not None and "--json" in arguments:
-        print(json.dumps({"error": message(), "exit_code": stop.code}))
+    if message is None:
+        return
+    said = message()
+    if "extra argument" in said:
+        after_cv = arguments[arguments.index("--cv") + 1 :][:1] if "--cv" in arguments else []
+        hint = "One file, or one model and one file, and then options: a column to predict is --target COLUMN."
+        if after_cv and after_cv[0].isdigit():
+            hint = f"--cv is on or off: --folds {after_cv[0]} says how many parts."
+        print(hint, file=sys.stderr)
+        said = f"{said}. {hint}"
+    if "--json" in arguments:
+        print(json.dumps({"error": said, "exit_code": stop.code}))
 
 
 def _complain(message: str, code: ExitCode, arguments: list[str]) -> int:

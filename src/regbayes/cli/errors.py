@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "counted",
     "listed",
     "need",
+    "not_among",
 ]
 
 
@@ -66,6 +68,14 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """Name things in a message, not too many of them."""
     shown = ", ".join(repr(str(name)) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def not_among(name: str, names: Sequence[str]) -> str:
+    """Say, of a name that is not there, which names are, and which of them was probably meant."""
+    folded = {str(other).strip().casefold(): str(other) for other in reversed(names)}
+    found = get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.75)
+    meant = f". Did you mean {folded[found[0]]!r}?" if found else ""
+    return f"it has {listed(names)}{meant}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -228,7 +228,9 @@ def _as_numbers(column: NDArray[Any], name: str) -> Floats:
         column = np.array([_as_number(value, name, i) for i, value in enumerate(column)])
     infinite = np.isinf(column)
     if infinite.any():
-        warnings.warn(f"column {name!r}: {int(infinite.sum())} infinite values count as missing", stacklevel=4)
+        n = int(infinite.sum())
+        counts = "infinite value counts" if n == 1 else "infinite values count"
+        warnings.warn(f"column {name!r}: {n} {counts} as missing", stacklevel=4)
     return np.where(infinite, np.nan, column)
 
 

@@ -222,9 +222,13 @@ class FitRequest(DataRequest):
         option(
             "--temperature",
             panel=SEARCH,
-            help="0.02 for features to read, 0.2 for predicting; again for values to try.",
+            help="0.2: graded features, for predicting; lower: nearly on or off. Again for values to try.",
         ),
     ] = field(default_factory=list)
+    slab: Annotated[
+        Literal["half-normal"] | None,
+        option("--slab", panel=SEARCH, help="Features to read: off, or on by an amount. For one target with classes."),
+    ] = None
     include_inputs: Annotated[
         bool | None,
         option(
@@ -290,6 +294,7 @@ class FitRequest(DataRequest):
                 "--no-standardize": not self.standardize,
                 "--image": self.image,
                 "--temperature": self.temperature,
+                "--slab": self.slab,
                 "--include-inputs and --features-only": self.include_inputs is not None,
                 "--n-init": self.n_init,
             },

@@ -59,8 +59,8 @@ def learn_certainty(
         )
     counts = None if weights is None else weights[unseen.rows]
     note = (
-        "Of rows by fits that had not seen them; the one or two numbers that make probabilities of scores were found "
-        "from the same rows."
+        "Of rows by fits that had not seen them; the curve that makes probabilities of scores was found from the same "
+        "rows."
     )
     return Certainty(calibration, tuple(best)), reliability_of(shares, unseen.codes, counts, note)
 

@@ -38,6 +38,7 @@ def _decorated(thousands: str, point: str) -> re.Pattern[str]:
 
 DECORATED = {".": _decorated(",", r"\."), ",": _decorated(r"[.'\s]", ",")}
 PACKED = 20  # times that text may be shorter in a .gz file, and hardly more
+COMMA_IS_DECIMAL = re.compile(r"\.\d{3},\d|,\d{1,2}\s*[€%]|[€]\s*\d+,\d{1,2}$")  # 1.234,5 or 2,50 €: nothing else
 MOSTLY = 0.9  # share of numbers above which a text column was probably meant to be one of numbers
 
 
@@ -265,8 +266,12 @@ def _hardly_numbers(
 ) -> NDArray[Any]:
     """Return a column whose values are not all plain numbers: $1,234 and 61.5% are, and other things are text."""
     odd: list[str] = []
-    for point in dict.fromkeys((decimal, ".")):  # between semicolons 1,5 is a number, and so is $1,234.50
-        read = {value: value if _is_number(value) else _undecorated(value, point) for value in present.unique()}
+    points = dict.fromkeys((decimal, "."))  # between semicolons 1,5 is a number, and so is $1,234.50
+    if any(COMMA_IS_DECIMAL.search(value) for value in present):
+        points[","] = None
+    for point in points:
+        plain = _is_number if point == decimal or point == "." else str.isdigit  # with a decimal comma 1.234 is 1234
+        read = {value: value if plain(value) else _undecorated(value, point) for value in present.unique()}
         odd = [value for value in present if read[value] is None]
         if not odd and len({value[-1:] == "%" for value in read}) == 1:
             example = next(value for value in present if not _is_number(value))

@@ -66,6 +66,11 @@ def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], met
     else:
         model = regbayes.MultiTaskILSVMRegressor if kind == "regressor" else regbayes.MultiTaskILSVMClassifier
         model = regbayes.ILSVMClassifier if kind == "classifier" and "task" not in metadata else model
+        if request.slab and model is not regbayes.ILSVMClassifier:
+            raise UserError(
+                f"--slab is for a classifier of one target without --task, and this is a {model.__name__}; leave it out"
+            )
+        wanted["slab"] = request.slab
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs
         wanted["n_init"] = request.n_init
@@ -90,7 +95,7 @@ def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metada
         common["temperatures"] = request.temperature
     if request.include_inputs is not None:
         common["include_inputs"] = [request.include_inputs]
-    for name in {"n_components", "n_init", "max_iter", "class_weight", "unseen_tasks"} & listed.keys():
+    for name in {"n_components", "n_init", "max_iter", "class_weight", "unseen_tasks", "slab"} & listed.keys():
         common[name] = getattr(base, name)
     cv = folds if kind != "classifier" or "task" in metadata else _splitter(request, kind, folds)
     return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)

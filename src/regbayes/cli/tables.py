@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli import Format
-from regbayes.cli.errors import BadDataError, listed
+from regbayes.cli.errors import BadDataError, listed, not_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,13 @@ SUFFIXES: dict[str, Format] = {
     ".libsvm": "libsvm",
     ".svm": "libsvm",
     ".svmlight": "libsvm",
+}
+ELSEWHERE = {  # tables that people have, and other programs write out as CSV
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet"),
+    **dict.fromkeys((".json", ".jsonl"), "JSON"),
+    **dict.fromkeys((".pkl", ".pickle"), "a pickle"),
+    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".rds", ".rdata"), "a file of a statistics program"),
+    **dict.fromkeys((".feather", ".h5", ".hdf5", ".db", ".sqlite"), "a database or binary table"),
 }
 MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
 
@@ -72,7 +79,7 @@ class Table:
         if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
             return np.zeros(self.n_rows)
         said = "" if option is None else f"{option}: "
-        raise BadDataError(f"{said}{self.source} has no column {name!r}; it has {listed(self.names)}")
+        raise BadDataError(f"{said}{self.source} has no column {name!r}; {not_among(name, self.names)}")
 
     def select(self, names: Iterable[str]) -> pd.DataFrame:
         """Return the columns that a model was fitted to; an error that lists those that lack."""
@@ -81,9 +88,17 @@ class Table:
         if absent and not self.absent_is_zero:
             raise BadDataError(
                 f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
-                f"{listed(self.names)}"
+                f"{listed(self.names)}{self._other_names(absent)}"
             )
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
+
+    def _other_names(self, absent: list[str]) -> str:
+        """Say of columns that lack which are there by names that differ in case or spaces alone."""
+        here = {name.strip().casefold(): name for name in self.names}
+        found = [here[name.strip().casefold()] for name in absent if name.strip().casefold() in here]
+        if not found:
+            return ""
+        return f". Names must be the same, upper and lower case too: rename {listed(found)}"
 
     def take(self, rows: NDArray[Any]) -> Table:
         """Return some of the rows, by their places or by flags."""
@@ -124,6 +139,10 @@ def format_of(path: str) -> Format:
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
     found = SUFFIXES.get(suffixes[-1]) if suffixes else None
+    if suffixes and suffixes[-1] in ELSEWHERE:
+        raise BadDataError(
+            f"{path!r} looks like {ELSEWHERE[suffixes[-1]]}, which is not read here: save the table as CSV or Parquet"
+        )
     if found is None:
         raise BadDataError(
             f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Say it with --format, "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
-from regbayes.cli.errors import BadDataError, UserError, listed
+from regbayes.cli.errors import BadDataError, UserError, listed, not_among
 from regbayes.cli.inputs import LARGEST
 from regbayes.cli.tables import Table, plain_number, text_of
 
@@ -47,7 +47,7 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
         names += table.groups[name] if name not in table and name in table.groups else [name]
     for name in names:
         if name not in table:
-            raise BadDataError(f"--target {name}: {table.source} has no such column; it has {listed(table.names)}")
+            raise BadDataError(f"--target {name}: {table.source} has no such column; {not_among(name, table.names)}")
     if len(set(names)) < len(names):
         raise UserError(f"--target names a column twice: {listed(names)}")
     return tuple(names)

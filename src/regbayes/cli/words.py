@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from regbayes._registry import persistable
 from regbayes._types import Flags
-from regbayes.cli.errors import BadDataError, UserError, counted, listed
+from regbayes.cli.errors import BadDataError, UserError, counted, listed, not_among
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table
 
@@ -177,7 +177,7 @@ def text_columns(table: Table, columns: Sequence[str]) -> list[str]:
         raise UserError(f"say which column holds the text, with --text. {_candidates(table)}")
     for name in columns:
         if name not in table:
-            raise BadDataError(f"--text {name}: {table.source} has no such column; it has {listed(table.names)}")
+            raise BadDataError(f"--text {name}: {table.source} has no such column; {not_among(name, table.names)}")
         column = table.column(name)
         if column.dtype != object:
             what = "is empty" if not np.isfinite(column).any() else "holds numbers, not text"

@@ -23,7 +23,7 @@ from regbayes.engine import Serial
 from regbayes.framework.diagnostics import pareto_k, tail_size
 from regbayes.framework.draws import UNNAMED, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import MOST_FUSED, WeightedAtoms, find_units, standardize
+from regbayes.framework.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
 # --- what is done with a block
@@ -123,7 +123,7 @@ class BlockAtoms:
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         """Return ``A(phi)`` and the expectation of the features under the tilt."""
         if not np.array_equal(self._phi, phi):
-            self._look(phi, len(phi) <= MOST_FUSED and not last)
+            self._look(phi, len(phi) <= FEW and not last)
         return self._at.value, self._at.mean
 
     def covariance(self, phi: Floats) -> Floats:

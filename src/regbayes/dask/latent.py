@@ -41,9 +41,6 @@ from regbayes.estimators._bases import (
     cost_matrix,
     fit_data,
     generator,
-    warn_if_noise,
-    warn_if_truncated,
-    warn_if_unused,
 )
 from regbayes.estimators.ilsvm import (
     UNSUPERVISED,
@@ -62,15 +59,14 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     State,
     Stats,
-    build_head,
 )
-from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
 
@@ -100,18 +96,18 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(Rows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data(HostRows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
-        head = replace(build_head(data, recipe.settings), in_blocks=True)
+        head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))
         labels[0] = 0
-        nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
+        nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
     settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
     pieces = data.X.blocks()
@@ -191,12 +187,7 @@ class OnClusterFeatures(OnCluster):
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
         self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
-            if is_noise(recipe.data(sample), settings, generator(self.random_state)):
-                warn_if_noise()
-                return self
-            if not settings.input_scale:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self.n_components_, self.n_components)
+            self._judge_features(recipe.data(sample), settings, generator(self.random_state))
         return self
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)

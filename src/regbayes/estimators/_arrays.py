@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
-from regbayes.kernels.arrays import is_mapped, is_plain, namespace_of, to_host
+from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
 ROW_ARRAYS = 7  # of rows times features, that a fit has beside the inputs at its most
@@ -42,7 +42,7 @@ def is_elsewhere(X: Any) -> bool:
 
     An array that NumPy cannot read is refused where dispatch is off.
     """
-    if isinstance(X, np.ndarray) or is_plain(X):
+    if is_plain(X):
         return False
     if get_config()["array_api_dispatch"]:
         return True
@@ -61,14 +61,8 @@ def refuse_elsewhere(X: Any, what: str) -> None:
         raise TypeError(f"{what} works on the host, and X is {name_place(X)}: give it as a NumPy array")
 
 
-def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
-
-    Labels come to the host in any case. Mapped rows stay in single precision where blocks are converted.
-    """
-    if not is_elsewhere(X):
-        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
-        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
+def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
+    """Validate rows of another library, and labels if there are any, which come to the host."""
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
     xp = namespace_of(X)
@@ -126,10 +120,7 @@ def check_options(estimator: Any) -> None:
 
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
-    """Fit where rows lie: in the end fitted attributes follow them there."""
-    if is_plain(X):
-        yield
-        return
+    """Fit where rows of another library lie: in the end fitted attributes follow them there."""
     check_options(estimator)
     try:
         yield

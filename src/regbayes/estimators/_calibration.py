@@ -1,18 +1,25 @@
-"""From scores to probabilities: a curve with one or two numbers, fitted to scores of rows that the fits had not seen.
+"""From scores to probabilities: a curve with few numbers, fitted to scores of rows that the fits had not seen.
 
 Scores of large-margin classifiers say which class, not how surely. Of two classes with one score s the probability is
 ``sigmoid(s / T)``; of more, ``p(c)`` is proportional to ``exp(s_c / T)``, or to ``sigmoid(s_c / T + b)`` where that
-fits better: scores of one class against all others. T is the temperature. Both keep the order of the scores, so the
-most probable class is the one that is answered. T and b have the least log-loss on the scores that the fits of a search
-gave to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton steps inside a bracket.
+fits better: scores of one class against all others. T is the temperature. T and b have the least log-loss on the scores
+that the fits of a search gave to the rows left out. In ``1 / T`` alone that loss is convex, and T is found by Newton
+steps inside a bracket.
+
+Classes that are fitted one by one have scores of their own scales. So each class gets a T and a b of its own, drawn
+towards those of all, where the log-likelihood gains more than one for each further number (Akaike's criterion).
 
 Where all those rows are answered rightly, T would go to zero and the next error would cost everything. So one row more
 is counted, with the scores of them all and any of its classes.
 
-Several labels are several questions. Each of two classes has a sigmoid of its own, with a temperature and an offset,
-because a rare label is seldom as likely as its score says. `SHARED_ROWS` rows more are counted, as the sigmoid that all
-labels share answers them: what few rows say is not taken for much. Where a label's sigmoid is on the other side of 1/2
-than `predict`, the probability is 1/2. Questions of more classes have a temperature each, found likewise.
+Several labels are several questions. Each of two classes has a sigmoid of its own, with an offset, because a rare label
+is seldom as likely as its score says, and with a temperature on either side of zero, because margins bend the scores of
+the two classes differently. `SHARED_ROWS` rows more are counted, as the curve that all labels share answers them: what
+few rows say is not taken for much. The curve taken is half way between the best with two temperatures and the best with
+one. Questions of more classes have a temperature each, found likewise.
+
+The most probable class is always the one that is answered. Where a curve says otherwise, the probabilities are the
+nearest ones that do not: the answer and the classes above it share what they have (`keep_answers`).
 """
 
 from __future__ import annotations
@@ -30,13 +37,15 @@ from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
 
 UNCERTAIN_ROWS = 1.0  # counted once more, in equal parts for every class
-SHARED_ROWS = 100.0  # of each question, counted once more as the curve that all share answers them
+SHARED_ROWS = 200.0  # of each question, counted once more as the curve that all share answers them
+CLASS_RIDGE = 5.0  # on what the logarithm of a class's 1 / T, and its offset, differ from those of all classes
 COLDEST, HOTTEST = 1e6, 1e-3  # inverse temperatures, in units of the scores' spread
 MAX_STEPS = 100
 STARTS = (0.0, -4.0)  # offsets
-BOUNDS = ((-30.0, 30.0), (-30.0, 30.0))  # log(1 / T) and offset: beyond them nothing changes
+BOUNDS = (-30.0, 30.0)  # of log(1 / T) and of offsets: beyond them nothing changes
 N_BINS = 10
-BARELY = 1e-9  # beyond one half, where an offset would turn an answer round
+SOFTMAX_OFFSET = -12.0  # sigmoids with it are exponentials, up to 1e-5
+BARELY = 1e-9  # what the answer has more, where a curve would turn it round
 
 
 # --- one question
@@ -62,15 +71,18 @@ class Answers:
         targets[np.arange(len(targets)), codes[seen]] = 1.0 if weights is None else weights[seen]
         return cls(scores[seen], targets)
 
-    def and_also(self, shares: Floats | float, n_rows: float) -> Answers:
-        """Count so many rows more, with the scores of all and these shares of the classes, (n, k) or one for each."""
-        counts = self.targets.sum(axis=1)
-        more = n_rows * counts / counts.sum()
-        return Answers(self.scores, self.targets + more[:, None] * shares)
-
     def and_any(self) -> Answers:
-        """Count one row more that may have any class."""
-        return self.and_also(1 / self.scores.shape[1], UNCERTAIN_ROWS)
+        """Count one row more, with the scores of all, that may have any class."""
+        counts = self.targets.sum(axis=1)
+        more = UNCERTAIN_ROWS * counts / counts.sum() / self.scores.shape[1]
+        return Answers(self.scores, self.targets + more[:, None])
+
+    def and_as(self, curve: Curve) -> Answers:
+        """Count `SHARED_ROWS` rows more, as a curve answers them: as many of each class that is answered."""
+        answers, counts = np.argmax(self.scores, axis=1), self.targets.sum(axis=1)
+        of_class = np.bincount(answers, counts)
+        more = SHARED_ROWS / np.count_nonzero(of_class) * counts / of_class[answers]
+        return Answers(self.scores, self.targets + more[:, None] * curve(self.scores))
 
 
 def columns_of(scores: Floats) -> Floats:
@@ -127,33 +139,47 @@ def _find_root(questions: Sequence[Answers], low: float, high: float, start: flo
     return at
 
 
-def loss_of_sigmoid(at: Floats, asked: Answers) -> tuple[float, Floats, Floats]:
-    """Return the log-loss of ``sigmoid(at[0] * score + at[1])`` of two classes, its gradient and its Hessian."""
-    inputs = np.column_stack([asked.scores[:, 1] - asked.scores[:, 0], np.ones(len(asked.scores))])
-    logits, counts = inputs @ at, asked.targets.sum(axis=1)
+def loss_of_sigmoid(at: Floats, inputs: Floats, targets: Floats) -> tuple[float, Floats, Floats]:
+    """Return the log-loss of ``sigmoid(inputs @ at)`` of two classes, its gradient and its Hessian."""
+    logits, counts = inputs @ at, targets.sum(axis=1)
     shares = expit(logits)
-    loss = float(counts @ np.logaddexp(0.0, logits) - asked.targets[:, 1] @ logits)
-    slope = inputs.T @ (counts * shares - asked.targets[:, 1])
+    loss = float(counts @ np.logaddexp(0.0, logits) - targets[:, 1] @ logits)
+    slope = inputs.T @ (counts * shares - targets[:, 1])
     return loss, slope, inputs.T @ ((counts * shares * (1 - shares))[:, None] * inputs)
 
 
-def fit_sigmoid(asked: Answers, temperature: float) -> tuple[float, float]:
-    """Return the temperature and the offset with the least log-loss of two classes, by Newton steps that are halved.
-
-    Begins with a temperature and no offset, and stays there where scores are worse than none.
-    """
-    at = np.array([1.0 / temperature, 0.0])
-    loss, slope, curvature = loss_of_sigmoid(at, asked)
+def fit_sigmoid(inputs: Floats, targets: Floats, start: Floats) -> Floats:
+    """Return where the log-loss of ``sigmoid(inputs @ at)`` is least, by Newton steps that are halved."""
+    at = start
+    loss, slope, curvature = loss_of_sigmoid(at, inputs, targets)
     for _ in range(MAX_STEPS):
         step, *_ = np.linalg.lstsq(curvature, -slope, rcond=None)
         gain = -float(slope @ step)
         if gain <= 1e-14 * (1.0 + loss):
             break
-        while loss_of_sigmoid(at + step, asked)[0] > loss - 1e-4 * gain and np.abs(step).max() > 0:
+        while loss_of_sigmoid(at + step, inputs, targets)[0] > loss - 1e-4 * gain and np.abs(step).max() > 0:
             step, gain = step / 2, gain / 2
         at = at + step
-        loss, slope, curvature = loss_of_sigmoid(at, asked)
-    return (1.0 / float(at[0]), float(at[1])) if at[0] > HOTTEST / temperature else (temperature, 0.0)
+        loss, slope, curvature = loss_of_sigmoid(at, inputs, targets)
+    return at
+
+
+def fit_label(asked: Answers, curve: Curve) -> Curve:
+    """Return temperatures below zero and above, and an offset, of two classes, beginning with those of ``curve``.
+
+    They are half way between those with the least log-loss and those with the least where both temperatures are the
+    same: of the few rows on one side of zero not all is believed. Where scores are worse than none, ``curve`` stays.
+    """
+    score = asked.scores[:, 1] - asked.scores[:, 0]
+    below, above, one = np.minimum(score, 0.0), np.maximum(score, 0.0), np.ones(len(score))
+    slopes, offset = 1.0 / curve.temperatures[0], curve.offsets[0]
+    slope, *last = fit_sigmoid(np.column_stack([score, one]), asked.targets, np.array([slopes.mean(), offset]))
+    straight = np.array([slope, slope, *last])
+    bent = fit_sigmoid(np.column_stack([below, above, one]), asked.targets, np.array([*slopes, offset]))
+    for found in ((straight + bent) / 2, straight):
+        if np.all(found[:2] > HOTTEST * slopes.min()):
+            return Curve(1.0 / found[None, :2], found[2:])
+    return curve
 
 
 def loss_of_one_against_all(at: Floats, asked: Answers) -> tuple[float, Floats]:
@@ -176,39 +202,100 @@ def fit_classes(asked: Answers, temperature: float) -> tuple[float, float]:
     best = temperature, -np.inf
     for offset in STARTS:
         start = np.array([-np.log(temperature), offset])
-        found = minimize(loss_of_one_against_all, start, (asked,), method="L-BFGS-B", jac=True, bounds=BOUNDS)
+        found = minimize(loss_of_one_against_all, start, (asked,), method="L-BFGS-B", jac=True, bounds=[BOUNDS] * 2)
         if found.fun < least - 1e-9 * (1.0 + least):
             least, best = float(found.fun), (float(np.exp(-found.x[0])), float(found.x[1]))
     return best
 
 
-def probabilities_of(columns: Floats, temperature: float, offset: float = 0.0) -> Floats:
-    """Return the probability of each class, (n, k); the largest is that of the largest score, the first of equals.
+def loss_of_each_class(at: Floats, asked: Answers) -> tuple[float, Floats]:
+    """Return the log-loss of shares proportional to ``sigmoid(slopes * scores + offsets)``, and its gradient.
 
-    Parameters
-    ----------
-    columns : (n, k)
-        A score for each class.
-    temperature : float
-    offset : float
-        Of the second of two classes: what it would turn round is 1/2. Of more classes, that of the sigmoid of each
-        against all others; minus infinity is the softmax.
+    ``at`` has the logarithm of the slope and the offset of all classes, then what those of each differ from them: the
+    differences have a ridge.
     """
-    logits = columns / temperature
-    if columns.shape[1] == 2:
-        logits[:, 1] += offset
-    elif np.isfinite(offset):
-        logits = log_expit(logits + offset)
-    found = np.asarray(softmax(logits, axis=1))
-    if columns.shape[1] == 2:
-        gap = columns[:, 1] - columns[:, 0]
-        least = BARELY * gap / (np.abs(gap) + temperature)  # in the order of the scores
-        turned = np.where(gap > 0, found[:, 1] - 0.5 < least, found[:, 1] - 0.5 > least)
-        found[turned] = 0.5 + least[turned, None] * [-1.0, 1.0]
-    best = np.argmax(columns, axis=1)
-    rounded = np.flatnonzero(np.argmax(found, axis=1) != best)  # scores that differ by less than a probability can say
-    found[rounded, best[rounded]] = np.nextafter(found[rounded].max(axis=1), 2.0)
-    return found
+    common, apart = at[:2], at[2:].reshape(2, -1)
+    inputs = np.exp(common[0] + apart[0]) * asked.scores
+    logits = inputs + (common[1] + apart[1])
+    logs = log_softmax(log_expit(logits), axis=1)
+    pull = (asked.targets.sum(axis=1)[:, None] * np.exp(logs) - asked.targets) * expit(-logits)
+    slopes = np.array([np.sum(pull * inputs, axis=0), np.sum(pull, axis=0)])
+    loss = CLASS_RIDGE / 2 * np.sum(apart**2) - np.sum(asked.targets * logs)
+    return float(loss), np.concatenate([slopes.sum(axis=1), (slopes + CLASS_RIDGE * apart).ravel()])
+
+
+def fit_each_class(asked: Answers, curve: Curve) -> Curve:
+    """Return a temperature and an offset for each class, or ``curve``, that of all, where Akaike's criterion has it."""
+    from scipy.optimize import minimize  # predictions do without it
+
+    k = asked.scores.shape[1]
+    start = np.append([-np.log(curve.temperatures[0, 0]), max(curve.offsets[0], SOFTMAX_OFFSET)], np.zeros(2 * k))
+    found = minimize(loss_of_each_class, start, (asked,), method="L-BFGS-B", jac=True, bounds=[BOUNDS] * len(start))
+    (scale, offset), (scales, offsets) = found.x[:2], found.x[2:].reshape(2, -1)
+    each = Curve(np.column_stack([np.exp(-scale - scales)] * 2), offset + offsets)
+    gain = np.sum(asked.targets * (np.log(each(asked.scores)) - np.log(curve(asked.scores))))
+    return each if gain > 2 * (k - 1) else curve
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How the scores of one question become probabilities."""
+
+    temperatures: Floats  # (1, 2) of two classes, (k, 2) of more: of scores below zero and above
+    offsets: Floats  # (1,) or (k,): -inf of a softmax
+
+    @classmethod
+    def same(cls, n_scores: int, temperature: float, offset: float) -> Curve:
+        """Return the curve that is the same for every class."""
+        return cls(np.full((n_scores, 2), temperature), np.full(n_scores, offset))
+
+    def __call__(self, columns: Floats) -> Floats:
+        """Return the probability of each class, (n, k); the largest is that of the largest score, the first of equals.
+
+        Parameters
+        ----------
+        columns : (n, k)
+            A score for each class; of two classes, the difference counts.
+        """
+        if columns.shape[1] == 2:
+            return self._of_two(columns[:, 1] - columns[:, 0])
+        scaled = columns / np.where(columns > 0, self.temperatures[:, 1], self.temperatures[:, 0])
+        sigmoids = np.isfinite(self.offsets).all()
+        shares = softmax(log_expit(scaled + self.offsets) if sigmoids else scaled, axis=1)
+        return keep_answers(np.asarray(shares), np.argmax(columns, axis=1))
+
+    def _of_two(self, score: Floats) -> Floats:
+        """Return the probabilities of two classes; what the offset would turn round is 1/2, in the order of scores."""
+        temperature = np.where(score > 0, self.temperatures[0, 1], self.temperatures[0, 0])
+        yes = expit(score / temperature + self.offsets[0])
+        least = 0.5 + BARELY * score / (np.abs(score) + temperature)
+        yes = np.where(score > 0, np.maximum(yes, least), np.minimum(yes, least))
+        shares = np.column_stack([1.0 - yes, yes])
+        return keep_answers(shares, (score > 0).astype(np.int64))  # scores that are less than a probability can say
+
+
+def keep_answers(shares: Floats, answers: Integers) -> Floats:
+    """Return the nearest shares of which the largest, the first of equals, are those of the answers.
+
+    The answer and the classes above it get the mean of what they have, and the answer barely more than the others.
+    """
+    turned = np.flatnonzero(np.argmax(shares, axis=1) != answers)
+    if not len(turned):
+        return shares
+    rows, place = np.arange(len(turned)), answers[turned]
+    found = shares[turned]
+    own = found[rows, place]
+    found[rows, place] = np.inf  # first in the order
+    others = -np.sort(-found, axis=1)[:, 1:]
+    means = (own[:, None] + np.cumsum(others, axis=1)) / np.arange(2, shares.shape[1] + 1)
+    enough = means >= np.column_stack([others[:, 1:], np.zeros(len(turned))])
+    level = means[rows, np.argmax(enough, axis=1)]
+    found = np.minimum(found, (1.0 - BARELY) * level[:, None])
+    found[rows, place] = 0.0
+    found[rows, place] = 1.0 - found.sum(axis=1)
+    shares = shares.copy()
+    shares[turned] = found
+    return shares
 
 
 def logarithms(probabilities: Floats | list[Floats]) -> Floats | list[Floats]:
@@ -227,8 +314,8 @@ def logarithms(probabilities: Floats | list[Floats]) -> Floats | list[Floats]:
 class Calibration:
     """How the scores of a classifier become probabilities."""
 
-    temperatures: Floats  # (questions,)
-    offsets: Floats  # (questions,): of the sigmoids; zero of a single question of two classes, -inf of a softmax
+    temperatures: Floats  # (scores, 2): of scores below zero and above; both are the same except of several labels
+    offsets: Floats  # (scores,): of the sigmoids; zero of a single question of two classes, -inf of a softmax
     widths: Integers  # (questions,): scores of each; 1 where there are two classes
     several: bool  # whether a row has several questions: labels, or tasks that are columns of y
     n_rows: int  # left out by the fits, from whose scores the temperatures were found
@@ -249,10 +336,9 @@ class Calibration:
     def by_question(self, scores: Floats | list[Floats]) -> list[Floats]:
         """Return the probabilities of the classes of each question, (n, classes)."""
         blocks = scores if isinstance(scores, list) else split_columns(scores, self.widths)
-        return [
-            probabilities_of(columns_of(block), temperature, offset)
-            for block, temperature, offset in zip(blocks, self.temperatures, self.offsets, strict=True)
-        ]
+        ends = np.cumsum(self.widths)[:-1]
+        curves = map(Curve, np.split(self.temperatures, ends), np.split(self.offsets, ends))
+        return [curve(columns_of(block)) for curve, block in zip(curves, blocks, strict=True)]
 
 
 def split_columns(scores: Floats, widths: Integers) -> list[Floats]:
@@ -281,28 +367,38 @@ def calibrate(scores: Floats, codes: Integers, widths: Integers, several: bool, 
     blocks = split_columns(scores, widths)
     asked = [Answers.of(block, column, weights) for block, column in zip(blocks, codes.T, strict=True)]
     shared = fit_temperature([one.and_any() for one in asked])
-    temperatures, offsets = np.full(len(asked), shared), np.where(np.asarray(widths) > 1, -np.inf, 0.0)
     if several:
-        _fit_each(asked, shared, temperatures, offsets)
+        curves = _fit_questions(asked, shared)
     elif widths[0] > 1:
-        temperatures[0], offsets[0] = fit_classes(asked[0].and_any(), shared)
-    return Calibration(temperatures, offsets, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
+        counted = asked[0].and_any()
+        curves = [fit_each_class(counted, Curve.same(int(widths[0]), *fit_classes(counted, shared)))]
+    else:
+        curves = [Curve.same(1, shared, 0.0)]
+    return Calibration(
+        np.concatenate([curve.temperatures for curve in curves]),
+        np.concatenate([curve.offsets for curve in curves]),
+        np.asarray(widths),
+        several,
+        int(np.sum(np.any(codes >= 0, axis=1))),
+    )
 
 
-def _fit_each(asked: Sequence[Answers], shared: float, temperatures: Floats, offsets: Floats) -> None:
-    """Fit a curve to each question, and write what it is."""
+def _fit_questions(asked: Sequence[Answers], shared: float) -> list[Curve]:
+    """Fit a curve to each question, drawn towards the one that all share."""
     of_two = [one for one in asked if one.scores.shape[1] == 2]
-    curve = (shared, 0.0)
+    label = Curve.same(1, shared, 0.0)
     if of_two:
         scores, targets = (np.concatenate([getattr(one, name) for one in of_two]) for name in ("scores", "targets"))
-        curve = fit_sigmoid(Answers(scores, targets).and_any(), shared)
-    for i, one in enumerate(asked):
-        if one.scores.shape[1] == 2:
-            more = one.and_also(probabilities_of(one.scores, *curve), SHARED_ROWS)
-            temperatures[i], offsets[i] = fit_sigmoid(more, curve[0]) if len(one.scores) else curve
-        else:
-            more = one.and_also(probabilities_of(one.scores, shared, -np.inf), SHARED_ROWS)
-            temperatures[i] = fit_temperature([more], default=shared)
+        label = fit_label(Answers(scores, targets).and_any(), label)
+    curves = []
+    for one in asked:
+        k = one.scores.shape[1]
+        curve = label if k == 2 else Curve.same(k, shared, -np.inf)
+        if len(one.scores):
+            more = one.and_as(curve)
+            curve = fit_label(more, curve) if k == 2 else Curve.same(k, fit_temperature([more], shared), -np.inf)
+        curves.append(curve)
+    return curves
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> Integers:

@@ -19,8 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
-from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._bases import (
+    IterativeEstimator,
+    fit_beside,
+    fit_data,
+    keep_on_failure,
+    one_blas_thread,
+    read_rows,
+)
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import (
     class_factors,
@@ -44,7 +51,7 @@ from regbayes.estimators._tasks import (
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
-from regbayes.models.ilsvm.model import Rows
+from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.mt_ilsvm.mapped import StandardRows
 
 
@@ -150,7 +157,7 @@ class TaskModel(IterativeEstimator):
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
             del targets  # the model has them as it needs them
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 
@@ -435,7 +442,7 @@ def standardized_there(
     X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
 ) -> tuple[Any, Floats, Floats]:
     """Return rows on a device as `standardized` does, with means and scales on the host."""
-    rows = Rows.centre(X, weights=sample_weight)
+    rows = DeviceRows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
     spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)

@@ -24,7 +24,7 @@ from regbayes.estimators._bases import (
     generator,
     in_use,
     n_threads,
-    warn_if_truncated,
+    warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import (
@@ -111,8 +111,9 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
                 reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
-        if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
-            warn_if_truncated(self.n_components_, self.n_components)
+        # Tempered features are never switched off, whatever their number.
+        if self.temperature_ == 0.0 and self.n_components_ == self.n_components > 1:
+            warn_of_truncation(self.n_components_)
         if self.n_components_ == 0 and n_columns > 1 and not settings.include_inputs:
             warnings.warn(
                 "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "

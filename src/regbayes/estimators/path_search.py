@@ -123,14 +123,14 @@ class BaseSearch(Saveable, BaseEstimator):
         self.best_score_ = float(mean[best])
         key = setting_key(self.best_params_)
         self.out_of_fold_ = OutOfFold.collect([done[key, fold] for fold in range(len(plan.folds))])
+        self._interruption = ""
         if interrupted:
-            warnings.warn(
+            self._interruption = (
                 f"{type(self).__name__} was interrupted after {len(done)} of {len(plan.settings) * len(plan.folds)} "
                 f"fits; the best setting of the {np.sum(~np.isnan(mean))} that were tried on every fold is "
-                f"{self.best_params_}.",
-                InterruptedWarning,
-                stacklevel=3,
+                f"{self.best_params_}."
             )
+            warnings.warn(self._interruption, InterruptedWarning, stacklevel=3)
         else:
             for edge in describe_edges(self.cv_results_, best, chooser, lists):
                 warnings.warn(f"{type(self).__name__}: the best {edge}.", GridEdgeWarning, stacklevel=3)
@@ -245,7 +245,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         ``decisions``.
     calibration_ : Calibration or None
         Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
-        from ``out_of_fold_``. ``temperatures`` has a row, or one for each label or column of y.
+        from ``out_of_fold_``. ``temperatures`` has a row for each score.
     records_ : list of FoldRecord
         One for each setting and fold; not saved with the search.
     refit_time_ : float

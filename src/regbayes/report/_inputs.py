@@ -58,10 +58,11 @@ class Columns:
         return len(self.raw[0])
 
     def column(self, place: int) -> NDArray[Any]:
-        """Return a column: numbers as floats, anything else as objects with None where it is missing."""
+        """Return a column: numbers as floats, NaN where infinite; or objects with None where they are missing."""
         column = self.raw[place]
         if column.dtype.kind in "iuf":
-            return column.astype(np.float64)
+            numbers = column.astype(np.float64)
+            return np.where(np.isinf(numbers), np.nan, numbers)
         return _as_objects(column)
 
     def take(self, rows: Integers, edits: Sequence[Edit] = ()) -> Any:

@@ -27,6 +27,7 @@ class LatentModel:
     input_names: list[str] | None  # where the steps before it name them
     steps: tuple[Pipeline, ...]  # what comes before it
     answering: Any  # what answers for rows as the model sees them
+    interruptions: tuple[str, ...]  # what was kept, of a search or a fit that Ctrl-C ended
 
     def prepare(self, X: Any) -> Any:
         """Return rows as the model sees them."""
@@ -41,7 +42,10 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
     head = None
     steps: list[Pipeline] = []
     node = answering = estimator
+    interruptions = []
     while True:
+        if said := vars(node).get("_interruption"):
+            interruptions.append(said)
         if isinstance(node, Pipeline):
             place = _latent_step(node)
             if place > 0:
@@ -63,7 +67,7 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
             f"estimator must be a fitted model with latent features (components_ and transform), alone or inside a "
             f"pipeline, a search or MultiLabelThresholdCV; got {type(node).__name__} without them"
         )
-    return LatentModel(node, node if head is None else head, X, names, tuple(steps), answering)
+    return LatentModel(node, node if head is None else head, X, names, tuple(steps), answering, tuple(interruptions))
 
 
 def _latent_step(pipeline: Pipeline) -> int:

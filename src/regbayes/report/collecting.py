@@ -143,7 +143,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     target_name : str, default=None
         What is predicted; by default the name of y, where it has one.
     notices : sequence of (level, str), default=()
-        What a reader must know first, each a "warning" or a "note": that a fit was interrupted, for instance.
+        What a reader must know first, each a "warning" or a "note". That a fit was interrupted is said anyway.
     comparison : Comparison, default=None
         The model beside plain ones.
     reliability : Reliability, default=None
@@ -187,7 +187,13 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         sure = "own"
     judged = _judged(latent, values, outcomes, outputs, prediction_scores, sure, pool)
     pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)
-    told = Told(scores or {}, data_name, sample, called if outcomes is not None else "", tuple(notices))
+    told = Told(
+        scores or {},
+        data_name,
+        sample,
+        called if outcomes is not None else "",
+        (*_interruption(latent, notices), *notices),
+    )
     return ReportData(
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
         kind=rows.kind,
@@ -204,6 +210,14 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         image_shape=rows.image_shape or (),
         **judged,
     )
+
+
+def _interruption(latent: LatentModel, notices: Sequence[tuple[Level, str]]) -> list[tuple[Level, str]]:
+    """Say that a fit was interrupted, unless the caller has."""
+    if not latent.interruptions or any("interrupted" in words for _, words in notices):
+        return []
+    said = " ".join(("This fit was ended before it was done.", *latent.interruptions))
+    return [("warning", f"{said} Fit again for a model to rely on.")]
 
 
 def _effects(

@@ -244,40 +244,74 @@ function worstView(data, bytes) {
   );
 }
 
-// Of predictions with a probability of about so much, how many are right.
+// Of predictions with a probability of about so much, how many are right: a picture, and the same as numbers.
 function reliabilityView({ probability, share, counts, note }) {
-  const most = Math.max(...counts, 1);
+  const bins = probability
+    .map((said, i) => {
+      const guess = (share[i] * counts[i] + 1) / (counts[i] + 2); // not 0 or 1, so that few rows have an error, too
+      return { said, right: share[i], count: counts[i], error: Math.sqrt((guess * (1 - guess)) / counts[i]) };
+    })
+    .filter(({ count }) => count > 0);
+  const most = Math.max(...bins.map(({ count }) => count), 1);
+  // Tenths from the smallest value on: answers to yes or no are never below one half.
+  const low = Math.floor(10 * Math.max(0, Math.min(...bins.flatMap(({ said, right, error }) => [said, right - error])))) / 10;
   const node = chart('Share of right predictions against their probability', (width) => {
-    const side = Math.min(width, 460) * 0.8;
-    const { x, y, lines } = axes(width, side, [0, 1], [0, 1], { xLabel: 'probability', yLabel: 'share that is right' });
+    const height = Math.min(width, 420) * 0.8;
+    const { x, y, lines } = axes(width, height, [low, 1], [low, 1], {
+      xLabel: 'probability of the answer',
+      yLabel: 'share that is right',
+    });
     return [
-      side,
+      height,
       [
         lines,
-        s('line', { class: 'zero', x1: x(0), y1: y(0), x2: x(1), y2: y(1), 'stroke-dasharray': '5 4' }),
-        probability.map(
-          (value, i) =>
-            counts[i] > 0 &&
-            s(
-              'circle',
-              {
-                cx: x(value),
-                cy: y(share[i]),
-                r: 3 + 7 * Math.sqrt(counts[i] / most),
-                fill: 'var(--accent)',
-                opacity: 0.6,
-              },
-              s('title', null, `${percent(value)} probable: ${percent(share[i])} right, of ${counts[i]}`),
-            ),
-        ),
+        s('line', { class: 'zero', x1: x(low), y1: y(low), x2: x(1), y2: y(1), 'stroke-dasharray': '5 4' }),
+        bins.map(({ said, right, count, error }) => [
+          s('line', {
+            class: 'spread',
+            x1: x(said),
+            x2: x(said),
+            y1: y(Math.max(low, right - error)),
+            y2: y(Math.min(1, right + error)),
+          }),
+          s(
+            'circle',
+            { class: 'bin', cx: x(said), cy: y(right), r: 3 + 6 * Math.sqrt(count / most) },
+            s('title', null, `${percent(said)} probable: ${percent(right)} right, of ${count}`),
+          ),
+        ]),
       ],
     ];
   });
+  const rows = bins.map(({ said, right, count }) => [said, right, count]);
   return withCsv(
-    panel('How far probabilities hold', note, h('div', null, node)),
+    panel(
+      'How far probabilities hold',
+      note,
+      h(
+        'div',
+        { class: 'reliability' },
+        h('div', null, node),
+        h(
+          'div',
+          null,
+          h(
+            'p',
+            { class: 'soft' },
+            'A point stands for the answers of about one probability: a large one for many, with a standard error to ' +
+              'either side. On the dashed line a probability means what it says; below it the model is too sure.',
+          ),
+          sortableTable(
+            ['probability', 'right', 'answers'],
+            rows.map(([said, ...rest]) => [said.toFixed(3), ...rest]),
+            'Probabilities and shares of right answers',
+          ),
+        ),
+      ),
+    ),
     'reliability',
     ['probability', 'share that is right', 'predictions'],
-    () => probability.map((value, i) => [value, share[i], counts[i]]),
+    () => rows,
   );
 }
 

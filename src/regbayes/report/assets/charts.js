@@ -323,7 +323,11 @@ function numberMap(values, rowNames, columnNames, { limit, limits, label, rowNou
       heads &&
         h(
           'div',
-          { class: 'heads', 'aria-hidden': true, style: { maxWidth } },
+          {
+            class: columnNames.some((name) => String(name).length > 4) ? 'heads long' : 'heads',
+            'aria-hidden': true,
+            style: { maxWidth },
+          },
           columnNames.map((name) => h('span', { title: name }, name)),
         ),
     ),

@@ -114,7 +114,7 @@ class EffectsView {
     const { outputs, output_title: title } = this.effects;
     return h(
       'p',
-      null,
+      { class: 'chooser' },
       h(
         'label',
         null,

@@ -177,18 +177,16 @@ class FeatureExplorer {
   hint(place) {
     const { features } = this;
     const means = features.group_means[place];
-    if (features.pictures && means.length && features.probabilities) {
+    if (features.pictures && means.length) {
+      // Of probabilities, classes of which more than half have it; of amounts, those with half the largest or more.
+      const least = features.probabilities ? 0.5 : Math.max(0, ...means) / 2;
       const high = means
         .map((mean, g) => [mean ?? -1, g])
-        .filter(([mean]) => mean > 0.5)
+        .filter(([mean]) => mean > least)
         .sort((a, b) => b[0] - a[0]);
-      return high.length
-        ? 'most of ' +
-            high
-              .slice(0, 4)
-              .map(([, g]) => features.group_names[g])
-              .join(', ')
-        : 'a minority everywhere';
+      const names = high.slice(0, 4).map(([, g]) => features.group_names[g]);
+      if (high.length) return (features.probabilities ? 'most of ' : 'most in ') + names.join(', ');
+      return features.probabilities ? 'a minority everywhere' : 'in no class more than in others';
     }
     if (features.telling.length) return features.telling[place].slice(0, 4).join(', ');
     return features.loading_names[place]

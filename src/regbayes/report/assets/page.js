@@ -77,7 +77,7 @@ function tile(name, value, spread, note, mark) {
     'div',
     { class: 'tile' },
     h('dt', null, name),
-    h('dd', { class: 'value' }, value, spread && h('span', { class: 'spread' }, ' ± ' + spread)),
+    h('dd', { class: 'value' }, value, spread && [' ', h('span', { class: 'spread' }, '± ' + spread)]),
     mark && h('dd', { class: 'mark' + (mark === SAMPLES.training ? ' training' : '') }, mark),
     note && h('dd', { class: 'note' }, note),
   );
@@ -85,9 +85,9 @@ function tile(name, value, spread, note, mark) {
 
 // One number with its deviation, and what it was measured on.
 function scoreTile(model, name, value, note, deviation) {
-  if (deviation === null || deviation === undefined)
-    return tile(name, text(value), '', note, /cross-valid|^largest class$/.test(name) ? '' : SAMPLES[model.sample]);
   const digits = uniform([value, 1]);
+  if (deviation === null || deviation === undefined)
+    return tile(name, digits(value), '', note, /cross-valid|^largest class$/.test(name) ? '' : SAMPLES[model.sample]);
   const mark = /cross-valid/.test(name) ? '' : 'cross-validated';
   return tile(name, digits(value), digits(deviation), `mean and deviation over folds${note ? '; ' + note : ''}`, mark);
 }
