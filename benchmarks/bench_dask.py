@@ -30,7 +30,7 @@ from regbayes.engine import make_executor
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import RemoteProblem
 from regbayes.margins.head import order_sample
-from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, Rows, build_head
+from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
 from regbayes.priors.indian_buffet import prior_sticks
 
 N_CLASSES, N_BLOCKS = 10, 8
@@ -111,8 +111,8 @@ def main() -> None:
     binary, options = BinaryFeatures(2.0, settings.generative_weight), DescentOptions(SCHEDULE)
 
     data = recipe.data(block)
-    head = replace(build_head(data, settings), in_blocks=True)
-    local = JointProblem(binary, Rows.centre(X, recipe.mean).blocks(), head, options, make_executor(2))
+    head = replace(data.X.build_head(data, settings), in_blocks=True)
+    local = JointProblem(binary, centre_rows(X, recipe.mean).blocks(), head, options, make_executor(2))
     drawn = block.take(order_sample(y, n_rows)[: max(10_000, 100 * (K + 1)) if not given.smoke else 1000])
 
     with (

@@ -39,7 +39,7 @@ from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
-from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
 from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
@@ -167,9 +167,8 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
 def time_rows(device: Device, joint: Any, params: Any) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
-    theta = rows.project_on(params)
-    show("sweep", device.time(lambda: rows.sweep(params, theta)))
-    psi = rows.sweep(params, theta)[-1]
+    show("product with X and sweep", device.time(lambda: rows.sweep(params)))
+    theta, (*_, psi) = rows.sweep(params)
     show("statistics", device.time(lambda: arrays.sum_features(psi, theta, None)))
     inferred = model.infer(rows, params)
     show("inference and statistics", device.time(lambda: model.infer(rows, params)))
@@ -208,7 +207,7 @@ def time_host(n: int, D: int, K: int, L: int, n_threads: int, factor: int) -> No
     print(f"iLSVM on the host, {n} rows x {D}, {n_threads} threads; times are multiplied by {factor}")
     host = Device(None, "cpu", "float64")
     X, labels = make_rows(host, n, D, L)
-    data = Data(Rows.centre(X), labels, np.ones(n), 1.0 - np.eye(L))
+    data = Data(centre_rows(X), labels, np.ones(n), 1.0 - np.eye(L))
     for one_vs_rest in (True, False):
         time_host_case(host, data, make_settings(K, D, L, one_vs_rest, n_threads), factor)
 
@@ -270,7 +269,7 @@ def time_regularize(device: Device, n: int, m: int) -> None:
 def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     print(f"MT-iLSVM, {n} rows x {D}, {M} tasks all observed, K = {K}, {device.dtype} on {device.name}")
     X, _ = make_rows(device, n, D, 2)
-    X = X - arrays.to_device(Rows.centre(X).mean, X) if device.library is not None else X - X.mean(axis=0)
+    X = X - arrays.to_device(centre_rows(X).mean, X) if device.library is not None else X - X.mean(axis=0)
     scores = device.normal(M, D, seed=5) @ X.T
     signs = 2.0 * (scores > 0) - 1.0
     signs = signs.to(X.dtype) if device.library is not None else signs.astype(device.dtype)

@@ -7,6 +7,7 @@ Robbins-Monro with 100 calls stands beside the ladder.
 
     python benchmarks/bench_ladder.py                  # samplers that draw exactly: no JAX
     python benchmarks/bench_ladder.py --numpyro        # NUTS: eight schools, logistic parity, funnel, two modes, ...
+    python benchmarks/bench_ladder.py --fresh          # NUTS: models that the checks were not set on
     python benchmarks/bench_ladder.py --smoke
 """
 
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+from scipy.stats import multivariate_t
 
 from regbayes import E, Finite, Gaussian, SamplingError, regularize
 
@@ -136,28 +139,104 @@ def exact_cases() -> tuple[list[Case], list[Case]]:
     return good, bad
 
 
-def robbins_monro(sampler: ExactGrid, target: float, seed: int, calls: int = 100) -> float:
-    """Stochastic approximation of one multiplier by the mean of 100 draws per call, in units of the first variance."""
-    from regbayes.ppl import Tilt
+def robbins_monro(case: Case, seed: int, calls: int = 100) -> tuple[Any, int]:
+    """Stochastic approximation of the multipliers: 25 draws per chain and call, in units of the first covariance.
 
-    phi, scale = 0.0, None
+    Chains go on from the last call, and the multipliers of the last half are averaged. Returns them and the gradients
+    that it took.
+    """
+    from regbayes.ppl import Start, Tilt
+
+    asked = case.asked if isinstance(case.asked, list) else [case.asked]
+    features = tuple(one.features for one in asked)
+    targets = np.concatenate([np.atleast_1d(one.values) for one in asked])
+    phi, trail, start, n_gradients = np.zeros(len(features)), [], None, 0
     for t in range(calls):
-        run = sampler.draw(Tilt(("x",), np.array([phi])), 25, seed=1000 * seed + t, start=None, final=False)
-        x = run.variables["x"]
-        scale = scale or float(x.var())
-        phi += (target - x.mean()) / scale / (1 + 0.1 * t)
-    return phi
+        tilt = Tilt(features, phi)
+        run = case.sampler.draw(tilt, 25, seed=1000 * seed + t, start=start, final=False)
+        values = tilt.evaluate({name: x.reshape(-1, *x.shape[2:]) for name, x in run.variables.items()})
+        if t == 0:
+            covariance = np.atleast_2d(np.cov(values.T))
+        phi = phi + np.linalg.solve(covariance, targets - values.mean(axis=0)) / (1 + 0.1 * t)
+        trail.append(phi)
+        n_gradients += run.n_gradients
+        ends = {name: x[: case.sampler.n_chains, -1] for name, x in run.variables.items()}
+        positions = None if run.positions is None else run.positions[: case.sampler.n_chains, -1]
+        start = Start(ends, positions, getattr(run.adaptation, "covariance", None), run.adaptation)
+    return np.mean(trail[calls // 2 :], axis=0), n_gradients
 
 
-def beside(seeds: range) -> None:
-    sampler = ExactGrid(GRID, lambda x: -0.5 * x**2)
-    exact = 4.0  # a standard normal at 4: phi = 4, and half the square is nats
-    ladder = [0.5 * (answer(sampler, E("x") == 4, seed).multipliers[0] - exact) ** 2 for seed in seeds]
-    approximation = [0.5 * (robbins_monro(sampler, 4.0, seed) - exact) ** 2 for seed in seeds]
-    print(
-        f"nats off, median (max): ladder {np.median(ladder):.1e} ({max(ladder):.1e}), Robbins-Monro with 100 calls "
-        f"{np.median(approximation):.1e} ({max(approximation):.1e})"
+def beside(case: Case, seeds: range) -> None:
+    """Print the ladder and Robbins-Monro, both in nats from the exact answer."""
+
+    def nats(phi: Any) -> float:
+        return float(0.5 * (phi - case.phi) @ case.covariance @ (phi - case.phi))
+
+    ladder = [answer(case.sampler, case.asked, seed) for seed in seeds]
+    rival = [robbins_monro(case, seed) for seed in seeds]
+    off, rivals = [nats(r.multipliers) for r in ladder], [nats(phi) for phi, _ in rival]
+    line = f"{case.name:34} nats off, median (max): ladder {np.median(off):.1e} ({max(off):.1e}) in "
+    line += f"{np.mean([len(r.rounds) for r in ladder]):.1f} calls, Robbins-Monro {np.median(rivals):.1e} "
+    line += f"({max(rivals):.1e}) in 100"
+    if np.isfinite(case.plain):
+        spent = [np.mean([r.n_gradients for r in ladder]), np.mean([n for _, n in rival])]
+        line += f"; gradients {spent[0] / case.plain:.1f}x and {spent[1] / case.plain:.1f}x of a plain run"
+    print(line, flush=True)
+
+
+def count_plain(model: Any, *args: Any) -> float:
+    """Gradients that NumPyro's own NUTS takes for 4 x (500 + 1000) draws of the posterior."""
+    import jax
+    from numpyro.infer import MCMC, NUTS
+
+    sampler = MCMC(
+        NUTS(model), num_warmup=500, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False
     )
+    sampler.warmup(jax.random.PRNGKey(0), *args, extra_fields=("num_steps",), collect_warmup=True)
+    total = int(sampler.get_extra_fields()["num_steps"].sum())
+    sampler.run(jax.random.PRNGKey(1), *args, extra_fields=("num_steps",))
+    return total + int(sampler.get_extra_fields()["num_steps"].sum())
+
+
+def solve_by_importance(
+    log_density: Callable[..., Any], psi: Callable[..., Any], targets: Any, d: int
+) -> tuple[Any, float, Any]:
+    """Multipliers, divergence and covariance of the features, for a density with one mode in few dimensions.
+
+    Draws of Student's t around the mode under each tilt, with the curvature there, are weighted towards it; the targets
+    are approached in five steps, each by Newton's method on these draws.
+    """
+    standard = multivariate_t(np.zeros(d), np.eye(d), df=8)
+    draws = standard.rvs(40_000, random_state=0)
+
+    def look(phi: Any) -> tuple[float, Any, Any]:
+        def energy(w: Any) -> float:
+            return -float(log_density(w[None])[0] + psi(w[None])[0] @ phi)
+
+        mode = minimize(energy, np.zeros(d), tol=1e-8).x
+        h = 1e-3 * np.eye(d)
+        curvature = [
+            [
+                (energy(mode + a + b) - energy(mode + a - b) - energy(mode - a + b) + energy(mode - a - b)) / 4e-6
+                for a in h
+            ]
+            for b in h
+        ]
+        root = np.linalg.cholesky(np.linalg.inv(curvature))
+        w = mode + draws @ root.T
+        values = psi(w)
+        logs = log_density(w) + values @ phi - standard.logpdf(draws) + np.log(np.diag(root)).sum()
+        weights = np.exp(logs - logsumexp(logs))
+        mean = weights @ values
+        return float(logsumexp(logs)), mean, (values - mean).T @ (weights[:, None] * (values - mean))
+
+    at_zero, before, covariance = look(np.zeros(len(targets)))
+    phi, mean = np.zeros(len(targets)), before
+    for share in (0.25, 0.5, 0.75, 1.0, 1.0, 1.0):
+        phi = phi + np.linalg.solve(covariance, before + share * (targets - before) - mean)
+        level, mean, covariance = look(phi)
+    assert np.allclose(mean, targets, atol=1e-4)
+    return phi, float(phi @ targets - (level - at_zero)), covariance
 
 
 def numpyro_cases() -> tuple[list[Case], list[Case]]:
@@ -165,19 +244,9 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist
-    from numpyro.infer import MCMC, NUTS
 
     from regbayes.ppl import NumPyroModel
     from test_ladder_numpyro import exact_answer, exact_log_partition, mean_effect, schools
-
-    def plain(model: Any, *args: Any) -> float:
-        sampler = MCMC(
-            NUTS(model), num_warmup=500, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False
-        )
-        sampler.warmup(jax.random.PRNGKey(0), *args, extra_fields=("num_steps",), collect_warmup=True)
-        total = int(sampler.get_extra_fields()["num_steps"].sum())
-        sampler.run(jax.random.PRNGKey(1), *args, extra_fields=("num_steps",))
-        return total + int(sampler.get_extra_fields()["num_steps"].sum())
 
     phi, kl = exact_answer()
     step = 1e-3
@@ -185,7 +254,7 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
     good = [
         Case(
             "eight schools at 20", NumPyroModel(schools, EFFECTS, ERRORS), E(mean_effect) == 20, np.array([phi]), kl,
-            np.array([[variance]]), plain(schools, EFFECTS, ERRORS),
+            np.array([[variance]]), count_plain(schools, EFFECTS, ERRORS),
         )
     ]  # fmt: skip
 
@@ -198,6 +267,7 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
         numpyro.sample("y", dist.Bernoulli(logits=X @ w), obs=y)
 
     group = X[:, 4] == 1
+    of_gap = group / group.sum() - ~group / (~group).sum()
 
     def gap(w: Any) -> Any:
         p = jax.nn.sigmoid(jnp.asarray(w) @ X.T)
@@ -211,7 +281,13 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
             "logistic parity",
             NumPyroModel(logistic, X, y * 1.0),
             [E(gap) == 0.0, E(rate) == 0.5],
-            plain=plain(logistic, X, y * 1.0),
+            *solve_by_importance(
+                lambda w: (w @ X.T) @ y - np.logaddexp(0, w @ X.T).sum(axis=1) - (w**2).sum(axis=1) / 8,
+                lambda w: np.column_stack([expit(w @ X.T) @ weights for weights in (of_gap, np.full(200, 1 / 200))]),
+                np.array([0.0, 0.5]),
+                5,
+            ),
+            plain=count_plain(logistic, X, y * 1.0),
         )
     )
 
@@ -244,22 +320,45 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
     return good, bad
 
 
+def fresh_cases() -> tuple[list[Case], list[Case]]:
+    from ladder_models import WELL_POSED, pathologies
+
+    from regbayes.ppl import NumPyroModel
+
+    good = []
+    for build in WELL_POSED:
+        model, args, asked, (points, logs) = build()
+        kept = logs > logs.max() - 200  # all that any of these tilts could raise
+        exact = regularize(Finite({n: x[kept] for n, x in points.items()}, log_weights=logs[kept]), asked)
+        weights, values = exact.posterior.weights, exact.features.values
+        centred = values - weights @ values
+        covariance = centred.T @ (weights[:, None] * centred)
+        name = build.__name__.replace("_", " ")
+        plain = count_plain(model, *args)
+        good.append(Case(name, NumPyroModel(model, *args), asked, exact.multipliers, exact.kl, covariance, plain))
+    return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in pathologies()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="two seeds, exact samplers only")
     parser.add_argument("--numpyro", action="store_true", help="NUTS in place of exact samplers")
+    parser.add_argument("--fresh", action="store_true", help="NUTS on the models of ladder_models.py")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--only", default="", help="cases with this in their name")
     options = parser.parse_args()
     seeds = range(2 if options.smoke else options.seeds)
-    good, bad = numpyro_cases() if options.numpyro else exact_cases()
+    good, bad = fresh_cases() if options.fresh else numpyro_cases() if options.numpyro else exact_cases()
+    good, bad = ([case for case in cases if options.only in case.name] for cases in (good, bad))
     print("well-posed: optimal is right")
     for case in good:
         report(case, seeds)
     print("no answer, or none that chains can be trusted with: optimal is wrong")
     for case in bad:
         report(case, seeds)
-    if not options.numpyro:
-        beside(seeds)
+    print("Robbins-Monro with 100 calls beside it")
+    for case in good[: 1 if options.smoke else 3]:
+        beside(case, range(min(len(seeds), 5)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Rows, Settings
+from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Settings, centre_rows
 
 EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
@@ -45,7 +45,7 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
     weights = rng.uniform(0.5, 2.0, n)
     if row_weights is not None:
         weights *= row_weights
-    return Data(Rows.centre(X, weights=row_weights), labels, weights, zero_one_cost(n_classes))
+    return Data(centre_rows(X, weights=row_weights), labels, weights, zero_one_cost(n_classes))
 
 
 def make_problem(seed, settings_changes=None, **data_changes):

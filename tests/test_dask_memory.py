@@ -1,9 +1,10 @@
-"""Rows beyond the memory of workers: a fit takes a quarter of what they would take there."""
+"""Rows beyond the memory of workers: a fit takes a quarter of what they would take there, and less than its limit."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import time
 from functools import partial
 from itertools import pairwise
@@ -12,7 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import Client, LocalCluster, wait
 
 from dask_tools import quiet_marks, set_share
 from regbayes.dask import ILSVMClassifier, MultiTaskILSVMRegressor, storage
@@ -81,6 +82,50 @@ def test_a_fit_takes_a_quarter_of_what_its_rows_take(client, path, kind):
     assert before.keys() == after.keys()  # no worker was restarted
     grown = [after[worker] - before[worker] for worker in before]
     assert max(grown) <= N * D * 8 / len(grown) / 4, [f"{n / MB:.0f} MB" for n in grown]
+
+
+LIMIT = 560 * MB  # of each of two workers; a worker takes half of it before it has seen a row
+WIDE = 512  # columns: a row of features is small beside one of inputs
+BLOCK_ROWS = 4096
+
+
+@pytest.mark.slow
+def test_rows_of_four_times_the_memory_of_a_cluster_are_fitted_within_its_limits(tmp_path):
+    n_rows = 4 * 2 * LIMIT // (8 * WIDE)
+    if shutil.disk_usage(tmp_path).free < 3 * 8 * n_rows * WIDE:
+        pytest.skip(f"needs {3 * 8 * n_rows * WIDE / 1e9:.0f} GB of room for files")
+    path, labels = str(tmp_path / "rows.npy"), write_rows(tmp_path / "rows.npy", n_rows)
+    model = ILSVMClassifier(4, multi_class="ovr", max_iter=1, tol=0.1, random_state=0)
+    options = {"threads_per_worker": 1, "memory_limit": LIMIT, "dashboard_address": None}
+    reset_peak()
+    before = memory("VmRSS")
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path)}),
+        LocalCluster(n_workers=2, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2)
+        processes = client.run(os.getpid)
+        edges = [*range(0, n_rows, BLOCK_ROWS), n_rows]
+        make = dask.delayed(read)
+        X = da.concatenate([da.from_delayed(make(path, a, b), (b - a, WIDE), float) for a, b in pairwise(edges)])
+        model.fit(X, da.from_array(labels, chunks=BLOCK_ROWS), client=client)
+        assert client.run(os.getpid) == processes  # no worker was restarted
+        peaks = list(client.run(memory, "VmHWM").values())
+    grown = memory("VmHWM") - before  # here are the scheduler, the client and a sample of the rows
+    assert max(*peaks, grown) <= LIMIT, [f"{n / MB:.0f} MB" for n in (*peaks, grown)]
+
+
+def write_rows(path, n_rows):
+    """Write the same few thousand rows over and over; return labels of all."""
+    rng = np.random.default_rng(0)
+    rows = (rng.random((BLOCK_ROWS, 4)) < 0.4) @ rng.normal(size=(4, WIDE)) + rng.normal(size=(BLOCK_ROWS, WIDE))
+    with open(path, "wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, WIDE)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for first in range(0, n_rows, BLOCK_ROWS):
+            file.write(rows[: n_rows - first].data)
+    return np.resize((rows[:, 0] > 0).astype(int), n_rows)
 
 
 def test_spilling_stops_while_rows_lie_in_files_and_no_longer(client):

@@ -19,7 +19,15 @@ from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm import device, warmup
-from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, ILSVMProblem, Rows, Settings, bound_rows
+from regbayes.models.ilsvm.model import (
+    UNLABELED,
+    BinaryFeatures,
+    Data,
+    HostRows,
+    ILSVMProblem,
+    Settings,
+    centre_rows,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -57,7 +65,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
         labels = np.where(np.arange(len(X)) % 7 == 0, UNLABELED, labels)
     prices = np.ones(len(X)) if weights is None else weights
     cost = 1.0 - np.eye(3)
-    here, there = (Data(Rows.centre(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
+    here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
     local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
     return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
@@ -91,7 +99,29 @@ def test_inference_statistics_and_reverse_are_those_of_numpy(
         for name, value in vars(wanted).items():
             assert_close(getattr(found, name), value, 10 * place.tol)
     assert_close(X.infer_features(params), here.features, place.tol)
-    assert_close(bound_rows(X, params), bound_rows(local.data.X, params), 10 * place.tol)
+    assert_close(params.bound(X), params.bound(local.data.X), 10 * place.tol)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> None:
+    X, rng = make_data()[0], np.random.default_rng(3)
+    weights = rng.random(len(X)) if weighted else None
+    here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
+    tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
+    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert_close(there.mean, here.mean, tol)
+    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert_close(there.project(directions), here.project(directions), tol)
+    assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
+    coefficients = rng.normal(size=(len(X), 4))
+    assert_close(there.combine(place(coefficients)), here.combine(coefficients), tol)
+    assert_close(there.weigh(place(coefficients)), here.weigh(coefficients), tol)
+    some = rng.permutation(len(X))[:20]
+    for rows in (some, slice(3, 9), None):
+        taken, wanted = there.take(rows), here.take(rows)
+        assert_close(taken.array(), wanted.array(), tol)
+        assert (taken.weights is None) == (not weighted)
+        assert taken.total_weight == wanted.total_weight
 
 
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
@@ -138,7 +168,7 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
     first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
-    X = Rows.centre(place(make_data()[0][:150]), local.data.X.mean)
+    X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
     there = ILSVMProblem.of(replace(first.data, X=X), settings)
     held = [
         HeldRows(
@@ -225,6 +255,24 @@ def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
     assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
     assert set(named.predict(place(X))) <= {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_data(150)
+    model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, temperature=0.4, warm_start=True, random_state=0)
+    model.fit(place(X), place.make(y))
+
+    def count(rows: device.DeviceRows, chosen: object) -> HostRows:
+        taken.append(len(rows) if chosen is None else len(chosen))
+        return take(rows, chosen)
+
+    taken, take = [], device.DeviceRows.take
+    monkeypatch.setattr(device.DeviceRows, "take", count)
+    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 50)  # that the look for noise takes
+    model.set_params(temperature=0.1).fit(place(X), place.make(y))
+    assert max(taken, default=0) <= 50
+    assert np.isfinite(model.objective_)
 
 
 @pytest.mark.usefixtures("dispatch")

@@ -33,6 +33,7 @@ PAGES = {
     "docs/models/harmonium.md": "harmonium_digits.py",
     "docs/models/infinite_svm.md": "infinite_svm.py",
     "docs/report.md": "report_page.py",
+    "docs/own_sampler.md": "own_sampler.py",
 }
 FIGURES = {
     "problem_known_average.py": "known_average.png",

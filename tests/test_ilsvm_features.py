@@ -14,8 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
-from regbayes.models.ilsvm import fit, noise, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, log_normalisers
+from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.model import UNLABELED, Data, centre_rows, log_normalisers
 from regbayes.priors.indian_buffet import stick_expectations
 
 
@@ -97,7 +97,7 @@ def test_the_start_is_the_same_for_any_order_of_rows_and_inputs():
     rows, columns = rng.permutation(200), rng.permutation(9)
     settings = make_settings(data.X, n_components=6, temperature=0.3)
     starts = warmup.initial_params(data.X, settings)
-    again = warmup.initial_params(Rows.centre(data.X.X[rows][:, columns]), settings)
+    again = warmup.initial_params(centre_rows(data.X.X[rows][:, columns]), settings)
     assert len(starts) == len(again) > 1
     for one, other in zip(starts, again, strict=True):
         assert other.loadings == pytest.approx(one.loadings[:, columns], abs=1e-4 * np.abs(one.loadings).max())
@@ -106,7 +106,7 @@ def test_the_start_is_the_same_for_any_order_of_rows_and_inputs():
 def test_a_start_takes_a_row_of_weight_two_as_the_row_twice():
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(6, row_weights=times.astype(float)).X
-    twice = Rows.centre(heavy.X[np.repeat(np.arange(60), times)])
+    twice = centre_rows(heavy.X[np.repeat(np.arange(60), times)])
     settings = make_settings(twice, temperature=0.3)
     for one, other in zip(warmup.initial_params(heavy, settings), warmup.initial_params(twice, settings), strict=True):
         assert one.loadings == pytest.approx(other.loadings, abs=1e-6)
@@ -134,7 +134,7 @@ def test_varimax_finds_loadings_that_share_no_inputs():
 def test_independent_scores_are_those_of_planted_features():
     rng = np.random.default_rng(2)
     Z = (rng.random((4000, 3)) < [0.1, 0.21, 0.5]).astype(float)  # skewed; without kurtosis; without skewness
-    X = Rows.centre(Z @ rng.standard_normal((3, 8)))
+    X = centre_rows(Z @ rng.standard_normal((3, 8)))
     moments, directions = warmup.leading_directions(lambda V: X.combine(X.project(V)), 8, 3)
     loadings = warmup.separate(X, np.sqrt(moments[:, None] / 4000) * directions)
     scores = X.project(loadings @ np.linalg.pinv(loadings.T @ loadings))
@@ -145,7 +145,7 @@ def test_an_on_off_feature_has_its_loadings_and_its_share():
     rng = np.random.default_rng(3)
     z = (rng.random(20_000) < 0.2).astype(float)
     loading = np.array([[3.0, -1.0]])
-    X = Rows.centre(z[:, None] * -loading)
+    X = centre_rows(z[:, None] * -loading)
     found, share = warmup.on_off(X, 0.4 * loading)
     assert share == pytest.approx([0.2], abs=0.01)
     assert found == pytest.approx(-loading, rel=0.02)
@@ -188,11 +188,11 @@ def test_nothing_is_found_in_noise(seed):
 def test_what_inputs_or_labels_show_is_no_noise():
     rng = np.random.default_rng(0)
     noisy = rng.standard_normal((300, 8))
-    settings = make_settings(Rows.centre(noisy), n_components=4, max_iter=20, generative_weight=0.03)
+    settings = make_settings(centre_rows(noisy), n_components=4, max_iter=20, generative_weight=0.03)
 
     def judge(X, labels):
-        data = Data(Rows.centre(X), labels, np.ones(300), 1.0 - np.eye(2))
-        return noise.is_noise(data, settings, np.random.default_rng(0))
+        data = Data(centre_rows(X), labels, np.ones(300), 1.0 - np.eye(2))
+        return fit.is_noise(data, settings, np.random.default_rng(0))
 
     told = (noisy[:, 0] + noisy[:, 1] > 0).astype(np.int64)
     assert judge(noisy, rng.integers(0, 2, 300))

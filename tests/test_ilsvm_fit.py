@@ -12,7 +12,14 @@ from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Data, Rows, build_head, infer_features
+from regbayes.models.ilsvm.model import (
+    PATIENCE,
+    UNLABELED,
+    BinaryFeatures,
+    Data,
+    HostRows,
+    centre_rows,
+)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -28,7 +35,7 @@ def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
 def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
-    data = replace(data, X=Rows.centre(data.X.X + noise))  # features that are no matter of course
+    data = replace(data, X=centre_rows(data.X.X + noise))  # features that are no matter of course
     cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
     start = warmup.random_params(data.X, settings, np.random.default_rng(0))
@@ -74,9 +81,9 @@ def test_removed_features_change_nothing_but_their_own_columns():
     assert np.all(state.head.weights[:, n_kept:25] == 0.0)
     assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
     small = warmup.drop_empty(state.params)
-    X = Rows.centre(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
-    assert infer_features(X, state.params)[:, :n_kept] == pytest.approx(infer_features(X, small), abs=1e-12)
-    assert infer_features(problem.data.X, state.params) == pytest.approx(state.embedding, abs=1e-12)
+    X = centre_rows(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
+    assert state.params.infer(X)[:, :n_kept] == pytest.approx(small.infer(X), abs=1e-12)
+    assert state.params.infer(problem.data.X) == pytest.approx(state.embedding, abs=1e-12)
 
 
 def test_alternation_lowers_the_objective_and_reports_its_rises():
@@ -94,7 +101,7 @@ def test_planted_features_are_found_and_no_others(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
     X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
-    X = Rows.centre(X, np.zeros(30))
+    X = centre_rows(X, np.zeros(30))
     data = Data(X, np.full(400, UNLABELED), np.ones(400), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
@@ -112,7 +119,7 @@ def test_scaling_the_inputs_changes_nothing():
     data = make_data(15)
     found = []
     for scale in (1.0, 1024.0):
-        scaled = replace(data, X=Rows.centre(scale * data.X.X))
+        scaled = replace(data, X=centre_rows(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
         state = fit.fit(scaled, settings, warmup.random_params(scaled.X, settings, np.random.default_rng(0))).state
         found.append((state.embedding, state.params.loadings / scale))
@@ -149,9 +156,9 @@ def test_rows_without_labels_shape_the_features_but_have_no_margins():
     alone = fit.fit(labeled, problem.settings, start).state
     assert state.multipliers.shape == (40, 3)
     assert np.abs(state.params.loadings - alone.params.loadings).max() > 1e-3
-    psi = infer_features(data.X, state.params)
+    psi = state.params.infer(data.X)
     at, _ = problem.joint.evaluate(state.params, state.multipliers, EXACT)
-    refit = build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
+    refit = labeled.X.build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
     assert at.head.head.weights == pytest.approx(refit.head.weights, abs=1e-5)
 
 
@@ -164,7 +171,7 @@ def test_transductive_margins_separate_the_guessed_labels():
     hidden = data.labels == UNLABELED
 
     def margins(state):
-        scores = np.sort(state.scores(data.X.take(hidden), state.embedding[hidden]), axis=1)
+        scores = np.sort(data.X.take(hidden).score(state, state.embedding[hidden]), axis=1)
         return scores[:, -1] - scores[:, -2]
 
     assert np.mean(margins(state) >= 1.0) > np.mean(margins(plain) >= 1.0)
@@ -212,7 +219,7 @@ def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, te
         assert result.status is Status.INTERRUPTED
         n_iters.append(result.n_iter)
         assert result.state.params.temperature == temperature
-        assert infer_features(data.X, result.state.params) == pytest.approx(result.state.embedding, abs=1e-12)
+        assert result.state.params.infer(data.X) == pytest.approx(result.state.embedding, abs=1e-12)
         assert result.trace.iterations[-1] == result.n_iter
         assert call < 6 or result.trace.objective[-1] < at_start
     assert n_iters[0] == 0
@@ -226,11 +233,12 @@ def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
-    monkeypatch.setattr(fit, "infer_features", Interrupting(infer_features, 1))
+    # What was inferred for the training rows, in the end, is joined.
+    monkeypatch.setattr(HostRows, "join", Interrupting(HostRows.join, 1))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
     assert np.array_equal(result.state.params.loadings, undisturbed.state.params.loadings)
-    scores = [r.state.scores(problem.data.X, r.state.embedding) for r in (undisturbed, result)]
+    scores = [problem.data.X.score(r.state, r.state.embedding) for r in (undisturbed, result)]
     assert np.mean(scores[0].argmax(axis=1) == scores[1].argmax(axis=1)) > 0.9
 
 
@@ -348,7 +356,7 @@ def test_more_rows_show_more_features_whatever_the_truncation():
     drawn = make_ibp_classification(400, 40, n_components=60, alpha=4.0, noise=0.3, random_state=0)
     found = {}
     for n_rows in (50, 400):
-        X = Rows.centre(drawn.data[:n_rows])
+        X = centre_rows(drawn.data[:n_rows])
         data = Data(X, np.full(n_rows, UNLABELED), np.ones(n_rows), np.zeros((1, 1)))
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}

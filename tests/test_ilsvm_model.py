@@ -21,10 +21,8 @@ from regbayes.models.ilsvm.model import (
     BinaryFeatures,
     Data,
     ILSVMProblem,
-    Rows,
     Stats,
-    bound_rows,
-    build_head,
+    centre_rows,
     expected_residual,
     update_loadings,
     update_offset,
@@ -32,7 +30,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.priors.indian_buffet import stick_expectations
 
-SOME = Rows.centre(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
+SOME = centre_rows(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
 
 
 def free_energy(g, psi, X, alpha=2.0):
@@ -150,14 +148,14 @@ def known_features(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((80, 6)) < 0.4).astype(float)
     labels = np.argmax(Z @ rng.standard_normal((6, 3)) + 0.5 * rng.standard_normal((80, 3)), axis=1)
-    return Data(Rows.centre(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
+    return Data(centre_rows(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_known_features_give_the_classifier_of_liblinear(C):
     data, Z = known_features(0)
     settings = make_settings(SOME, n_components=6, C=C, squared=False, fit_intercept=False)
-    found = build_head(data, settings).solve(Z, None, EXACT)
+    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(
         C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
     ).fit(Z, data.labels)
@@ -169,7 +167,7 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
     data, Z = known_features(3)
     squared = loss == "squared_hinge"
     settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
-    found = build_head(data, settings).solve(Z, None, EXACT)
+    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.labels)
     assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
@@ -177,7 +175,7 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
 def test_known_features_with_squared_hinge_agree_with_cvxpy():
     data, Z = known_features(1)
     settings = make_settings(SOME, n_components=6, C=0.7)
-    found = build_head(data, settings).solve(Z, None, EXACT)
+    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
     centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
     W = cp.Variable((3, 7))
     scores = centred @ W.T
@@ -197,8 +195,8 @@ def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
     heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
     rows = np.concatenate([np.arange(80), np.arange(30)])
     twice = data.take(rows)
-    found = build_head(heavy, settings).solve(Z, None, EXACT)
-    expected = build_head(twice, settings).solve(Z[rows], None, EXACT)
+    found = heavy.X.build_head(heavy, settings).solve(Z, None, EXACT)
+    expected = twice.X.build_head(twice, settings).solve(Z[rows], None, EXACT)
     assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 
@@ -209,8 +207,8 @@ def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     light = replace(data, weights=np.where(np.arange(80) < 30, 0.0, 1.0))
     rest = data.take(np.arange(30, 80))
-    found = build_head(light, settings).solve(Z, None, EXACT)
-    expected = build_head(rest, settings).solve(Z[30:], None, EXACT)
+    found = light.X.build_head(light, settings).solve(Z, None, EXACT)
+    expected = rest.X.build_head(rest, settings).solve(Z[30:], None, EXACT)
     assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 
@@ -243,7 +241,7 @@ def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogo
             residual = np.square(X.array() - g.offset - z @ loadings).sum(axis=1) + 4 * z @ g.variances
             terms.append(log_prior - 0.5 * residual / g.noise_variance - 2.0 * np.log(2 * np.pi * g.noise_variance))
         exact = logsumexp(terms, axis=0)
-        bounds = bound_rows(X, g)
+        bounds = g.bound(X)
         assert np.all(bounds <= exact + 1e-10)
         assert not tight or bounds == pytest.approx(exact, abs=1e-8)
 
@@ -268,7 +266,7 @@ def test_free_energy_bounds_the_exact_evidence():
             terms.append(log_prior + sum(normal.logpdf(column) for column in (rows - offset).T))
         return logsumexp(terms)
 
-    X = Rows.centre(rows, np.zeros(2))
+    X = centre_rows(rows, np.zeros(2))
     data = Data(X, np.full(3, UNLABELED), np.ones(3), np.zeros((1, 1)))
     settings = make_settings(
         X, n_components=2, alpha=alpha, C=0.0, generative_weight=1.0, temperature=1.0, noise_variance=noise,
@@ -295,7 +293,7 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
     rows = np.repeat(np.arange(60), times)
-    repeated = Data(Rows.centre(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
     settings = make_settings(repeated.X, **changes)
     params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
     assert warmup.soft_temperature(heavy.X, 0.5) == pytest.approx(warmup.soft_temperature(repeated.X, 0.5), rel=1e-12)
@@ -316,7 +314,7 @@ def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(31, row_weights=times.astype(float))
     rows = np.repeat(np.arange(60), times)
-    repeated = Data(Rows.centre(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
     settings = make_settings(repeated.X, one_vs_rest=True, **ESTIMATED)
     params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
     objectives = []
@@ -338,7 +336,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     rng = np.random.default_rng(7)
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
-    other = Data(Rows.centre(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
+    other = Data(centre_rows(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
     moved = ILSVMProblem.of(other, problem.settings).joint
     at, inferred = problem.joint.evaluate(g, None, EXACT)
     there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)
@@ -364,11 +362,13 @@ def test_statistics_of_rows_add_up():
 def test_rows_are_centred_without_a_copy(offset):
     rng = np.random.default_rng(8)
     X = rng.standard_normal((5000, 6)) * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] + offset
-    rows, exact = Rows.centre(X), (X - X.mean(axis=0)).astype(np.longdouble)
+    rows, exact = centre_rows(X), (X - X.mean(axis=0)).astype(np.longdouble)
     assert rows.X is X
     directions, weights = rng.standard_normal((3, 6)), rng.standard_normal((5000, 3))
     assert rows.project(directions) == pytest.approx((exact @ directions.T).astype(float), abs=1e-7)
     assert rows.combine(weights) == pytest.approx((weights.T @ exact).astype(float), abs=1e-5)
-    assert rows.squared_norms == pytest.approx(np.square(exact).sum(axis=1).astype(float), rel=1e-8)
+    norms = np.square(exact).sum(axis=1).astype(float)
+    assert rows.squared_norm == pytest.approx(norms.sum(), rel=1e-8)
     some = rng.permutation(5000)[:20]
+    assert [rows.take([row]).squared_norm for row in some] == pytest.approx(norms[some], rel=1e-8)
     assert rows.take(some).array() == pytest.approx(exact[some].astype(float), abs=1e-8)

@@ -20,12 +20,12 @@ from regbayes.models.ilsvm.model import (
     Data,
     ILSVMProblem,
     Params,
-    Rows,
+    centre_rows,
     expected_residual,
     kl_of_each_loading,
     update_prior_blocks,
 )
-from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, bound_slab_rows, convert_params
+from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import pad
 from regbayes.priors.indian_buffet import kl_sticks, stick_expectations
 
@@ -160,7 +160,7 @@ def test_row_bounds_are_below_the_log_density_and_meet_it_for_orthogonal_loading
             squares += 4.0 * (values[:, None] ** 2 * at_one.variances[0] + values**2 * at_one.variances[1])
             exact.append(np.log(first @ np.exp(-0.5 * squares / at_one.noise_variance) @ second))
         exact = np.array(exact) - 2.0 * np.log(2 * np.pi * at_one.noise_variance)
-        bounds = bound_slab_rows(X, at_one)
+        bounds = at_one.bound(X)
         assert np.all(bounds <= exact + 1e-9)
         assert not tight or bounds == pytest.approx(exact, abs=1e-6)
 
@@ -185,7 +185,7 @@ def test_a_row_of_weight_two_is_the_row_twice():
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
     rows = np.repeat(np.arange(60), times)
-    repeated = Data(Rows.centre(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
     settings = make_settings(repeated.X, C=0.0, **SLAB)
     params = convert_params(start_of(ILSVMProblem.of(repeated, settings)), settings)
     found = []
@@ -236,7 +236,7 @@ def test_the_start_has_the_classes_first_and_does_not_depend_on_the_order_of_row
     assert sorted(map(tuple, np.round(means, 8))) == sorted(map(tuple, np.round(of_classes, 8)))
     rng = np.random.default_rng(0)
     rows, columns = rng.permutation(90), rng.permutation(7)
-    moved = Data(Rows.centre(data.X.X[rows][:, columns]), data.labels[rows], data.weights[rows], data.cost)
+    moved = Data(centre_rows(data.X.X[rows][:, columns]), data.labels[rows], data.weights[rows], data.cost)
     parts, there = annealing.divide_rows(data, 8)[:, columns], annealing.divide_rows(moved, 8)
     assert len(parts) == 8
     assert np.sort(parts, axis=0) == pytest.approx(np.sort(there, axis=0), abs=1e-6)
@@ -244,7 +244,7 @@ def test_the_start_has_the_classes_first_and_does_not_depend_on_the_order_of_row
 
 def test_copies_of_one_row_are_one_part():
     X = np.repeat([[1.0, 2.0], [3.0, -1.0]], 5, axis=0)
-    data = Data(Rows.centre(X), np.repeat([0, 1], 5), np.ones(10), 1.0 - np.eye(2))
+    data = Data(centre_rows(X), np.repeat([0, 1], 5), np.ones(10), 1.0 - np.eye(2))
     assert len(annealing.divide_rows(data, 6)) == 2
 
 

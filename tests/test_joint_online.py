@@ -12,7 +12,7 @@ from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, zero_one_cost
-from regbayes.models.ilsvm.model import BinaryFeatures, Params, Rows, infer_features
+from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
 from regbayes.priors.indian_buffet import prior_sticks
 
 N, D, K, N_CLASSES = 600, 5, 3, 3
@@ -29,7 +29,7 @@ def data():
     labels = np.argmax(3.0 * features @ rng.normal(size=(K, N_CLASSES)) + rng.gumbel(size=(N, N_CLASSES)), axis=1)
     noisy = loadings + 0.7 * rng.normal(size=(K, D))
     start = Params(noisy, np.zeros(D), np.full(K, 0.1), prior_sticks(2.0, K), 0.5, 1.0, 2.0, 1)
-    return Rows.centre(X), labels, start
+    return centre_rows(X), labels, start
 
 
 def class_head(labels, one_vs_rest=True):
@@ -41,7 +41,7 @@ def test_a_batch_of_everything_and_a_quadratic_loss_end_at_the_solution(data):
     rows, labels, start = data
     head = MarginHead(Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES))), squared=True, in_blocks=True)
     state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, head, N, N, STILL)
-    exact = head.solve([infer_features(rows, start)], None, Tolerance(1e-14, 50.0))
+    exact = head.solve([start.infer(rows)], None, Tolerance(1e-14, 50.0))
     np.testing.assert_allclose(state.weights, exact.weights, atol=1e-8)
     np.testing.assert_allclose(state.centre, exact.head.centre, atol=1e-12)
 
@@ -49,7 +49,7 @@ def test_a_batch_of_everything_and_a_quadratic_loss_end_at_the_solution(data):
 @pytest.mark.parametrize("one_vs_rest", [True, False])
 def test_passes_over_batches_approach_the_exact_head_where_features_stand(data, one_vs_rest):
     rows, labels, start = data
-    exact = class_head(labels, one_vs_rest).solve([infer_features(rows, start)], None, Tolerance(1e-10, 100.0))
+    exact = class_head(labels, one_vs_rest).solve([start.infer(rows)], None, Tolerance(1e-10, 100.0))
     state, rng = OnlineState.begin(MODEL, start, K), np.random.default_rng(1)
     for _ in range(10):
         for batch in np.split(rng.permutation(N), 6):
@@ -68,7 +68,7 @@ def test_the_objective_falls_over_batches(data):
     def cost(params):
         """J at the best head."""
         stats = MODEL.infer(rows, params).stats
-        head = class_head(labels).solve([infer_features(rows, params)], None, Tolerance(1e-6, 100.0))
+        head = class_head(labels).solve([params.infer(rows)], None, Tolerance(1e-6, 100.0))
         return sum(MODEL.terms(params, stats).values()) + head.value
 
     state, rng = OnlineState.begin(MODEL, start, K), np.random.default_rng(2)
@@ -97,7 +97,7 @@ def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(d
 
 def test_batches_go_on_from_the_weights_of_an_earlier_solve(data):
     rows, labels, start = data
-    exact = class_head(labels).solve([infer_features(rows, start)], None, Tolerance(1e-10, 100.0))
+    exact = class_head(labels).solve([start.infer(rows)], None, Tolerance(1e-10, 100.0))
     state = OnlineState.begin(MODEL, start, K, exact.head, n_rows=50.0 * N)
     for batch in np.split(np.arange(N), 6):
         state = online.step(MODEL, state, rows.take(batch), class_head(labels[batch]), len(batch), N, STILL)

@@ -15,7 +15,7 @@ from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import HeldRows, Here, RemoteProblem
 from regbayes.margins.head import MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.models.ilsvm.model import BinaryFeatures, Params, Rows
+from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
 from regbayes.priors.indian_buffet import prior_sticks
 
 EXACT = Tolerance(gap=1e-13, max_epochs=100.0)
@@ -46,7 +46,7 @@ def make_head(labels, weights, one_vs_rest):
 
 
 def hold(X, labels, weights, mean, one_vs_rest, piece=100):
-    rows = Rows.centre(X, mean, weights)
+    rows = centre_rows(X, mean, weights)
     pieces = [rows.take(slice(first, first + piece)) for first in range(0, len(rows), piece)]
     return HeldRows(pieces, tuple(map(len, pieces)), make_head(labels, weights, one_vs_rest))
 
@@ -65,7 +65,7 @@ def make_remote(data, one_vs_rest, cuts, n_drawn=600):
 
 def make_local(data, one_vs_rest):
     X, labels, weights, _ = data
-    rows = Rows.centre(X, weights=weights)
+    rows = centre_rows(X, weights=weights)
     blocks = [rows.take(part) for part in row_blocks(N)]
     return JointProblem(
         BinaryFeatures(2.0, 0.05), blocks, make_head(labels, weights, one_vs_rest), DescentOptions(blocks_every=3)

@@ -247,6 +247,72 @@ def test_a_tilt_of_a_heavy_tail_does_not_exist():
     assert positive.status == "optimal"
 
 
+def test_a_step_to_where_no_tilt_exists_is_taken_back():
+    """Squares of a normal variable: tilts exist below one half, and a sampler without a density does not say so."""
+    wide, asked = np.linspace(-60, 60, 6001), E(lambda x: x**2, name="square") == 10
+    result = quietly(ExactGrid(wide, standard), asked, seed=5)
+    strayed = [r.left_out for r in result.rounds]
+    assert sum(strayed) == 1
+    assert result.rounds[strayed.index(True)].multipliers[0] > 0.5
+    assert "x left out" in result.rounds_table()
+    assert result.status == "optimal"
+    exact = regularize(Finite({"x": wide}, log_weights=standard(wide)), asked)
+    assert abs(result.multipliers[0] - exact.multipliers[0]) < 4 * result.multipliers_mcse[0]
+    assert abs(result.kl - exact.kl) < 5 * result.kl_mcse
+
+
+class Transformed(ExactGrid):
+    """A variable that is a function of the position, drawn on a grid of positions; its density is known anywhere."""
+
+    def __init__(self, grid: Any, log_density: Any, transform: Any) -> None:
+        super().__init__(grid, log_density)
+        self.transform = transform
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = self.transform(positions[:, 0])
+            return self.plain(positions[:, 0]) + (tilt({"x": x}) if tilt.features else 0.0)
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        logs = self.log_density(tilt, self.grid[:, None]) + np.log(np.gradient(self.grid))
+        weights = np.exp(logs - logs.max())
+        rng = np.random.default_rng(seed)
+        u = rng.choice(self.grid, size=(self.n_chains, n_draws), p=weights / weights.sum())
+        return Run({"x": self.transform(u)}, positions=u[..., None])
+
+
+def lognormal() -> Transformed:
+    return Transformed(np.linspace(-7, 7, 4001), standard, np.exp)
+
+
+def cauchy() -> Transformed:
+    return Transformed(np.sinh(np.linspace(-12, 12, 6001)), lambda x: -np.log1p(x**2), lambda x: x)
+
+
+NO_TILTS = {
+    "lognormal, up": (lognormal, E("x") >= 10),
+    "lognormal, squares up": (lognormal, E(lambda x: x**2, name="square") >= 50),
+    "Cauchy, mean": (cauchy, E("x") == 1),
+    "Cauchy, absolute value": (cauchy, E(np.abs, name="size") >= 30),
+    "Cauchy, two moments": (cauchy, [E("x") == 0, E(lambda x: x**2, name="square") == 1e7]),
+}
+
+
+@pytest.mark.parametrize("name", NO_TILTS)
+@pytest.mark.parametrize("seed", range(2))
+def test_moments_that_do_not_exist_cannot_be_asked_for(name, seed):
+    build, asked = NO_TILTS[name]
+    result = quietly(build(), asked, seed=seed)
+    assert result.status == "no_tilt"
+    assert "no normaliser" in result.doubts[0]
+
+
+def test_the_same_variables_can_be_moved_where_the_tilt_exists():
+    assert quietly(lognormal(), E("x") <= 0.7).status == "optimal"
+    assert quietly(lognormal(), E(np.log) == 3).status == "optimal"
+    assert quietly(cauchy(), E(np.arctan, name="angle") == 0.8).status == "optimal"
+
+
 class Cautious(ExactGrid):
     """A sampler that knows which features have gradients, and has divergences where it is told so."""
 
@@ -477,6 +543,12 @@ def test_bad_input_is_named():
         regularize(Gaussian([0.0], [1.0]), E([1.0]) == 1, resample=sampler)
     with pytest.raises(ValueError, match="unequal weights"):
         regularize(Samples(np.zeros(3), log_weights=[-1.0, 0, 0]), E("x") == 1, resample=sampler)
+
+
+def test_a_tilt_off_any_scale_is_not_a_number():
+    tilt = Tilt((lambda x: x**2, "x"), np.array([1.0, 2.0]))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(tilt({"x": np.array([3.0, np.inf, 1e300, -1.0])}), [15, np.nan, np.nan, -1])
 
 
 def test_an_observed_site_cannot_be_constrained():

@@ -179,3 +179,24 @@ def test_bad_models_are_refused():
         regularize(model, E("y") == 1)
     with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
         regularize(model, E("sigma") == 1)
+
+
+def test_chains_that_start_on_a_cliff_get_going():
+    """Counts explode with their log-rate: at far starting points any step that suits the others diverges."""
+    import numpyro
+    from jax import numpy as jnp
+    from numpyro import distributions as dist
+
+    from regbayes.ppl import Tilt
+
+    x = np.random.default_rng(5).normal(size=40)
+
+    def counts() -> None:
+        w = numpyro.sample("w", dist.Normal(0.0, 3.0).expand([6]))
+        numpyro.sample("y", dist.Poisson(jnp.exp(1.5 * w.sum() + x)), obs=np.full(40, 2.0))
+
+    model = NumPyroModel(counts)
+    for seed in range(3):
+        run = model.draw(Tilt((), np.zeros(0)), 50, seed=seed, start=None, final=False)
+        assert run.statistics["diverging"].mean(axis=1).max() < 0.2
+        assert np.all(np.ptp(run.variables["w"][..., 0], axis=1) > 1)  # every chain moves

@@ -10,8 +10,8 @@ from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import documents_of, draw_documents
 from regbayes.kernels import meanfield
+from regbayes.kernels.counting import padded
 from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma
-from regbayes.kernels.types import padded
 from regbayes.models.medlda.meanfield import TrainingDocuments
 from regbayes.models.medlda.topics import even_gamma
 

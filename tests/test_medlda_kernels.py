@@ -15,6 +15,7 @@ from regbayes.kernels.counting import (
     count_tokens,
     count_words,
     lay_out,
+    padded,
     reference_count_tokens,
     reference_count_words,
     reference_lay_out,
@@ -32,7 +33,7 @@ from regbayes.kernels.topics import (
     sweep_weights,
     weight_statistics,
 )
-from regbayes.kernels.types import Tilt, TopicCounts, padded
+from regbayes.kernels.types import Tilt, TopicCounts
 
 
 def random_case(n_topics, n_responses, seed=0, n_groups=1, length=40):

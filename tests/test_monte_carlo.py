@@ -157,6 +157,21 @@ def test_errors_of_draws_that_need_no_tilt_are_arvizs() -> None:
 
 
 @needs_arviz_0
+@pytest.mark.parametrize("shape", [(1, 700), (3, 5000), (2, 1025), (1, 40_000)])
+def test_errors_of_many_features_are_those_of_each(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(5)
+    n = math.prod(shape)
+    values = lfilter([1.0], [1.0, -0.7], rng.normal(size=(n, 40)), axis=0)
+    values *= 10.0 ** rng.integers(-200, 200, size=40)  # squares of some are out of range
+    draws = Samples(np.zeros(shape), log_weights=rng.normal(size=n), chains=True)
+    for column, error, count in zip(values.T, draws.mcse(values), draws.ess(values), strict=True):
+        unit = np.abs(column).max()
+        away = column / unit - draws.weights @ (column / unit)
+        alone = n * monte_carlo_error((draws.weights * away).reshape(shape))
+        assert error == pytest.approx(unit * alone, rel=1e-9)
+        assert count == pytest.approx(float(draws.weights @ away**2) / alone**2, rel=1e-9)
+
+
 def test_effective_draws_know_autocorrelation() -> None:
     x = autoregressive(np.random.default_rng(0), 0.98, (4, 1000))
     expected = np.asarray(arviz.ess(x, method="mean")).item()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
+from sklearn.base import clone
 
 from multitask_tools import (
     classifier,
@@ -14,6 +18,8 @@ from multitask_tools import (
     regressor,
 )
 from reference_tools import fits_its_rows
+from regbayes import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.estimators import _tasks
 from regbayes.estimators._task_bases import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -115,3 +121,102 @@ def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
     np.testing.assert_array_equal(centred, ((X - mean) / scale)[order])
     np.testing.assert_array_equal(standardized(X, True)[0][order], centred)
     assert centred.flags.c_contiguous
+
+
+@pytest.fixture(params=[np.float64, np.float32])
+def mapped(request, tmp_path):
+    """Rows in a file with targets, most of which are observed, and a task of each row."""
+    rng = np.random.default_rng(3)
+    n, d = 12_000, 40
+    X = (rng.random((n, 3)) < 0.4) @ rng.normal(size=(3, d)) + rng.normal(size=(n, d)) + np.linspace(-9.0, 9.0, d)
+    Y = X[:, :6] + rng.normal(size=(n, 6))
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    Y[-50:] = np.nan  # rows without any target
+    np.save(tmp_path / "rows.npy", X.astype(request.param))
+    return np.load(tmp_path / "rows.npy", mmap_mode="r"), Y, rng.integers(0, 3, n)
+
+
+@pytest.mark.parametrize("layout", ["matrix", "ragged", "weighted"])
+@pytest.mark.parametrize("inputs", [False, True])
+def test_rows_in_a_file_are_fitted_as_those_in_memory(mapped, layout, inputs):
+    X, Y, task = mapped
+    model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=3, random_state=0)
+    y, given = (Y[:, 0], {"task": task}) if layout == "ragged" else (Y, {})
+    asked = given if layout == "ragged" else {}
+    given = given | ({"sample_weight": 1.0 + task} if layout == "weighted" else {})
+    here, there = (clone(model).fit(rows, y, **given) for rows in (np.array(X, dtype=np.float64), X))
+    np.testing.assert_allclose(there.coef_features_, here.coef_features_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(there.mean_, here.mean_, rtol=1e-12)
+    expected = here.predict(np.array(X, dtype=np.float64), **asked)
+    np.testing.assert_allclose(there.predict(X, **asked), expected, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(there.transform(X), here.transform(np.array(X)), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+def test_rows_in_a_file_stay_there(mapped, inputs):
+    X, Y, _ = mapped
+    shape, size = (5 * len(X), 3 * X.shape[1]), 8 * 15 * X.size
+    large, targets = np.lib.format.open_memmap(f"{X.filename}.large", "w+", X.dtype, shape), np.tile(Y[:, :2], (5, 1))
+    for first in range(0, len(large), len(X)):
+        large[first : first + len(X)] = np.tile(X, 3)
+    model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=1, tol=0.1, random_state=0)
+    model.fit(large[:500], targets[:500])  # what is loaded once
+    for look in (partial(model.fit, y=targets), model.predict, model.transform):
+        tracemalloc.start()
+        look(large)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 0.8 * size, f"{peak / size:.2f} of the rows"
+
+
+def targets_of(kind, n=9000, seed=5):
+    rng = np.random.default_rng(seed)
+    X = (rng.random((n, 3)) < 0.4) @ rng.normal(size=(3, 12)) + rng.normal(size=(n, 12))
+    Y = X[:, :8] + rng.normal(size=(n, 8))
+    if kind != "numbers":
+        Y = np.digitize(Y, [0.0] if kind == "labels" else [-0.5, 0.5]).astype(float)
+    Y[rng.random(Y.shape) < 0.2] = np.nan
+    Y[:20] = np.nan
+    return X, Y, 1.0 + rng.integers(0, 3, n)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("numbers", {}),
+        ("numbers", {"loss": "epsilon_insensitive", "max_iter": 2}),
+        ("labels", {"class_weight": "balanced", "task_sharing": 1.0}),
+        ("labels", {"class_weight": {0.0: 0.0, 1.0: 2.0}}),
+        ("three", {"cost": [[0, 1, 3], [1, 0, 1], [2, 1, 0]]}),
+        ("three", {"class_weight": {1.0: 3.0}}),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_matrix_of_targets_is_what_its_list_is(monkeypatch, kind, options, weighted):
+    X, Y, counts = targets_of(kind)
+    kind_of = MultiTaskILSVMRegressor if kind == "numbers" else MultiTaskILSVMClassifier
+    model = kind_of(**{"n_components": 3, "max_iter": 4, "random_state": 0} | options)
+    fitted = {}
+    for many in (10**9, 1000):
+        monkeypatch.setattr(_tasks, "MANY", many)
+        fitted[many] = clone(model).fit(X, Y, sample_weight=counts if weighted else None)
+    one, other = fitted.values()
+    np.testing.assert_allclose(other.coef_features_, one.coef_features_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(other.predict(X), one.predict(X))
+    np.testing.assert_array_equal(other._outputs.groups, one._outputs.groups)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("labels", 16), ("numbers", 40)])
+def test_a_target_takes_few_bytes(kind, most):
+    X, Y, _ = targets_of(kind, n=30_000)
+    X, Y = X[:, :4].copy(), np.tile(Y, 4)
+    if kind == "labels":
+        Y = np.where(np.isnan(Y), -1, Y).astype(np.int8)
+    kind_of = MultiTaskILSVMRegressor if kind == "numbers" else partial(MultiTaskILSVMClassifier, unlabeled=-1)
+    model = kind_of(n_components=2, max_iter=1, tol=0.1, random_state=0)
+    model.fit(X[:500], Y[:500])
+    tracemalloc.start()
+    model.fit(X, Y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak / Y.size < most, f"{peak / Y.size:.1f} bytes"  # as a list 32 are held, and twice as many for a while

@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, load
 from regbayes.estimators._bases import FirstBatchWarning
-from regbayes.models.ilsvm import noise, warmup
+from regbayes.models.ilsvm import fit, warmup
 
 N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
 
@@ -381,7 +381,7 @@ def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
 @both
 def test_a_fit_of_memory_mapped_rows_takes_a_quarter_of_them(make, tmp_path, monkeypatch):
     monkeypatch.setattr(warmup, "EARLY_ROWS", 400)  # that are copied, whatever the number of rows
-    monkeypatch.setattr(noise, "MOST_ROWS", 400)
+    monkeypatch.setattr(fit, "MOST_ROWS", 400)
     rows, labels = draw(20_000, 7)
     np.save(tmp_path / "rows.npy", np.tile(rows, 16))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r")

@@ -26,7 +26,7 @@ from regbayes.estimators import ilsvm
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.estimators._search import lowest_plausible
 from regbayes.margins.targets import zero_one_cost
-from regbayes.models.ilsvm.model import BinaryFeatures, Rows
+from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
 from regbayes.models.ilsvm.warmup import pad
 from regbayes.priors.indian_buffet import stick_expectations
 
@@ -200,7 +200,7 @@ def test_the_prior_of_the_objective_is_normalised_over_on_and_off():
 
 def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes_off():
     model = quiet(IBPFactorAnalysis(3, max_iter=10, random_state=0).fit, X)
-    rows, few = Rows.centre(X), model._state.params
+    rows, few = centre_rows(X), model._state.params
     more = pad(few, 4, model.alpha)
     joint = BinaryFeatures(model.alpha, 1.0)
     values = [sum(joint.terms(params, joint.infer(rows, params).stats).values()) for params in (few, more)]

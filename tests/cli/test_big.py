@@ -9,10 +9,10 @@ import pytest
 
 from cli_tools import run_here
 from regbayes import load
-from regbayes.cli import big
+from regbayes.cli import big, readers, tables
 from regbayes.cli.big import BigTable, _draw, find_big
-from regbayes.cli.options import FitRequest
 from regbayes.cli.tables import read_table
+from regbayes.cli.writers import write_in_batches
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -52,17 +52,16 @@ def small_limits(monkeypatch):
 
 
 def test_only_large_files_are_read_in_batches(path, monkeypatch):
-    request = FitRequest(data=path, output="")
-    assert find_big(request) is None
+    assert find_big(path) is None
     monkeypatch.setattr(big, "MAX_CELLS", 10_000)
-    table = find_big(request)
+    table = find_big(path)
     assert (table.n_rows, len(table.names)) == (N, 11)
-    assert find_big(FitRequest(data=path + ".csv", output="")) is None
+    assert find_big(path + ".csv") is None
 
 
 def test_batches_are_what_is_read_at_once(path, small_limits):
     whole = read_table(path).frame
-    table = find_big(FitRequest(data=path, output=""))
+    table = find_big(path)
     for names in (["x2", "place"], ["kind"]):
         pd.testing.assert_frame_equal(table.read(names).frame, whole[names])
     rows = np.array([0, 3, 511, 512, 2999])
@@ -140,3 +139,103 @@ def test_a_file_needs_room(path, small_limits, tmp_path, monkeypatch):
 
 def test_a_big_table_knows_its_size():
     assert BigTable("file", 10**6, tuple("abcd")).gigabytes == pytest.approx(0.032)
+
+
+@pytest.fixture(scope="module")
+def models(path, tmp_path_factory):
+    """One model of classes and one of numbers, fitted to what is read at once."""
+    folder = tmp_path_factory.mktemp("models")
+    targets = {"kind": ("--target", "kind", "--ignore", "height"), "height": ("--target", "height", "--ignore", "kind")}
+    for name, options in targets.items():
+        run = run_here("fit", path, *options, "--ignore", "weight", "--output", folder / name, *QUICK)
+        assert run.code == 0, run.err
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "options"),
+    [
+        ("kind", ".csv", ("--keep", "place", "--keep", "x2", "--scores", "--probabilities")),
+        ("kind", ".parquet", ("--keep", "place", "--keep", "x2", "--threshold", "moss=0.4")),
+        ("height", ".parquet", ("--keep", "wet", "--features")),
+        ("kind", None, ()),
+    ],
+)
+def test_predictions_of_a_large_file_are_those_of_a_small_one(
+    path, models, tmp_path, monkeypatch, name, suffix, options
+):
+    found = []
+    for cells in (10**9, 10_000):
+        monkeypatch.setattr(big, "MAX_CELLS", cells)
+        monkeypatch.setattr(big, "BATCH_ROWS", 512)
+        out = tmp_path / f"answers-{cells}{suffix}"
+        given = () if suffix is None else ("--output", out)
+        run = run_here("predict", models / name, path, *options, *given)
+        assert run.code == 0, run.err
+        assert ("512 are read at once" in " ".join(run.err.split())) == (cells == 10_000)
+        if suffix is None:
+            found.append(run.out)
+        else:
+            found.append(pd.read_csv(out) if suffix == ".csv" else pd.read_parquet(out))
+    if suffix is None:
+        assert found[0] == found[1]
+        assert len(found[0].splitlines()) == N + 1
+    else:
+        pd.testing.assert_frame_equal(*found, check_dtype=False, rtol=1e-9)
+
+
+def test_columns_of_a_batch_are_what_those_of_all_batches_can_be(tmp_path):
+    path = str(tmp_path / "answers.parquet")
+    with write_in_batches(path, {"size": float, "name": str}) as write:
+        write({"size": [1, 2], "name": [None, None], "class": [0, 1]})
+        write({"size": [None, 2.5], "name": ["a", None], "class": [1, 1]})
+    found = pd.read_parquet(path)
+    np.testing.assert_array_equal(found["size"], [1.0, 2.0, np.nan, 2.5])
+    assert found["name"].isna().tolist() == [True, True, False, True]
+    assert found["class"].dtype == np.int64
+
+
+def test_a_prediction_that_fails_halfway_leaves_no_file(tmp_path):
+    for suffix in (".csv", ".parquet"):
+        out = tmp_path / f"answers{suffix}"
+        with pytest.raises(ZeroDivisionError):
+            write_half(str(out))
+        assert not out.exists()
+
+
+def write_half(path):
+    with write_in_batches(path, {}) as write:
+        write({"size": [1, 2]})
+        write({"size": [1 / 0]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--output", "answers.npz"), "to .csv or .parquet"),
+        (("--json",), "give --output"),
+        (("--keep", "age"), "has no column 'age'"),
+    ],
+)
+def test_what_batches_cannot_do_is_refused(path, models, small_limits, tmp_path, options, said):
+    given = [tmp_path / option if str(option).endswith(".npz") else option for option in options]
+    run = run_here("predict", models / "kind", path, *given)
+    assert run.code != 0
+    assert said in " ".join(run.err.split())
+
+
+def test_a_large_text_file_is_refused_before_it_is_read_and_parquet_is_named(path, models, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_CELLS", 10_000)
+    monkeypatch.setattr(readers, "MAX_CELLS", 10_000)
+    monkeypatch.setattr(readers, "_read_bytes", None)
+    monkeypatch.setattr(readers.pd, "read_parquet", None)
+    for suffix in (".csv", ".csv.gz"):
+        text = tmp_path / f"rows{suffix}"
+        pd.DataFrame(np.arange(24_000).reshape(-1, 8) / 7.0).to_csv(text, index=False)
+        for command in (("fit", text, "--output", tmp_path / "model"), ("predict", models / "kind", text)):
+            run = run_here(*command)
+            assert run.code != 0
+            assert "save it as Parquet, which fit and predict read in blocks" in " ".join(run.err.split())
+    run = run_here("evaluate", models / "kind", path)
+    assert run.code != 0
+    assert "choose fewer rows or columns" in " ".join(run.err.split())

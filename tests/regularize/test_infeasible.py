@@ -8,7 +8,10 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from battery.problems import make_problem
 from regbayes import E, Finite, Gaussian, InfeasibleError, Samples, regularize
+from regbayes.framework import regularize as regularize_module
+from regbayes.framework.dual import newton
 from regbayes.regularizers import AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge, Reflected, Ridge
 
 RNG = np.random.default_rng(0)
@@ -71,6 +74,17 @@ def test_a_contradictory_pair_shares_the_violation(scale):
     assert "E(first) >=" in str(caught.value)
     assert "E(first) <=" in str(caught.value)
     assert "E(second)" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Finite, Samples])
+def test_what_no_posterior_meets_is_told_from_what_these_atoms_miss(kind):
+    with pytest.raises(InfeasibleError, match="no posterior can meet them") as caught:
+        regularize(kind(MODELS), [E(first) >= 0.5, E(lambda x: 2 * x[:, 0] + 3) <= 3.4])
+    assert "raw" not in str(caught.value)  # more draws, or others, would not help
+    corner = 0.8 * MODELS.max(axis=0)  # inside the range of each feature, outside the hull
+    with pytest.raises(InfeasibleError, match="contradict each other or") as caught:
+        regularize(kind(MODELS), E(lambda x: x) >= corner)
+    assert ("Draw more" in str(caught.value)) == (kind is Samples)
 
 
 def least_violation(lower: np.ndarray, upper: np.ndarray, features: np.ndarray, unit: np.ndarray) -> np.ndarray:
@@ -191,3 +205,23 @@ def test_targets_close_to_the_hull_are_met(part):
     result = regularize(POSTERIOR, E(lambda x: x) == centre + part * (corner - centre))
     assert result.status == "optimal"
     np.testing.assert_allclose(result.after, centre + part * (corner - centre), atol=1e-7)
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.5), (1.5, 0.35), (2.0, 0.25)])
+def test_no_linear_programme_where_a_heavy_tail_spans_many_nats(sigma, share, monkeypatch):
+    monkeypatch.setattr(regularize_module, "examine", lambda *_: pytest.fail("there is an optimum, and it is near"))
+    features = np.exp(sigma * np.random.default_rng(0).normal(size=(20_000, 3)))
+    result = regularize(Finite(features), E(features) == share * features.mean(axis=0))
+    assert result.status == "optimal"
+    assert np.ptp(features @ result.multipliers) > newton.DIVERGING_NATS
+    np.testing.assert_allclose(result.expectation(features), share * features.mean(axis=0), rtol=1e-7)
+
+
+def test_a_ball_just_outside_is_refuted_before_a_face_is_tried(monkeypatch):
+    # Multipliers that diverge point at a face, here one of two atoms, and no solver comes to an end there.
+    steps, take_step = [], newton._newton_step
+    monkeypatch.setattr(newton, "_newton_step", lambda *arguments: steps.append(1) or take_step(*arguments))
+    problem = make_problem(9102, 737)
+    result = regularize(Finite(np.arange(2.0)), problem.features, problem.regularizer, raise_infeasible=False)
+    assert result.status == "infeasible"
+    assert len(steps) < 60

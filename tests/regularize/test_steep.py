@@ -150,13 +150,19 @@ def test_equalities_that_nearly_say_the_same_with_one_atom_ahead(width):
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 3), (5000, 1), (3000, 8), (20_000, 9), (30_000, 17), (9000, 60)])
-def test_moments_and_ranges_are_those_of_their_definitions(n, m):
+@pytest.mark.parametrize("even", [True, False])
+def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
     rng = np.random.default_rng(m)
-    features, logs = rng.normal(size=(n, m)) + 0.5, rng.normal(size=n)
+    features, logs = rng.normal(size=(n, m)) + 0.5, np.zeros(n) if even else rng.normal(size=n)
     logs -= np.logaddexp.reduce(logs)
     atoms = WeightedAtoms(features, logs)
     np.testing.assert_array_equal(atoms.lowest, features.min(axis=0))
     np.testing.assert_array_equal(atoms.highest, features.max(axis=0))
+    for atom, value in zip(atoms.find_ends(), (atoms.lowest, atoms.highest), strict=True):
+        np.testing.assert_array_equal(features[atom, np.arange(m)], value)
+    centred = features - np.exp(logs) @ features
+    base = (np.exp(logs)[:, None] * centred).T @ centred
+    np.testing.assert_allclose(atoms.base_covariance, base, rtol=1e-9, atol=1e-12)
     phi = 0.1 * rng.normal(size=m)
     scores = logs + features @ phi
     value = np.logaddexp.reduce(scores)
@@ -167,6 +173,10 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m):
         got = found.evaluate(phi, last)
         np.testing.assert_allclose(got[0], value, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(got[1], mean, rtol=1e-11, atol=1e-13)
+        for at in (phi, 2 * phi):  # where the last look was, and elsewhere
+            np.testing.assert_allclose(found.span(at), np.ptp(features @ at), rtol=1e-12, atol=1e-13)
+            tilted = found.tilted_log_weights(at, 0.3)
+            np.testing.assert_allclose(tilted, logs + features @ at - 0.3, rtol=1e-12, atol=1e-12)
         centred = features - mean
         np.testing.assert_allclose(found.covariance(phi), (q[:, None] * centred).T @ centred, rtol=1e-9, atol=1e-12)
 
@@ -181,3 +191,20 @@ def test_corrected_covariances_lead_to_the_same_tilt(away):
     np.testing.assert_allclose(result.expectation(features), wanted, atol=1e-8)
     log_q = result.posterior.log_weights
     np.testing.assert_allclose(log_q - log_q[0], (features - features[0]) @ result.multipliers, atol=1e-9)
+
+
+@pytest.mark.parametrize("nats", [0.0, 1.0, 200.0])
+@pytest.mark.parametrize("n", [100, 70_000])
+def test_one_multiplier_of_many_atoms(n, nats):
+    """In pieces or not: the tilt meets the equality in extended precision, and it is the one of the multiplier."""
+    rng = np.random.default_rng(3)
+    x, logs = rng.normal(size=n), nats * rng.normal(size=n)
+    posterior = Finite(x, log_weights=logs)
+    wanted = 0.9 * float(posterior.weights @ x) + 0.03
+    result = regularize(posterior, E(x) == wanted)
+    assert result.status == "optimal"
+    scores = (logs + result.multipliers[0] * x).astype(np.longdouble)
+    q = np.exp(scores - scores.max())
+    q /= q.sum()
+    np.testing.assert_allclose(float(q @ x), wanted, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(result.posterior.weights, q.astype(float), rtol=1e-6, atol=1e-12)

@@ -1,5 +1,7 @@
 """Parquet files that are too large for memory: settings are chosen on a sample, and all rows are fitted in blocks.
 
+A prediction reads them in batches, and writes the answers to one before it reads the next.
+
 What a target asks for is decided by all rows, whose targets alone are read. A sample of them goes the way of any table:
 which columns are inputs, the search, the comparison and the page. Then all rows are encoded, batch by batch, into a
 file that is mapped, and the settings that were chosen are fitted to them.
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats, Integers
+from regbayes.cli import Format
 from regbayes.cli.errors import BadDataError, counted, listed, need
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.options import FitRequest
@@ -84,10 +87,9 @@ class BigTable:
         return Table(pd.concat(frames, ignore_index=True), self.path)
 
 
-def find_big(request: FitRequest) -> BigTable | None:
+def find_big(path: str, format: Format | None = None) -> BigTable | None:  # noqa: A002
     """Return the file if it is Parquet and has more cells than are read into memory."""
-    path = request.data
-    if path == "-" or not Path(path).is_file() or (request.format or format_of(path)) != "parquet":
+    if path == "-" or not Path(path).is_file() or (format or format_of(path)) != "parquet":
         return None
     from regbayes.cli.readers import parquet_shape
 
@@ -232,6 +234,7 @@ class WholeFile:
 def _forget_rows(estimator: Any) -> Any:
     """Take features of all rows out of a model, which would make its file as large as they are."""
     state = estimator._state
+    estimator.n_samples_seen_ = len(state.embedding)  # what further batches are weighed against
     estimator._state = replace(
         state,
         embedding=state.embedding[:0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from regbayes.cli.options import ModelRequest, Thresholds, check_writable
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
+    from regbayes.cli.big import BigTable
     from regbayes.cli.modelfile import ModelFile
     from regbayes.cli.tables import Table
 
@@ -55,13 +57,17 @@ class PredictRequest(ModelRequest):
 
 def predict(request: PredictRequest) -> None:
     """Predict the target of new rows, one line per row in their order."""
-    from regbayes.cli.modelfile import open_model
+    from regbayes.cli.big import find_big
+    from regbayes.cli.modelfile import load_model, open_model
     from regbayes.cli.writers import write_columns, writer_for
 
     out = Output(json=request.json, quiet=request.quiet)
     if request.output is not None:
         check_writable(request.output)
         writer_for(request.output)
+    if big := find_big(request.data, request.format):
+        _predict_in_batches(load_model(request.model), big, request, out)
+        return
     model, table = open_model(request, out)
     with out.hearing_warnings():
         columns = _predicted_columns(model, table, request)
@@ -73,6 +79,37 @@ def predict(request: PredictRequest) -> None:
         out.result({"command": "predict", "rows": table.n_rows, "columns": columns})
     else:
         write_columns(columns, None)
+
+
+def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictRequest, out: Output) -> None:
+    """Answer a file that is too large for memory: a batch of its rows is read, answered and written at a time."""
+    from regbayes.cli.big import BATCH_ROWS
+    from regbayes.cli.writers import write_in_batches
+
+    if model.of_documents:
+        raise UserError(f"{table.path} is too large to read its documents at once: predict parts of it")
+    if request.text:
+        raise UserError(f"--text {request.text[0]}: this model was not fitted to documents")
+    if request.json and request.output is None:
+        raise UserError(f"answers to {table.n_rows} rows are too many for one line of JSON: give --output")
+    out.say(f"{table.path} has {table.n_rows} rows, {table.gigabytes:.1f} GB as numbers; {BATCH_ROWS} are read at once")
+    wanted = [*model.inputs.columns_, *request.keep, *filter(None, [model.target.task])]
+    columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(table.names) else None  # None: all, for the message
+    batches = table.batches(columns)
+    first = next(batches)
+    kinds = {name: str if first.column(name).dtype == object else float for name in request.keep}
+    kinds |= dict.fromkeys(model.target.names, float) if model.target.kind == "regressor" else {}
+    doubts: list[str] = []
+    with out.hearing_warnings(), write_in_batches(request.output, kinds) as write:
+        for batch in chain([first], batches):
+            if not doubts:  # they count rows: one batch is enough to say what is odd
+                doubts = model.doubts(batch)
+                for doubt in doubts:
+                    out.warn(f"among the first rows of which this is true: {doubt}")
+            write(_predicted_columns(model, batch, request))
+    if request.output is not None:
+        out.say(f"{table.n_rows} predictions written to {request.output}")
+        out.result({"command": "predict", "rows": table.n_rows, "output": request.output})
 
 
 def _predicted_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from regbayes.cli.errors import BadDataError, need
-from regbayes.cli.tables import Table, check_size, make_frame
+from regbayes.cli.tables import MAX_CELLS, Table, check_size, make_frame
 
 __all__ = ["DENSE", "SPARSE", "decoded", "read_arff", "read_csv", "read_libsvm", "read_npz", "read_parquet"]
 
@@ -37,6 +37,7 @@ def _decorated(thousands: str, point: str) -> re.Pattern[str]:
 
 
 DECORATED = {".": _decorated(",", r"\."), ",": _decorated(r"[.'\s]", ",")}
+PACKED = 20  # times that text may be shorter in a .gz file, and hardly more
 COMMA_IS_DECIMAL = re.compile(r"\.\d{3},\d|,\d{1,2}\s*[€%]|[€]\s*\d+,\d{1,2}$")  # 1.234,5 or 2,50 €: nothing else
 MOSTLY = 0.9  # share of numbers above which a text column was probably meant to be one of numbers
 
@@ -64,6 +65,7 @@ def read_csv(
     encoding : str
     """
     source = "stdin" if path == "-" else path
+    _check_text_size(path)
     notes: list[str] = []
     remarks: list[str] = []
     text, told = _without_comments(decoded(_read_bytes(path), source, encoding), source, remarks)
@@ -88,6 +90,26 @@ def read_csv(
         inputs = tuple(names[1:])
         notes.append(f"the first column of {source} has no name and numbers the rows, so it is no input")
     return Table(make_frame(columns), source, inputs, notes=tuple(notes), remarks=tuple(remarks))
+
+
+def _check_text_size(path: str) -> None:
+    """Refuse what would not fit into memory before it is read: as text it takes many times its size there."""
+    if path == "-":
+        return
+    packed = path.endswith(".gz")
+    if Path(path).stat().st_size <= MAX_CELLS // (PACKED if packed else 1):  # a cell takes a character at least
+        return
+    n_rows, n_columns = 0, 0
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                if not n_columns:
+                    first = chunk.lstrip().split(b"\n")[0].decode("latin-1")
+                    n_columns = 1 + max(first.count(delimiter) for delimiter in DELIMITERS)
+                n_rows += chunk.count(b"\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return  # whoever reads it says so
+    check_size((n_rows, n_columns), path)
 
 
 def _read_bytes(path: str) -> bytes:
@@ -300,14 +322,14 @@ def _is_index(text: str, first: NDArray[Any], delimiter: str) -> bool:
 
 def read_parquet(path: str) -> Table:
     """Read a Parquet file; an index that has a name is a column."""
-    need("pyarrow.parquet", "parquet", "reading Parquet")
+    n_rows, names = parquet_shape(path)
+    check_size((n_rows, len(names)), path)
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
     except OSError:
         raise
     except Exception as error:  # pyarrow has errors of its own for every way in which a file can be broken
         raise BadDataError(f"{path} cannot be read as Parquet: {error}") from None
-    check_size(frame.shape, path)
     return Table(_parquet_frame(frame), path)
 
 

@@ -210,5 +210,5 @@ def check_size(shape: tuple[int, ...], source: str) -> None:
         raise BadDataError(
             f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "
             f"{8 * n_rows * n_columns / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
-            "Otherwise choose fewer columns first"
+            "Otherwise choose fewer rows or columns, or save it as Parquet, which fit and predict read in blocks"
         )

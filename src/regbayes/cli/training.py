@@ -54,7 +54,7 @@ def train(request: FitRequest, output: Output) -> ModelFile:
     request.check_model(model)
     if model == "medlda":
         return train_documents(request, read_documents(request.data, **request.reading()), output)
-    big = find_big(request)
+    big = find_big(request.data, request.format)
     if big is not None:
         whole = WholeFile.of(big, request, output)
         return train_table(request, whole.sample(), output, whole)

@@ -18,12 +18,12 @@ from scipy.special import logsumexp
 from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
 from regbayes.dask.places import Workers, find_client
-from regbayes.dask.rows import place_blocks, read_collections
+from regbayes.dask.rows import delay_blocks, place_blocks, read_collections
 from regbayes.engine import Serial
 from regbayes.framework.diagnostics import pareto_k, tail_size
 from regbayes.framework.draws import UNNAMED, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import MOST_FUSED, WeightedAtoms, find_units, standardize
+from regbayes.framework.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
 # --- what is done with a block
@@ -123,7 +123,7 @@ class BlockAtoms:
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         """Return ``A(phi)`` and the expectation of the features under the tilt."""
         if not np.array_equal(self._phi, phi):
-            self._look(phi, len(phi) <= MOST_FUSED and not last)
+            self._look(phi, len(phi) <= FEW and not last)
         return self._at.value, self._at.mean
 
     def covariance(self, phi: Floats) -> Floats:
@@ -206,7 +206,7 @@ class Samples(Posterior):
         """Evaluate features of every draw, lazily: functions of a block of draws, dask arrays, names, or lists."""
         arrays: list[da.Array] = []
         spec = _take_out(features, arrays, next(iter(self.variables.values())))
-        blocks = [_blocks_of(values) for values in (*self.variables.values(), *arrays)]
+        blocks = [delay_blocks(values) for values in (*self.variables.values(), *arrays)]
         names = list(self.variables)
         evaluate = dask.delayed(_evaluate_block, pure=False)
         example = next(
@@ -267,8 +267,8 @@ class Samples(Posterior):
             size, np.exp([mass.log_total - logsumexp([m.log_total for m in masses]) for mass in masses])
         )
         seeds = rng.integers(0, 2**63, len(masses))
-        logs = [None] * len(masses) if self.log_weights is None else _blocks_of(self.log_weights)
-        blocks = [_blocks_of(values) for values in self.variables.values()]
+        logs = [None] * len(masses) if self.log_weights is None else delay_blocks(self.log_weights)
+        blocks = [delay_blocks(values) for values in self.variables.values()]
         choose = dask.delayed(_choose, pure=False)
         chosen = [
             choose(list(own), log, int(number), int(seed))
@@ -283,9 +283,9 @@ class Samples(Posterior):
     @cached_property
     def _masses(self) -> list[Mass]:
         first = next(iter(self.variables.values()))
-        logs = [None] * len(first.chunks[0]) if self.log_weights is None else _blocks_of(self.log_weights)
+        logs = [None] * len(first.chunks[0]) if self.log_weights is None else delay_blocks(self.log_weights)
         weigh = dask.delayed(_weigh, pure=False)
-        return list(dask.compute(*(weigh(own, log) for own, log in zip(_blocks_of(first), logs, strict=True))))
+        return list(dask.compute(*(weigh(own, log) for own, log in zip(delay_blocks(first), logs, strict=True))))
 
     @property
     def n_atoms(self) -> int:
@@ -305,7 +305,7 @@ class Samples(Posterior):
             return -math.inf
         size = tail_size(self.n_atoms) + 1
         largest = dask.delayed(_find_largest, pure=False)
-        tops = np.concatenate(dask.compute(*(largest(logs, size) for logs in _blocks_of(self.log_weights))))
+        tops = np.concatenate(dask.compute(*(largest(logs, size) for logs in delay_blocks(self.log_weights))))
         return pareto_k(_find_largest(tops, size), n_draws=self.n_atoms)
 
     def __repr__(self) -> str:
@@ -351,10 +351,6 @@ def _cut(values: da.Array, first: da.Array, name: str) -> da.Array:
     if not known and len(values.chunks[0]) != len(first.chunks[0]):
         raise ValueError(f"{name} is cut otherwise, and draws have not been counted: compute_chunk_sizes() counts them")
     return values.rechunk({0: first.chunks[0]}) if known and values.chunks[0] != first.chunks[0] else values
-
-
-def _blocks_of(values: da.Array) -> list[Any]:
-    return list(values.to_delayed().ravel())
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from regbayes.dask._bases import (
     find_range,
     fit_rows,
     fit_start,
+    in_memory,
     lazily,
     sample_size,
 )
@@ -40,9 +41,6 @@ from regbayes.estimators._bases import (
     cost_matrix,
     fit_data,
     generator,
-    warn_if_noise,
-    warn_if_truncated,
-    warn_if_unused,
 )
 from regbayes.estimators.ilsvm import (
     UNSUPERVISED,
@@ -61,15 +59,14 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     State,
     Stats,
-    build_head,
 )
-from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
 
@@ -99,18 +96,18 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(Rows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data(HostRows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
     if recipe.supervised and len(data.labeled):
-        head = replace(build_head(data, recipe.settings), in_blocks=True)
+        head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))
         labels[0] = 0
-        nothing = build_head(replace(data, labels=labels, weights=prices), recipe.settings)
+        nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
     settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
     pieces = data.X.blocks()
@@ -188,13 +185,9 @@ class OnClusterFeatures(OnCluster):
             if reporter.result.state is start.state:
                 self.mean_ = start.local.mean_
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
+        self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
-            if is_noise(recipe.data(sample), settings, generator(self.random_state)):
-                warn_if_noise()
-                return self
-            if not settings.input_scale:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self.n_components_, self.n_components)
+            self._judge_features(recipe.data(sample), settings, generator(self.random_state))
         return self
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
@@ -321,6 +314,8 @@ class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier
     predict = lazily(ilsvm.ILSVMClassifier.predict)
     decision_function = lazily(ilsvm.ILSVMClassifier.decision_function)
     transform = lazily(ilsvm.ILSVMClassifier.transform)
+    partial_fit = in_memory(ilsvm.ILSVMClassifier.partial_fit)
+    fit_weights = in_memory(ilsvm.ILSVMClassifier.fit_weights)
 
     def _check_refused(self) -> None:
         super()._check_refused()
@@ -338,6 +333,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     _plain: ClassVar[type[Any]] = ibp.IBPFactorAnalysis
     transform = lazily(ibp.IBPFactorAnalysis.transform)
     score_samples = lazily(ibp.IBPFactorAnalysis.score_samples)
+    partial_fit = in_memory(ibp.IBPFactorAnalysis.partial_fit)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -22,8 +22,9 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed import Client, Future, as_completed, get_client
 
-from regbayes.dask.storage import find_in_libc, give_pages_back, is_mapped, settle_again
+from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
+from regbayes.kernels.arrays import is_mapped
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)

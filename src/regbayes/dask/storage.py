@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from regbayes.joint.model import Inferred
+from regbayes.kernels.arrays import is_mapped
 
 SHARE = 0.4  # of a worker's memory that may be taken before rows go to a file: features and work arrays need some too
 FULL = 0.7  # of it, from where on no block could be read: at 0.8 Dask gives a worker nothing more to do
@@ -87,15 +88,6 @@ def settle_again(block: Any) -> None:
         worker = _find_worker()
         if worker is not None and _taken(worker) > SHARE:
             block.pieces = _map(list(pieces), worker)
-
-
-def is_mapped(array: Any) -> bool:
-    """Whether an array lies in a file."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return False
 
 
 def check_room() -> None:

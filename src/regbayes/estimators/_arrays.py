@@ -42,7 +42,7 @@ def is_elsewhere(X: Any) -> bool:
 
     An array that NumPy cannot read is refused where dispatch is off.
     """
-    if isinstance(X, np.ndarray) or is_plain(X):
+    if is_plain(X):
         return False
     if get_config()["array_api_dispatch"]:
         return True
@@ -61,13 +61,8 @@ def refuse_elsewhere(X: Any, what: str) -> None:
         raise TypeError(f"{what} works on the host, and X is {name_place(X)}: give it as a NumPy array")
 
 
-def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
-
-    Labels come to the host in any case.
-    """
-    if not is_elsewhere(X):
-        return validate_data(estimator, X, y, dtype=np.float64, **options)
+def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
+    """Validate rows of another library, and labels if there are any, which come to the host."""
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
     xp = namespace_of(X)
@@ -125,10 +120,7 @@ def check_options(estimator: Any) -> None:
 
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
-    """Fit where rows lie: in the end fitted attributes follow them there."""
-    if is_plain(X):
-        yield
-        return
+    """Fit where rows of another library lie: in the end fitted attributes follow them there."""
     check_options(estimator)
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
@@ -27,16 +27,24 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from threadpoolctl import ThreadpoolController
 from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
-from regbayes.estimators._arrays import bring_beside, choose_classes, read_features, read_rows, working_on
+from regbayes.estimators._arrays import (
+    NO_LABELS,
+    bring_beside,
+    choose_classes,
+    is_elsewhere,
+    read_features,
+    read_there,
+    working_on,
+)
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -104,6 +112,22 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
         raise
 
 
+def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
+    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
+
+    Mapped rows stay in single precision where blocks are converted.
+    """
+    if isinstance(X, np.ndarray) or not is_elsewhere(X):
+        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
+        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
+    return read_there(estimator, X, y, **options)
+
+
+def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
+    """Fit where rows lie, as `read_rows` has returned them: in the end fitted attributes follow them there."""
+    return nullcontext() if isinstance(X, np.ndarray) else working_on(estimator, X)
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
@@ -116,8 +140,9 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     return None if np.all(weights == 1.0) else weights
 
 
-def drop_weightless(X: Floats, y: Any, weights: Floats | None) -> tuple[Floats, Any, Floats | None]:
-    """Return the rows that count, their labels if there are any, and how often they count."""
+def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any, Floats | None]:
+    """Return the rows that count, their labels if there are any, and how often they count; None where all do once."""
+    weights = None if sample_weight is None else row_weights(sample_weight, X)
     if weights is None or np.all(weights > 0):
         return X, y, weights
     kept = weights > 0
@@ -137,26 +162,30 @@ def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     return labeled
 
 
+def column_ranges(X: Any) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest number of each column, (k,) both."""
+    return (X.min(axis=0), X.max(axis=0)) if isinstance(X, np.ndarray) else find_ranges(X)
+
+
 def in_use(psi: Floats) -> Flags:
     """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
-    lowest, highest = find_ranges(psi)
+    lowest, highest = column_ranges(psi)
     return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
 
 
-def warn_if_unused(n_used: int) -> None:
-    """Say when the features tell nothing about the rows."""
-    if n_used == 0:
-        warnings.warn(
-            "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
-            "below 0.01), and look whether X varies at all.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+def warn_of_no_features() -> None:
+    """Say that the features tell nothing about the rows."""
+    warnings.warn(
+        "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
+        "below 0.01), and look whether X varies at all.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
 
 
 def warn_if_unscaled(X: Floats) -> None:
     """Say when columns have such different ranges that the largest decide alone what the features are."""
-    ranges = np.subtract(*find_ranges(X)[::-1])
+    ranges = np.subtract(*column_ranges(X)[::-1])
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(
@@ -167,7 +196,7 @@ def warn_if_unscaled(X: Floats) -> None:
         )
 
 
-def warn_if_noise() -> None:
+def warn_of_noise() -> None:
     """Say that what was found in the rows does not hold in others."""
     warnings.warn(
         "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
@@ -177,15 +206,14 @@ def warn_if_noise() -> None:
     )
 
 
-def warn_if_truncated(n_used: int, n_components: int) -> None:
-    """Say when every feature that the truncation allows is in use."""
-    if n_used == n_components > 1:
-        warnings.warn(
-            f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components "
-            "to let them decide; ignore this if you want just so many.",
-            TruncationWarning,
-            stacklevel=3,
-        )
+def warn_of_truncation(n_used: int) -> None:
+    """Say that every feature that the truncation allows is in use."""
+    warnings.warn(
+        f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components to "
+        "let them decide; ignore this if you want just so many.",
+        TruncationWarning,
+        stacklevel=3,
+    )
 
 
 class UnscaledWarning(ConvergenceWarning):
@@ -348,8 +376,12 @@ class FitReporter:
         """Hear of one iteration; return whether a callback wants to stop."""
         stop = False
         if progress.stage != self.stage:
-            stop = self._end_stage()
-            self._begin_stage(progress.stage)
+            assert not isinstance(self.max_iter, int)
+            stop, self.stage, most = self._end_stage(), progress.stage, self.max_iter[progress.stage]
+            self._open_bar(most)
+            if self._has_callbacks:
+                self.level = self.context.subcontext(task_name=self.stage, max_subtasks=most)
+                self.level.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         if self.bar is not None:
             self.bar.update()
             self.bar.set_postfix_str(f"objective {progress.objective:.6g}", refresh=False)
@@ -370,14 +402,6 @@ class FitReporter:
     @property
     def _has_callbacks(self) -> bool:
         return bool(getattr(self.estimator, "_skl_callbacks", None))
-
-    def _begin_stage(self, stage: str) -> None:
-        assert not isinstance(self.max_iter, int)
-        self.stage = stage
-        self._open_bar(self.max_iter[stage])
-        if self._has_callbacks:
-            self.level = self.context.subcontext(task_name=stage, max_subtasks=self.max_iter[stage])
-            self.level.call_on_fit_task_begin(estimator=self.estimator, **self.data)
 
     def _end_stage(self) -> bool:
         """Close what a stage opened; return whether a callback wants to stop."""
@@ -531,8 +555,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
     """Return what callbacks may ask for."""
     given = {name: value for name, value in metadata.items() if value is not None}
-    found = {"X": X, "y": y, "metadata": given or None}
-    return {name: value for name, value in found.items() if value is not None}
+    return {"X": X} | ({} if y is None else {"y": y}) | ({"metadata": given} if given else {})
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
@@ -594,8 +617,8 @@ class UnsupervisedFeatures(LatentModel):
         """
         with keep_on_failure(self):
             given = read_rows(self, X, ensure_min_samples=2)
-            rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
-            with working_on(self, given):
+            rows, _, weights = drop_weightless(given, None, sample_weight)
+            with fit_beside(self, given):
                 self._learn(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
@@ -646,12 +669,12 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         """
         with keep_on_failure(self):
             given, y = read_rows(self, X, y, ensure_min_samples=2)
-            rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+            rows, labels, weights = drop_weightless(given, y, sample_weight)
             check_classification_targets(labels)
             labeled = labeled_rows(labels, self.unlabeled)
             self.classes_, found = coded_classes(self, labels[labeled])
             data = fit_data(given, y, sample_weight=sample_weight)
-            with working_on(self, given):
+            with fit_beside(self, given):
                 self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
         return self
 
@@ -682,7 +705,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self.decision_function(X), self.classes_)
+        return chosen_classes(self._class_scores(X), self.classes_)
 
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
-from regbayes.models.ilsvm.model import FINAL, Data, Rows, Settings, centre_rows
+from regbayes.models.ilsvm.model import FINAL, Data, Settings, centre_rows
 
 FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
@@ -51,13 +51,13 @@ class BatchFeatures(LatentModel):
         if not hasattr(self, "_state"):
             warn_of_few_rows(len(rows.X))
             warn_if_unscaled(rows.X)
-            data, settings = self._prepare(rows, centre_rows(rows.X, rows.row_weights), MIN_BLOCK_ROWS)
+            data, settings = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights), MIN_BLOCK_ROWS)
             self._check_batch_settings(settings)
             self._learn(rows, (data, settings))
             with one_blas_thread():
                 self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
             return
-        centred = Rows.centre(rows.X, self.mean_, rows.row_weights)
+        centred = centre_rows(rows.X, self.mean_, rows.row_weights)
         if not np.isfinite(centred.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
@@ -65,7 +65,8 @@ class BatchFeatures(LatentModel):
         if known is None:  # a fit came first
             settings = self._fitted_settings(settings)
             self._check_batch_settings(settings)
-            known = batches.begin(None, settings, self._state, float(len(self._state.embedding)))
+            n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
+            known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
@@ -137,7 +138,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         refuse_elsewhere(X, "partial_fit")
         self._check_batchable()
         given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
-        rows, labels, weights = drop_weightless(given, y, row_weights(sample_weight, given))
+        rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
@@ -193,7 +194,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         def read(part: Any) -> Data:
             of_part = part if places is None else places[part]
             counts = None if weights is None else weights[part]
-            rows = Rows.centre(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
+            rows = centre_rows(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])

@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
 from regbayes.estimators._bases import chosen_classes, cost_matrix
-from regbayes.estimators._tasks import Layout, Targets, listed, natural
-from regbayes.margins.targets import Observations, Outputs, observe_classes
+from regbayes.estimators._tasks import Layout, TargetMatrix, Targets, listed, natural
+from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_classes
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,37 @@ def read_labels(targets: Targets) -> Labels:
     found = complete_classes([np.unique(column) for column in columns], targets.ids)
     coded = [np.searchsorted(classes, column) for classes, column in zip(found, columns, strict=True)]
     return Labels(found, np.concatenate(coded).astype(np.int64))
+
+
+def observe_label_matrix(
+    targets: TargetMatrix, class_weight: Any, cost: ArrayLike | None, sample_weight: Floats | None
+) -> tuple[ObservedMatrix, Outputs, Labels]:
+    """Return what `observe_labels` does for one task after another, as a matrix, and their classes."""
+    n_rows, n_tasks = targets.values.shape
+    found = []
+    for task in range(n_tasks):
+        column = natural(targets.column(task).values, "a column of y")
+        check_classification_targets(column)
+        found.append(np.unique(column))
+    whole = Labels(complete_classes(found, targets.ids), np.zeros(0, dtype=np.int64))
+    ends = np.cumsum([0, *whole.widths])
+
+    def read(task: int) -> tuple[Targets, Labels]:
+        own, classes = targets.column(task), whole.classes[task]
+        codes = np.searchsorted(classes, natural(own.values, "a column of y"))
+        return own, Labels([classes], codes.astype(np.int64))
+
+    counts = [labels.count(own, sample_weight) for own, labels in map(read, range(n_tasks))]
+    factors = class_factors(class_weight, whole.classes, np.concatenate(counts))
+    nothing = Targets("matrix", targets.ids, whole.codes, whole.codes, np.zeros(0))
+    outputs = observe_labels(nothing, whole, factors, cost)[1]
+    firsts = np.searchsorted(outputs.tasks, np.arange(n_tasks))
+
+    def observe(task: int) -> tuple[int, Observations]:
+        own = None if factors is None else factors[ends[task] : ends[task + 1]]
+        return int(firsts[task]), observe_labels(*read(task), own, cost)[0]
+
+    return fill_matrix(map(observe, range(n_tasks)), len(outputs), n_rows, numbers=False), outputs, whole
 
 
 def complete_classes(found: list[NDArray[Any]], ids: NDArray[Any]) -> list[NDArray[Any]]:

@@ -19,23 +19,40 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host, read_rows, working_on
-from regbayes.estimators._bases import IterativeEstimator, fit_data, keep_on_failure, one_blas_thread
+from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._bases import (
+    IterativeEstimator,
+    fit_beside,
+    fit_data,
+    keep_on_failure,
+    one_blas_thread,
+    read_rows,
+)
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import class_factors, labels_of_tasks, observe_labels, read_labels, scores_of_tasks
+from regbayes.estimators._labels import (
+    class_factors,
+    labels_of_tasks,
+    observe_label_matrix,
+    observe_labels,
+    read_labels,
+    scores_of_tasks,
+)
 from regbayes.estimators._tasks import (
     Layout,
+    TargetMatrix,
     Targets,
     check_no_empty_task,
     in_order_of_tasks,
     known_codes,
+    read_matrix,
     read_targets,
     take_weighted_rows,
 )
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.kernels.arrays import find_ranges, is_plain, sum_squares, take_rows, to_device, to_host
-from regbayes.margins.targets import Observations, Outputs, observe_numbers
-from regbayes.models.ilsvm.model import Rows
+from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
+from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
+from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.mt_ilsvm.mapped import StandardRows
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ class TaskProblem:
 
     X: Floats  # (N, d): standardised
     row_weights: Floats | None  # (N,): how often each row counts, positive; None where all count once
-    observations: Observations  # targets: numbers, or -1 and 1; the weights of rows are not in theirs
+    observations: Any  # targets: numbers, or -1 and 1; the weights of rows are not in theirs. A matrix if `_in_blocks`
     outputs: Outputs
     data: dict[str, Any]  # what the user gave, for callbacks
 
@@ -69,6 +86,7 @@ class TaskModel(IterativeEstimator):
     """An estimator for several tasks."""
 
     _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
+    _in_blocks: ClassVar[bool] = False  # whether rows of a mapped file stay there, and many targets in their matrix
     _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
 
     @property
@@ -77,11 +95,11 @@ class TaskModel(IterativeEstimator):
         return False
 
     @abstractmethod
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
         """Read what the user gave."""
 
     @abstractmethod
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
         """Return what the model sees of the targets of rows with weights, which are not in the observations'."""
 
     @abstractmethod
@@ -96,7 +114,7 @@ class TaskModel(IterativeEstimator):
         """Return the scores of standardised rows for some outputs of each, (n, c); -1 - g is what group g shares."""
         return np.take_along_axis(self._scores(X), outputs, axis=1)
 
-    def _check_tasks(self, targets: Targets) -> None:
+    def _check_tasks(self, targets: Targets | TargetMatrix) -> None:
         """Check that there is something that serves every task."""
         if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
             check_no_empty_task(targets, "Leave it out.")
@@ -133,20 +151,26 @@ class TaskModel(IterativeEstimator):
             self._check_tasks(targets)
             if self._sorts_rows:
                 targets, order = in_order_of_tasks(targets, rows.shape[0])
-            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights)
+            stays = self._in_blocks and is_mapped(rows)
+            centred, self.mean_, self.scale_ = standardized(rows, self.scale_inputs, order, weights, stays)
             weights = weights if weights is None or order is None else weights[order]
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
-            with working_on(self, given):
+            del targets  # the model has them as it needs them
+            with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
 
-    def _standard_rows(self, X: ArrayLike) -> Floats:
+    def _standard_rows(self, X: ArrayLike) -> Any:
         check_is_fitted(self, "tasks_")
         X, mean, scale = read_rows(self, X, reset=False), to_host(self.mean_), to_host(self.scale_)
         if not is_plain(X):
             return (X - to_device(mean, X)) / to_device(scale, X)
-        return np.asarray((X - mean) / scale)
+        if self._in_blocks and is_mapped(X):
+            return StandardRows(X, mean, scale)
+        centred = X - mean
+        centred /= scale
+        return centred
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
         """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
@@ -173,18 +197,37 @@ class TaskModel(IterativeEstimator):
 class TaskRegressor(RegressorMixin, TaskModel):
     """Numbers of several tasks."""
 
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
-        return read_targets(y, task, X, numeric=True)
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
+        found = read_matrix(y, task, X, numeric=True) if self._in_blocks else None
+        return found or read_targets(y, task, X, numeric=True)
 
     def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
         """Return whether targets are standardised task by task, all together, or not at all."""
         return "pooled" if layout == "ragged" else "task"
 
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
         units = self._target_units(targets.layout)
+        if isinstance(targets, TargetMatrix):
+            return self._observe_matrix(targets, weights, units)
         self.target_mean_, self.target_scale_ = _measure_targets(targets, weights, units)
         values = (targets.values - self.target_mean_[targets.tasks]) / self.target_scale_[targets.tasks]
         return observe_numbers(targets.rows, targets.tasks, values, len(targets.ids))
+
+    def _observe_matrix(
+        self, targets: TargetMatrix, weights: Floats | None, units: Literal["task", "pooled"] | None
+    ) -> tuple[ObservedMatrix, Outputs]:
+        n_rows, n_tasks = targets.values.shape
+        self.target_mean_, self.target_scale_ = np.zeros(n_tasks), np.ones(n_tasks)
+
+        def observe(task: int) -> tuple[int, Observations]:
+            own, here = targets.column(task), slice(task, task + 1)
+            self.target_mean_[here], self.target_scale_[here] = _measure_targets(own, weights, units)
+            values = (own.values - self.target_mean_[task]) / self.target_scale_[task]
+            return task, observe_numbers(own.rows, own.tasks, values, 1)[0]
+
+        nothing = np.zeros(0, dtype=np.int64)
+        outputs = observe_numbers(nothing, nothing, np.zeros(0), n_tasks)[1]
+        return fill_matrix(map(observe, range(n_tasks)), n_tasks, n_rows, numbers=True), outputs
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
         """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
@@ -227,10 +270,16 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     cost: Any = None  # every wrong class costs the same
     predict_proba = NoProbabilities()
 
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets:
-        return read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
+        given: dict[str, Any] = {"numeric": False, "unlabeled": self.unlabeled}
+        found = read_matrix(y, task, X, **given) if self._in_blocks else None
+        return found or read_targets(y, task, X, **given)
 
-    def _observe(self, targets: Targets, weights: Floats | None) -> tuple[Observations, Outputs]:
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
+        if isinstance(targets, TargetMatrix):
+            found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
+            self.classes_ = labels.common_classes
+            return found, outputs
         labels = read_labels(targets)
         self.classes_ = labels.common_classes
         factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
@@ -241,10 +290,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
 
         Wrong signs should weigh no more than those of one sign for each output.
         """
-        seen, n = problem.counted, problem.n_outputs
-        found = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
-        by_sign = [np.bincount(seen.outputs, seen.weights * (sign * seen.targets > 0), minlength=n) for sign in (-1, 1)]
-        return judge_signs(found, *by_sign)
+        return judge_signs(*sum_signs(problem.counted, scores, problem.n_outputs))
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
@@ -304,6 +350,14 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return tags
 
 
+def sum_signs(seen: Observations, scores: Floats, n_outputs: int) -> tuple[float, Floats, Floats]:
+    """Return what scores of the wrong sign weigh, and what targets of either sign do, by output."""
+    wrong = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
+    signs = (seen.weights * (sign * seen.targets > 0) for sign in (-1, 1))
+    negative, positive = (np.bincount(seen.outputs, own, minlength=n_outputs).astype(np.float64) for own in signs)
+    return wrong, negative, positive
+
+
 def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
     """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
     constant = float(np.minimum(negative, positive).sum())
@@ -344,16 +398,21 @@ def _measure_targets(
 
 
 def standardized(
-    X: Floats, scaled: bool, order: Integers | None = None, sample_weight: Floats | None = None
-) -> tuple[Floats, Floats, Floats]:
+    X: Floats,
+    scaled: bool,
+    order: Integers | None = None,
+    sample_weight: Floats | None = None,
+    stays: bool = False,
+) -> tuple[Any, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
-    With ``order`` the rows come back in that order. No other copy of X is made.
+    With ``order`` the rows come back in that order. No other copy of X is made; none at all where it ``stays`` where it
+    is, and is standardised when it is looked at.
     """
     if not is_plain(X):
         return standardized_there(X, scaled, order, sample_weight)
-    highest, lowest = X.max(axis=0), X.min(axis=0)
+    highest, lowest = X.max(axis=0).astype(np.float64), X.min(axis=0).astype(np.float64)
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
     fixed = highest / unit == lowest / unit
@@ -362,15 +421,19 @@ def standardized(
     mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
-    centred = np.empty(X.shape)
-    if order is None:
-        np.subtract(X, mean, out=centred)
+    if stays:
+        centred: Any = StandardRows(X, mean, scale, order)
     else:
-        np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
-        centred -= mean
-    centred /= scale
+        centred = np.empty(X.shape)
+        if order is None:
+            np.subtract(X, mean, out=centred)
+        else:
+            np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
+            centred -= mean
+        centred /= scale
     with np.errstate(over="ignore"):
-        if not np.isfinite(np.vdot(centred, centred)):
+        parts = (np.asarray(centred[rows]) for rows in row_blocks(len(X)))
+        if not np.isfinite(sum(np.vdot(part, part) for part in parts)):
             raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
     return centred, mean, scale
 
@@ -379,7 +442,7 @@ def standardized_there(
     X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
 ) -> tuple[Any, Floats, Floats]:
     """Return rows on a device as `standardized` does, with means and scales on the host."""
-    rows = Rows.centre(X, weights=sample_weight)
+    rows = DeviceRows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
     spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)

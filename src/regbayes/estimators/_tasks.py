@@ -21,6 +21,7 @@ from regbayes.kernels.arrays import is_plain, take_rows
 Layout = Literal["single", "matrix", "ragged"]
 
 NAMED_IN_MESSAGES = 5
+MANY, MOST = 50_000, 0.25  # targets, and the share of a matrix that is observed, from which on it stays one
 SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
 SHARE_EMPTY = (
     "Leave it out, or set task_sharing and unseen_tasks='shared' to serve it with the weights that all tasks share."
@@ -41,6 +42,26 @@ class Targets:
     def counts(self) -> Integers:
         """Observed targets of each task, (n_tasks,)."""
         return np.bincount(self.tasks, minlength=len(self.ids))
+
+
+@dataclass(frozen=True)
+class TargetMatrix:
+    """The targets of all tasks where most are observed: as they were given, and looked at one task after another."""
+
+    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
+    values: NDArray[Any]  # (n, n_tasks)
+    observed: Flags  # (n, n_tasks)
+    layout: Layout = "matrix"
+
+    @property
+    def counts(self) -> Integers:
+        """Observed targets of each task, (n_tasks,)."""
+        return np.count_nonzero(self.observed, axis=0)
+
+    def column(self, task: int) -> Targets:
+        """Return the observed targets of one task, as if it were the only one."""
+        rows = np.flatnonzero(self.observed[:, task])
+        return Targets("matrix", self.ids[task : task + 1], rows, np.zeros_like(rows), self.values[rows, task])
 
 
 def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> Targets:
@@ -65,11 +86,25 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
     return found
 
 
+def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> TargetMatrix | None:
+    """Return targets as they were given, where they are many and most are observed; None elsewhere.
+
+    Arguments are those of `read_targets`, whose list takes several times as much.
+    """
+    if task is not None or y is None:
+        return None
+    values = _checked_targets(y, X, numeric)
+    if values.ndim != 2 or values.size < MANY:
+        return None
+    observed = _observed(values, unlabeled)
+    if np.count_nonzero(observed) < MOST * values.size:
+        return None
+    return TargetMatrix(column_names(getattr(y, "columns", ()), values.shape[1]), values, observed)
+
+
 def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
     """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
-    observed = ~_missing(values)
-    if unlabeled is not None:
-        observed &= np.asarray(values != unlabeled, dtype=bool)
+    observed = _observed(values, unlabeled)
     if task is not None:
         return _ragged(values, task, observed)
     if values.ndim == 1:
@@ -77,6 +112,13 @@ def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = (
         return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
     tasks, rows = np.nonzero(observed.T)
     return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
+
+
+def _observed(values: NDArray[Any], unlabeled: Any) -> Flags:
+    observed = ~_missing(values)
+    if unlabeled is not None:
+        observed &= np.asarray(values != unlabeled, dtype=bool)
+    return observed
 
 
 def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
@@ -125,7 +167,7 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
     return X, y, task, None if np.all(weights == 1.0) else weights
 
 
-def in_order_of_tasks(targets: Targets, n_rows: int) -> tuple[Targets, Integers | None]:
+def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:
     """Return ragged targets for rows that are sorted by task, and that order of the rows; None leaves it as it is.
 
     A pass over the targets of a task is then a pass over neighbours in memory. Rows without a target come last.
@@ -167,7 +209,7 @@ def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen
     return np.where(seen, place, -1).astype(np.int64)
 
 
-def check_no_empty_task(targets: Targets, remedy: str) -> None:
+def check_no_empty_task(targets: Targets | TargetMatrix, remedy: str) -> None:
     """Refuse tasks that have no observed target, and end with what the user can do."""
     empty = targets.counts == 0
     if np.any(empty):

@@ -524,7 +524,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     """
     _check_no_texts(X)
     numbers = _numbers_of(X)
-    if is_elsewhere(numbers):
+    if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
             raise ValueError(
                 f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
@@ -626,7 +626,9 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
         return None
     if isinstance(counts, DeviceCorpus):
         return bring_beside(values, counts.counts.numbers, name)
-    if not is_plain(values) and "cpu" not in str(getattr(values, "device", "cpu")).lower():
+    if isinstance(values, np.ndarray) or is_plain(values):
+        return values
+    if "cpu" not in str(getattr(values, "device", "cpu")).lower():
         raise TypeError(f"X lies on the CPU and {name} is {name_place(values)}: give both on one device")
     return values
 
@@ -642,7 +644,7 @@ def refuse_device(X: Any, method: str) -> None:
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
     """Fit where documents lie: in the end fitted attributes follow them there."""
     numbers = _numbers_of(X)
-    if not is_elsewhere(numbers):
+    if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
         return
     try:

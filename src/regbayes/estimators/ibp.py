@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -23,14 +22,12 @@ from regbayes.estimators._bases import (
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
-    row_weights,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, bound_rows, reconstruct
-from regbayes.models.ilsvm.slab import SlabParams, bound_slab_rows
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
 
 
 @persistable(skip=("_skl_callbacks",))
@@ -193,7 +190,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         first = not hasattr(self, "_state")
         refuse_elsewhere(X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
-        rows, _, weights = drop_weightless(given, None, row_weights(sample_weight, given))
+        rows, _, weights = drop_weightless(given, None, sample_weight)
         self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
@@ -202,7 +199,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre_rows(self._valid_rows(X), self.mean_)
         if self.transform_temperature is None:
             return self._infer(rows)
         temperature = self.transform_temperature * rows.n_inputs
@@ -217,10 +214,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
-        params = self._state.params
-        bound = bound_slab_rows if isinstance(params, SlabParams) else bound_rows
-        return self._infer(rows, partial(bound, params=params))
+        rows = centre_rows(self._valid_rows(X), self.mean_)
+        return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -28,14 +28,13 @@ from regbayes.estimators._bases import (
     kept_objective,
     n_threads,
     one_blas_thread,
-    warn_if_noise,
-    warn_if_truncated,
     warn_if_unscaled,
-    warn_if_unused,
+    warn_of_no_features,
+    warn_of_noise,
+    warn_of_truncation,
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import join, namespace_of, to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -49,7 +48,6 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
     log_normalisers,
 )
-from regbayes.models.ilsvm.noise import is_noise
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
@@ -103,7 +101,7 @@ class BinaryFeatures(LatentModel):
         """
         if prepared is None:
             warn_if_unscaled(rows.X)
-            prepared = self._prepare(rows, centre_rows(rows.X, rows.row_weights))
+            prepared = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights))
         (data, settings), self.mean_ = prepared, prepared[0].X.mean
         margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
@@ -113,18 +111,17 @@ class BinaryFeatures(LatentModel):
         def draw() -> Iterator[tuple[Any, Integers | None]]:
             if goes_on:
                 yield previous, None
-            early_rows = draw_early_rows(data, rng)
-            yield self._start(data.X if early_rows is None else data.X.take(early_rows), settings, rng), early_rows
-            most = 2 * warmup.EARLY_ROWS if data.X.on_device else len(data.X)  # starts are on the host
-            n = min((len(data.X) + 1) // 2, most)
+            early_rows = warmup.draw_early_rows(data.labels, rng)
+            yield self._start(data.X.take(early_rows), settings, rng), early_rows
+            n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                yield self._start(data.X.take(half), settings, rng), draw_early_rows(data, rng)
+                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
             if len(data.X) < rows.given.shape[0]:
-                every = Rows.centre(rows.given, self.mean_)
+                every = centre_rows(rows.given, self.mean_)
                 found["embedding_"] = self._infer(every, state.params.infer)
                 if settings.slab:
                     found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
@@ -139,59 +136,50 @@ class BinaryFeatures(LatentModel):
                 draw(),
                 1 if goes_on else self.n_init,
                 partial(self._find_fault, data),
-                lambda result: normalised_objective(result, settings.generative_weight * data.X.total_weight),
+                partial(normalised_objective, weight=settings.generative_weight * data.X.total_weight),
             )
             for start, early_rows in tried:
                 reporter.result = run(
                     data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            with one_blas_thread():
-                noise = is_noise(data, settings, rng)
-            if noise:
-                warn_if_noise()
-                return
-            if not settings.input_scale:
-                warn_if_unused(self.n_components_)
-            warn_if_truncated(self.n_components_, self.n_components)
+            self._judge_features(data, settings, rng)
+
+    def _judge_features(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
+        """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
+        with one_blas_thread():
+            noise = fit.is_noise(data, settings, rng)
+        if noise:
+            warn_of_noise()
+        elif self.n_components_ == 0 and not settings.input_scale:
+            warn_of_no_features()
+        elif self.n_components_ == self.n_components > 1:
+            warn_of_truncation(self.n_components_)
 
     def _find_fault(self, data: Data, state: State) -> str:
         """Return what is wrong with the answers for the training rows; nothing where there are none."""
         if state.head is None:
             return ""
-        rows, psi, codes, weights = data.X, state.embedding, data.labels, data.weights
-        if len(data.labeled) < len(rows) and not rows.on_device:
-            seen = data.labeled
-            rows, psi, codes, weights = rows.take(seen), psi[seen], codes[seen], weights[seen]
-        scores = state.scores(rows, psi)
-        answers = to_host(namespace_of(scores).argmax(scores, axis=1))
-        if rows.on_device:
-            codes, weights, answers = codes[data.labeled], weights[data.labeled], answers[data.labeled]
-        return find_fault(codes, answers, data.cost, weights, self.classes_)
+        seen = data.labeled
+        answers = data.X.choose(state, state.embedding)[seen]
+        return find_fault(data.labels[seen], answers, data.cost, data.weights[seen], self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
 
         Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
         """
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
+        rows = centre_rows(self._valid_rows(X), self.mean_)
         return self._infer(rows, self._state.params.infer_probabilities)
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
         if function is None:
-            few = len(rows) <= FEW_ROWS and not rows.on_device and not sweeps_are_loaded()
-            function = self._state.params.infer_few if few else self._state.params.infer
-        if rows.on_device:
-            return join([function(block) for block in rows.blocks()])
+            few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
+            function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
-            return np.concatenate(make_executor(n_threads(self.n_jobs)).map(function, rows.blocks()))
-
-
-def draw_early_rows(data: Data, rng: np.random.Generator) -> Integers | None:
-    """Draw the rows for a warm-up, None where it can have them all; of rows on a device they come to the host."""
-    found = warmup.draw_early_rows(data.labels, rng)
-    return np.arange(len(data.X)) if found is None and data.X.on_device else found
+            executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
+            return rows.join(executor.map(function, rows.blocks()))
 
 
 def normalised_objective(result: FitResult[State], weight: float) -> float:
@@ -547,8 +535,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        return self._infer(Rows.centre(self._valid_rows(X), self.mean_))
+        return self._infer(centre_rows(self._valid_rows(X), self.mean_))
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        rows = Rows.centre(self._valid_rows(X), self.mean_)
-        return self._state.scores(rows, self._infer(rows))
+        rows = centre_rows(self._valid_rows(X), self.mean_)
+        return rows.score(self._state, self._infer(rows))

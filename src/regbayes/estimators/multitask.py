@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import make_executor
+from regbayes.engine import make_executor, row_blocks
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -24,12 +24,20 @@ from regbayes.estimators._bases import (
     generator,
     in_use,
     n_threads,
-    warn_if_truncated,
+    warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
-from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, Targets, check_no_empty_task
+from regbayes.estimators._task_bases import (
+    TaskClassifier,
+    TaskModel,
+    TaskProblem,
+    TaskRegressor,
+    judge_signs,
+    sum_signs,
+)
+from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, TargetMatrix, Targets, check_no_empty_task
 from regbayes.kernels.arrays import is_plain
+from regbayes.margins.targets import ObservedMatrix
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
 from regbayes.priors.indian_buffet import stick_weights
@@ -60,6 +68,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     _sorts_rows = True
     _remedy = SHARE_NEW
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _in_blocks: ClassVar[bool] = True
 
     @property
     def _serves_new_tasks(self) -> bool:
@@ -71,7 +80,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             return RAGGED_SHARING if layout == "ragged" else 0.0
         return float(self.task_sharing)
 
-    def _check_tasks(self, targets: Targets) -> None:
+    def _check_tasks(self, targets: Targets | TargetMatrix) -> None:
         if not self._serves_new_tasks:
             check_no_empty_task(targets, SHARE_EMPTY)
         elif self._sharing(targets.layout) == 0:
@@ -102,8 +111,9 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
                 reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
-        if self.temperature_ == 0.0:  # tempered features are never switched off, whatever their number
-            warn_if_truncated(self.n_components_, self.n_components)
+        # Tempered features are never switched off, whatever their number.
+        if self.temperature_ == 0.0 and self.n_components_ == self.n_components > 1:
+            warn_of_truncation(self.n_components_)
         if self.n_components_ == 0 and n_columns > 1 and not settings.include_inputs:
             warnings.warn(
                 "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "
@@ -128,9 +138,24 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         if not isinstance(self, TaskClassifier):
             return ""
         seen = problem.observations
+        if isinstance(seen, ObservedMatrix) and is_plain(problem.X):
+            return self._judge_matrix(problem, seen, state)
+        seen = seen.as_list()
+        problem = replace(problem, observations=seen)
         if len(seen) > problem.X.shape[0] or not is_plain(problem.X):
             return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
         return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
+
+    def _judge_matrix(self, problem: TaskProblem, seen: ObservedMatrix, state: State) -> str:
+        blocks = row_blocks(problem.X.shape[0])
+        part = seen.cut(np.array([0, *(rows.stop for rows in blocks)]), problem.n_outputs)
+        sums = []
+        for index, rows in enumerate(blocks):
+            own = part(index)
+            counted = replace(own, weights=own.weights * problem.counts[rows][own.rows])
+            scores = decision(problem.X[rows], state)[own.rows, own.outputs]
+            sums.append(sum_signs(counted, scores, problem.n_outputs))
+        return judge_signs(*(sum(parts) for parts in zip(*sums, strict=True)))
 
     def _scores(self, X: Floats) -> Floats:
         return decision(X, self._state)

@@ -129,7 +129,7 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
     size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
     scaled = matrix / size / size[:, None]
     root, failed = dpotrf(scaled, lower=1, clean=0)
-    if failed == 0 and np.min(np.diag(root), initial=1.0) > 1e-7:
+    if failed == 0 and root.diagonal().min(initial=1.0) > 1e-7:
 
         def solve(right: Floats) -> Floats:
             return np.asarray(dpotrs(root, right / size, lower=1)[0] / size)

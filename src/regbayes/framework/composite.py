@@ -144,7 +144,7 @@ class Stack:
     def clip(self, stacked: Floats) -> Floats:
         """Undo the rounding that leaves the domain of the conjugate by the last digit."""
         if self.box is not None:
-            return np.clip(stacked, self.box.lower, self.box.upper)
+            return stacked if self.box.is_smooth else np.clip(stacked, self.box.lower, self.box.upper)
         return clip_to_domain(self.pieces, stacked)
 
     def slack(self, x: Floats) -> Floats:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Indices
-from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.framework.log_partition import FEW, WeightedAtoms
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, integers_to_device, namespace_of, score_atoms, to_device, to_host
 
@@ -44,7 +44,8 @@ class DeviceAtoms(WeightedAtoms):
         return np.ascontiguousarray(to_host(self.held), dtype=np.float64)
 
     def _divide(self) -> None:
-        """Sums over all atoms are taken at once."""
+        """Sums over all atoms are taken at once, second moments with them where there are few features."""
+        self.fused = self.held.shape[1] <= FEW
 
     def _ranges(self) -> tuple[Floats, Floats]:
         return arrays.find_ranges(self.held)

@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.fft import next_fast_len
 from scipy.special import logsumexp, ndtri
 from scipy.stats import rankdata
 
@@ -106,13 +107,19 @@ def _r_hat_of_ranks(halves: Floats) -> float:
     return math.sqrt((n - 1) / n + between / within)
 
 
+def batch_length(n_draws: int) -> int:
+    """Return how many draws of a chain are averaged to one."""
+    return -(-n_draws // MAX_LENGTH)
+
+
 def average_batches(series: Floats) -> Floats:
     """Average long chains, (n_chains, n_draws, ...), in batches: what is left has the same mean with the same error."""
-    batch = -(-series.shape[1] // MAX_LENGTH)
+    batch = batch_length(series.shape[1])
     if batch == 1:
         return series
     kept = series[:, : series.shape[1] // batch * batch]
-    return kept.reshape(len(series), -1, batch, *series.shape[2:]).mean(axis=2)
+    batches = kept.reshape(len(series), -1, batch, *series.shape[2:])
+    return batches @ np.full(batch, 1 / batch) if series.ndim == 2 else batches.mean(axis=2)
 
 
 def _summed_correlations(correlation: Floats, n_draws: int) -> float:

@@ -30,6 +30,8 @@ PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest to
 OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
 ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed too
 ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
+CONSTANT = 1e-5  # of what it could vary: a combination of features that is the same for all atoms
+CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is no accident
 TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
 ALL_AT_ONCE = 3000  # atoms up to which a program takes all
 ADDED_AT_ONCE = 200
@@ -46,6 +48,7 @@ class Verdict:
     kind: Literal["infeasible", "face", "inside", "unknown"]
     repair: Floats | None = None  # (M,): infeasible: how far each stacked constraint must give way at least
     proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, those of the constraints in conflict not zero
+    everywhere: bool = False  # infeasible: whether no other posterior would meet them: what should move is constant
     keep: Flags | None = None  # (supported atoms,): face: the atoms on it
     direction: Floats | None = None  # (m,): face: multipliers that grow without limit towards it
 
@@ -137,7 +140,7 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
         give = give if least is None else least
         repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
         repair[rows.used], whole[rows.used] = np.abs(give) * rows.unit, proof / rows.unit
-        return Verdict("infeasible", repair=repair, proof=whole)
+        return Verdict("infeasible", repair=repair, proof=whole, everywhere=columns.is_constant(proof))
     if not isinstance(columns, _Atoms) or rows.curved:
         return Verdict("inside" if not rows.curved else "unknown")
     return _face(columns, rows, len(partition.mean))
@@ -156,6 +159,10 @@ class _Directions:
         """The highest of a combination of expectations: not infinite only where it does not move, up to rounding."""
         moves = np.linalg.norm(direction @ self.factor)
         return 0.0 if moves <= 1e-9 * float(np.abs(direction) @ np.linalg.norm(self.factor, axis=1)) else np.inf
+
+    def is_constant(self, direction: Floats) -> bool:
+        """Whether a combination of coordinates does not vary: a Gaussian proves nothing with any other."""
+        return True
 
     def price(self, direction: Floats, level: float) -> bool:
         """Nothing to add: all columns are there."""
@@ -184,7 +191,7 @@ class _Atoms:
         if n <= ALL_AT_ONCE:
             self.index = np.arange(n)
         else:
-            ends = [f(self.features, axis=0)[rows.feature] for f in (np.argmin, np.argmax)]
+            ends = [atoms[rows.feature] for atoms in partition.find_ends()]
             heaviest = np.argpartition(-partition.log_weights, 50)[:50]
             self.index = np.unique(np.concatenate([*ends, heaviest]))
         self.mean = (self.features.mean(axis=0)[rows.feature] - rows.center) / rows.unit  # of an even distribution
@@ -214,6 +221,15 @@ class _Atoms:
     def highest(self, direction: Floats) -> float:
         """The highest of a combination of coordinates over all atoms."""
         return float(self.scores(direction).max())
+
+    def is_constant(self, direction: Floats) -> bool:
+        """Whether a combination of coordinates is the same for all atoms, and not because these are few or alike."""
+        could = float(np.abs(direction) @ (np.ptp(self.features, axis=0)[self.feature] / self.rows.unit))
+        if np.ptp(self.scores(direction)) > CONSTANT * could:
+            return False
+        used = np.unique(self.feature[direction != 0])
+        enough = 2 * len(used) + CHANCE
+        return len(np.unique(self.features[: 10 * enough, used], axis=0)) >= enough
 
     def price(self, direction: Floats, level: float) -> bool:
         """Add atoms that are higher in a direction than all chosen ones; whether there were any."""

@@ -36,7 +36,7 @@ from regbayes.framework.features import evaluate_features
 from regbayes.framework.ladder_checks import (
     R_HAT_SHORT,
     can_look,
-    find_contradiction,
+    describe_contradiction,
     find_doubts,
     find_escape,
     find_limit,
@@ -56,7 +56,9 @@ K_STEP, K_FINAL = 0.7, 0.5  # k-hat up to which weights show the way, and up to 
 KISH_FINAL = 0.5  # share of a final run's draws that its last reweighting must leave
 MILD = 0.95  # a share from which on no weight is large, and k-hat has no say
 CONTRADICTED, FLATLY = 2.0, 4.0  # surprise from which on a run is made again, and from which on nothing is believed
-ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs may show it
+ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs in the pool may show it
+RUNAWAY, MOST_RUNAWAYS = 10.0, 3  # standard deviations off its prediction at which a short run is left out; how many
+KNOWN = 100.0  # effective draws by which the pool may contradict such a run
 MOST_FINALS = 3
 MOST_NEWTON = 60  # steps of the dual on the pool
 MOST_SHRINKS = 12  # halvings of a step
@@ -120,6 +122,7 @@ class Stage:
     r_hat: float
     r_hat_of: str
     to_go: float = math.nan  # nats to what was asked, by the Newton step from here
+    left_out: bool = False  # of the pool: a step so far beyond what the pool knew that its draws may have run away
 
     @property
     def divergences(self) -> int:
@@ -154,6 +157,11 @@ class Climb:
     def n_finals(self) -> int:
         """Final runs so far, under a tilt."""
         return sum(stage.final for stage in self.stages)
+
+    @property
+    def kept(self) -> tuple[Stage, ...]:
+        """The runs in the pool."""
+        return tuple(stage for stage in self.stages if not stage.left_out)
 
 
 class BackendError(Exception):
@@ -211,7 +219,8 @@ def climb_ladder(
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
     )
     status = Status.OUT_OF_REACH if _comes_no_nearer(climb) else Status.ROUND_LIMIT
-    return replace(climb, ending=Ending(status, (*climb.excuses, word), _nearest(climb)))
+    words = (*climb.excuses, *_find_heavy_tail(problem, climb, climb.plan.phi), word)
+    return replace(climb, ending=Ending(status, words, _nearest(climb)))
 
 
 def _draw(problem: Problem, settings: LadderSettings, climb: Climb) -> Run:
@@ -223,7 +232,7 @@ def _draw(problem: Problem, settings: LadderSettings, climb: Climb) -> Run:
 
 def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Start:
     """Resample earlier draws towards the next tilt, and take the spread of the sampler's coordinates from them."""
-    runs, plan = [stage.run for stage in climb.stages], climb.plan
+    runs, plan = [stage.run for stage in climb.kept], climb.plan
     if plan.goes_on:
         last = runs[-1]
         ends = {name: values[:, -1] for name, values in last.variables.items()}
@@ -261,11 +270,19 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
     if plan.goes_on:  # the same chains, longer: they stand for the first ones too
         stage = replace(stage, run=replace(found, n_gradients=found.n_gradients + stages[-1].run.n_gradients))
         stages = stages[:-1]
-    stages = (*stages, stage)
+    climb = replace(climb, stages=(*stages, stage))
+    if plan.predicted is not None and not plan.final and _has_run_away(rung, plan.predicted):
+        return replace(climb, stages=(*stages, replace(stage, left_out=True)))
     guess = None
     if climb.pool is not None and not plan.goes_on:
         guess = np.append(climb.pool.log_partitions, climb.pool.tilt(plan.phi).log_partition)
-    return replace(climb, stages=stages, pool=pool_rungs([s.rung for s in stages], guess))
+    return replace(climb, pool=pool_rungs([s.rung for s in climb.kept], guess))
+
+
+def _has_run_away(rung: Rung, predicted: Tilted) -> bool:
+    """Whether a run is off by many times a feature's own spread, whatever its chains say of their errors."""
+    spread = np.sqrt(np.diag(predicted.covariance))
+    return bool(np.any(np.abs(rung.mean - predicted.expectation) > RUNAWAY * spread))
 
 
 def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
@@ -287,14 +304,21 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
             return judged
         climb = judged
         if climb.n_finals >= MOST_FINALS:
-            return replace(climb, ending=Ending(Status.UNRELIABLE, climb.excuses, -1, _solve_on(problem, climb)))
-    if sum(stage.surprise > ABSURD for stage in climb.stages) >= MOST_ABSURD:
+            words = (*climb.excuses, *_find_heavy_tail(problem, climb, climb.plan.phi))
+            return replace(climb, ending=Ending(Status.UNRELIABLE, words, -1, _solve_on(problem, climb)))
+    absurd = sum(stage.surprise > ABSURD for stage in climb.kept) >= MOST_ABSURD
+    absurd |= sum(stage.left_out for stage in climb.stages) >= MOST_RUNAWAYS
+    if last.left_out and not absurd:  # half the way again: the next run tells the pool more of what comes
+        assert climb.pool is not None
+        nearer = Plan(0.5 * (climb.kept[-1].rung.phi + last.rung.phi), settings.n_short)
+        return _checked(problem, settings, climb, _predict(climb.pool, nearer))
+    if absurd:
         word = (
             "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for "
             "this tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a "
             "probability), or ask for less."
         )
-        return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1))
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), _nearest(climb)))
     return _plan_next(problem, settings, climb)
 
 
@@ -363,20 +387,42 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     tilt = problem.tilt(solution.multipliers)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
+    doubts += _find_contradicted(climb)
     ending = Ending(Status.OPTIMAL, (), -1, solution)
     if np.any(solution.multipliers):
         escape = find_escape(problem.sampler, tilt, stage.run)
         if escape is not None:
             return replace(climb, ending=replace(ending, status=Status.NO_TILT, sentences=(_no_tilt(escape),)))
-        if not can_look(problem.sampler, tilt, stage.run):
-            heavy = has_heavy_tail(climb.stages[0].rung, solution.multipliers)
-            doubts += () if heavy is None else (heavy,)
+        doubts += _find_heavy_tail(problem, climb, solution.multipliers)
     if doubts:
         climb = replace(climb, excuses=doubts)
         if climb.n_finals < 2:
             return replace(climb, plan=_again(climb, solution, settings.n_draws))
         return replace(climb, ending=replace(ending, status=Status.UNRELIABLE, sentences=doubts))
     return _meet_accuracy(settings, climb, ending, solution)
+
+
+def _find_heavy_tail(problem: Problem, climb: Climb, phi: Floats) -> tuple[str, ...]:
+    """What the posterior's draws say of a tilt's tail, where there is no density to look at."""
+    if can_look(problem.sampler, problem.tilt(phi), climb.stages[-1].run):
+        return ()
+    heavy = has_heavy_tail(climb.stages[0].rung, phi)
+    return () if heavy is None else (heavy,)
+
+
+def _find_contradicted(climb: Climb) -> tuple[str, ...]:
+    """Whether the pool carries the tilt of a run that was left out by now, and still contradicts it."""
+    assert climb.pool is not None
+    for stage in climb.stages:
+        there = climb.pool.tilt(stage.rung.phi)
+        if stage.left_out and there.carries(KNOWN, K_FINAL):
+            error = climb.pool.error_of_expectation(there)
+            if measure_surprise(stage.rung, there.expectation, error) > ABSURD:
+                return (
+                    "a run on the way contradicts what all others say of its tilt: a mode may have been missed, or "
+                    "chains may be too slow. Reparametrize, or draw more: n_draws.",
+                )
+    return ()
 
 
 def _meet_accuracy(settings: LadderSettings, climb: Climb, ending: Ending, solution: DualSolution) -> Climb:
@@ -412,7 +458,7 @@ def _no_tilt(escape: str) -> str:
 
 def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
     """Choose the next run by what the pool knows."""
-    pool, last = climb.pool, climb.stages[-1]
+    pool, last = climb.pool, climb.stages[-1]  # which is in the pool
     assert pool is not None
     atoms = WeightedAtoms(pool.values, pool.log_weights)
     stacked = np.zeros(len(problem.stack)) if climb.plan.stacked is None else climb.plan.stacked
@@ -431,9 +477,11 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     else:
         verdict = examine(atoms, problem.stack)
         if verdict.kind == "infeasible" and verdict.proof is not None:
-            found = find_contradiction(pool, problem.stack, verdict.proof)
-            if found is None and _comes_no_nearer(climb):
-                found = find_limit([stage.rung for stage in climb.stages], problem.stack, verdict.proof)
+            found = None
+            if verdict.everywhere:
+                found = describe_contradiction(pool, problem.stack, verdict.proof)
+            elif _comes_no_nearer(climb):
+                found = find_limit([stage.rung for stage in climb.kept], problem.stack, verdict.proof)
             if found is not None:
                 return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
     if _comes_no_nearer(climb):
@@ -493,7 +541,7 @@ def _predict(pool: Pool, plan: Plan) -> Plan:
 
 def _checked(problem: Problem, settings: LadderSettings, climb: Climb, plan: Plan) -> Climb:
     """Take the plan where its tilt has a normaliser, and a shorter step otherwise."""
-    last = climb.stages[-1]
+    last = climb.kept[-1]
     for _ in range(MOST_SHRINKS):
         escape = find_escape(problem.sampler, problem.tilt(plan.phi), last.run) if np.any(plan.phi) else None
         if escape is None:

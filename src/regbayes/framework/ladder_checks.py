@@ -21,7 +21,6 @@ MOST_DIVERGENCES = 0.002  # share of the draws
 FEW_DIVERGENCES = 4
 LEAST_ENERGY = 0.2  # E-BFMI
 FEWEST_EFFECTIVE = 100.0
-CONSTANT_PROOF = 1e-5  # of what it could vary: a combination of features that is the same for all draws
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
 CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
 HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
@@ -200,12 +199,9 @@ def find_other_mode(sampler: Sampler, tilt: Tilt, runs: Sequence[Run], run: Run)
     return ()
 
 
-def find_contradiction(pool: Pool, stack: Stack, proof: Floats) -> str | None:
-    """Whether a combination of features that would have to move is the same for all draws."""
+def describe_contradiction(pool: Pool, stack: Stack, proof: Floats) -> str:
+    """Say what no posterior can meet: a combination of features that would have to move is the same for all draws."""
     combined = _combine(pool.values, stack, proof)
-    could = float(np.abs(proof) @ np.ptp(pool.values, axis=0)[stack.index])
-    if np.ptp(combined) > CONSTANT_PROOF * could:
-        return None
     return (
         "the constraints contradict each other: a combination of their features is the same for all "
         f"{len(combined)} draws ({combined.mean():.6g}), and they ask for {_needed(stack, proof):.6g}. No posterior "

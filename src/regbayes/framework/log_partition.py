@@ -24,8 +24,8 @@ CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so 
 TOGETHER = 8  # such pieces that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
-FEW = 8  # features up to which a product of two matrices is faster than the square of one
-MOST_FUSED = 16  # features up to which second moments come with every evaluation; beyond, they are asked for
+FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
+FUSED = 300_000  # atoms times features squared up to which second moments come with every evaluation
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
@@ -113,9 +113,9 @@ class WeightedAtoms:
         self.lowest, self.highest = self._ranges()
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
         self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        self.even = bool((self.log_weights == self.log_weights[0]).all())
         self._phi = np.zeros(len(reference))  # where the moments belong
         self._reference = reference
-        self._fused = len(reference) <= MOST_FUSED
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
         self._expectation, self.base_covariance = self.mean, self._covariance
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
@@ -129,12 +129,18 @@ class WeightedAtoms:
         many = TOGETHER * self._rows
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
+        self.fused = features.size * m <= FUSED  # beyond, second moments are asked for
+        # A few features of a few atoms are held column by column too: NumPy is slow where the last axis is short.
+        held = m <= FEW and n <= self._rows
+        self._columns = np.ascontiguousarray(features.T) if held else None  # (m, n)
 
     def _pieces(self, rows: slice) -> list[Floats]:
         starts = range(rows.start, rows.stop, self._rows)
         return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
 
     def _ranges(self) -> tuple[Floats, Floats]:
+        if self._columns is not None:
+            return self._columns.min(axis=1), self._columns.max(axis=1)
         if self.features.size < WIDE:
             return self.features.min(axis=0), self.features.max(axis=0)
         wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
@@ -159,36 +165,45 @@ class WeightedAtoms:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
         reference, features, log_weights = self._reference, self.features, self.log_weights
         few = features.shape[1] <= FEW
+        tilted = bool(phi.any())
+        even = not tilted and self.even
+        scores = np.empty(len(features)) if tilted else np.zeros(len(features))
 
         def sums(rows: slice) -> _Sums:
             size = min(self._rows, rows.stop - rows.start)
-            room = np.empty((2 if few else 1, features.shape[1], size)) if second else features[:0]  # for all pieces
+            shape = (2, features.shape[1], size) if few else (1, size, features.shape[1])
+            room = np.empty(shape) if second else features[:0]  # for all pieces
             parts = [
-                sums_of(features[start:stop], log_weights[start:stop], room)
+                sums_of(slice(start, min(start + size, rows.stop)), room)
                 for start in range(rows.start, rows.stop, size)
-                for stop in (min(start + size, rows.stop),)
             ]
             return parts[0] if len(parts) == 1 else _added(parts)
 
-        def sums_of(part: Floats, logs: Floats, room: Floats) -> _Sums:
-            weights = part @ phi
-            weights += logs
-            top = float(weights.max())
-            weights -= top
-            np.exp(weights, out=weights)
-            total = float(weights.sum())
+        def sums_of(rows: slice, room: Floats) -> _Sums:
+            part = features[rows]
+            if even:
+                top, weights, total = float(log_weights[0]), np.ones(len(part)), float(len(part))
+            else:
+                weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
+                top = float(weights.max())
+                weights -= top
+                np.exp(weights, out=weights)
+                total = float(weights.sum())
             if not second:
                 return _Sums(top, total, weights @ part - total * reference, None)
-            # Feature by feature: NumPy is slow where the last axis is short.
-            centred = room[0, :, : len(part)]
-            for away, column, about in zip(centred, part.T, reference, strict=True):
-                np.subtract(column, about, out=away)
-            first = centred @ weights
             if few:
-                return _Sums(top, total, first, np.multiply(centred, weights, out=room[1, :, : len(part)]) @ centred.T)
-            np.sqrt(weights, out=weights)
-            centred *= weights
-            return _Sums(top, total, first, centred @ centred.T)
+                centred, weighted = room[0, :, : len(part)], room[1, :, : len(part)]
+                if self._columns is not None:
+                    np.subtract(self._columns, reference[:, None], out=centred)
+                else:
+                    for away, column, about in zip(centred, part.T, reference, strict=True):
+                        np.subtract(column, about, out=away)
+                return _Sums(top, total, centred @ weights, np.multiply(centred, weights, out=weighted) @ centred.T)
+            away = np.subtract(part, reference, out=room[0, : len(part)])
+            first = weights @ away
+            if not even:
+                away *= np.sqrt(weights, out=weights)[:, None]
+            return _Sums(top, total, first, away.T @ away)
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._executor.map(sums, self._chunks)
@@ -197,16 +212,37 @@ class WeightedAtoms:
             covariance = np.empty((0, 0))
             if whole.second is not None:
                 covariance = whole.second / whole.total - away[:, None] * away
+        self._scores = scores
         return whole.top + float(np.log(whole.total)), reference + away, covariance
+
+    def _score(self, phi: Floats) -> Floats:
+        """Return ``<phi, psi>`` of every supported atom; it is known where the last look was."""
+        return self._scores if self._is_at(phi) else self.features @ phi
+
+    def _is_at(self, phi: Floats) -> bool:
+        """Whether the last look was here."""
+        return phi is self._phi or np.array_equal(self._phi, phi)
+
+    def find_ends(self) -> tuple[Indices, Indices]:
+        """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
+        n, m = self.features.shape
+        lowest, highest, each = [], [], np.arange(m)
+        size = max(64, CHUNK_BYTES // (8 * m))
+        for start in range(0, n, size):  # columns side by side: NumPy is slow across rows
+            columns = np.ascontiguousarray(self.features[start : start + size].T)
+            lowest.append(start + columns.argmin(axis=1))
+            highest.append(start + columns.argmax(axis=1))
+        low, high = np.array(lowest), np.array(highest)
+        at_low, at_high = self.features[low, each].argmin(axis=0), self.features[high, each].argmax(axis=0)
+        return low[at_low, each], high[at_high, each]
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
-        return float(np.ptp(self.features @ direction))
+        return float(np.ptp(self._score(direction)))
 
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
-        scores = self.features @ phi
-        scores += self.log_weights
+        scores = self._score(phi) + self.log_weights
         scores -= log_partition
         return scores
 
@@ -219,8 +255,8 @@ class WeightedAtoms:
         return spread
 
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
-        if not np.array_equal(self._phi, phi):
-            self._value, self._expectation, self._covariance = self._moments(phi, self._fused and not last)
+        if not self._is_at(phi):
+            self._value, self._expectation, self._covariance = self._moments(phi, self.fused and not last)
             self._phi = phi
         return self._value, self._expectation
 
@@ -291,16 +327,17 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
     """
     half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
     scale, scaled = np.ones(len(half)), atoms
-    if np.any((half > EXTREME) | ((half < 1 / EXTREME) & (half > 0))):
+    if half.max() > EXTREME or (half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any()):
         largest = np.zeros(int(blocks.max()) + 1)
         np.maximum.at(largest, blocks, half)
         scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
         scaled = atoms.change_units(0.0, scale)
-    far = np.abs(scaled.mean) > FAR * np.minimum(scaled.unit, np.abs(scaled.mean))
-    if scaled is atoms and not np.any(far):
+    size = np.abs(scaled.mean)
+    far = size > FAR * np.minimum(scaled.unit, size)
+    if scaled is atoms and not far.any():
         return None
     center = np.where(far, scaled.mean, 0.0)
-    if np.any(far):  # a mean of values that agree in most digits is known to the last of them, through differences
+    if far.any():  # a mean of values that agree in most digits is known to the last of them, through differences
         center = center + np.where(far, scaled.mean_about(center), 0.0)
         scaled = scaled.change_units(center, 1.0)
     return scaled, center * scale, scale

@@ -141,7 +141,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
         tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
     """
-    if is_labelled(posterior):
+    if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
     if isinstance(posterior, Sampler) or resample is not None:
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
@@ -170,7 +170,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         result = _result(posterior, evaluated, g, labels, problem, outcome)
     if result.status is Status.INFEASIBLE and raise_infeasible:
         message = _infeasible_message(posterior, labels, problem, outcome)
-        if isinstance(posterior, Samples):
+        if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.everywhere):
             message += f"; other draws may reach further. {DRAW_AGAIN}"
         raise InfeasibleError(message, result)
     _warn_of_doubts(result)
@@ -414,17 +414,20 @@ def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, war
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
     verdict = None
     while True:
+        looked = verdict is not None
+        if solution.status is not Status.CONVERGED and not looked:
+            verdict = examine(face.partition, stack)
+            if verdict.kind == "infeasible":
+                return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
         narrower = find_flat_face(face, stack, solution)
         if narrower is not None:
             on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
             if on_face.status is Status.CONVERGED:
                 face, solution = narrower, on_face
                 continue
-        if solution.status is Status.CONVERGED or verdict is not None:
+        if solution.status is Status.CONVERGED or looked:
             break
-        verdict = examine(face.partition, stack)
-        if verdict.kind == "infeasible":
-            return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
+        assert verdict is not None
         if verdict.keep is not None and verdict.direction is not None:
             face = face.narrow(verdict.keep, verdict.direction)
             solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)
@@ -504,8 +507,10 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
     by_size = sorted(missed.items(), key=lambda item: -item[1])
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
     named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
-    other = "what these draws can reach" if drawn else "the posterior"
-    return f"the constraints contradict each other or {other}; at the least violation: " + "; ".join(named)
+    other = " or what these draws can reach" if drawn else " or the posterior"
+    if verdict.everywhere:
+        other = ", and no posterior can meet them"
+    return f"the constraints contradict each other{other}; at the least violation: " + "; ".join(named)
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:

@@ -19,6 +19,7 @@ from regbayes.framework.draws import Draws
 from regbayes.framework.features import Features
 from regbayes.framework.ladder import Climb, Ending, Problem, Stage
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
+from regbayes.framework.pooling import Pool
 from regbayes.framework.posteriors import Samples
 from regbayes.framework.regularizers import Regularizer
 from regbayes.framework.result import RegularizedPosterior
@@ -43,6 +44,7 @@ class Round:
     divergences: int
     n_gradients: int
     final: bool
+    left_out: bool = False  # of the pool, and of nothing else: its draws may have run away
 
 
 @persistable(skip=("sampler", "asked", "stages"))
@@ -161,13 +163,17 @@ class ResampledPosterior(RegularizedPosterior):
         heads += [f"{what}[{i}]" for i in range(len(self.labels)) for what in ("phi", "E")]
         lines = [" ".join(f"{head:>10}" for head in heads)]
         for i, r in enumerate(self.rounds):
-            cells = [f"{i}{'*' if r.final else ''}", f"{r.n_chains}x{r.n_draws}", f"{r.effective_size:.0f}"]
+            mark = "*" if r.final else "x" if r.left_out else ""
+            cells = [f"{i}{mark}", f"{r.n_chains}x{r.n_draws}", f"{r.effective_size:.0f}"]
             cells += [f"{r.r_hat:.3f}", str(r.divergences), f"{r.surprise:.2f}", f"{r.to_go:.3g}"]
             cells += [f"{r.log_partition:.4g}"]
             pairs = zip(r.multipliers, r.expectation, strict=True)
             cells += [f"{number:.4g}" for pair in pairs for number in pair]
             lines.append(" ".join(f"{cell:>10}" for cell in cells))
-        return "\n".join([*lines, "* a final run"])
+        lines.append("* a final run")
+        if any(r.left_out for r in self.rounds):
+            lines.append("x left out: too far beyond what the rounds before knew")
+        return "\n".join(lines)
 
 
 def build_result(
@@ -208,7 +214,7 @@ def build_result(
         n_iter=len(climb.stages),
         warm_start=stacked,
         features=Features(values, names),
-        rounds=tuple(_round(s, a) for s, a in zip(climb.stages, pool.log_partitions, strict=True)),
+        rounds=_rounds(climb, pool),
         statistics={name: np.asarray(array) for name, array in stage.run.statistics.items()},
         reasons=ending.sentences,
         kl_error=math.hypot(pool.error_of_log_partition(phi), float(np.abs(phi) @ soft)),
@@ -261,6 +267,11 @@ def _named_draws(problem: Problem, stage: Stage) -> Draws:
     return Draws(draws.variables, draws.n_chains, draws.n_draws, named, kept, "dict")
 
 
+def _rounds(climb: Climb, pool: Pool) -> tuple[Round, ...]:
+    known = iter(pool.log_partitions)
+    return tuple(_round(stage, math.nan if stage.left_out else next(known)) for stage in climb.stages)
+
+
 def _round(stage: Stage, log_partition: float) -> Round:
     return Round(
         multipliers=stage.rung.phi,
@@ -277,4 +288,5 @@ def _round(stage: Stage, log_partition: float) -> Round:
         divergences=stage.divergences,
         n_gradients=stage.run.n_gradients,
         final=stage.final,
+        left_out=stage.left_out,
     )

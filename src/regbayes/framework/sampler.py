@@ -34,8 +34,14 @@ class Tilt:
     multipliers: Floats  # (m,)
 
     def __call__(self, variables: Mapping[str, Array]) -> Floats:
-        """Return the log-factor of each draw, shape (n,)."""
-        scores: Floats = self.evaluate(variables) @ self.multipliers
+        """Return the log-factor of each draw, shape (n,); NaN where a variable or a feature is not a finite number."""
+        try:
+            scores: Floats = self.evaluate(variables) @ self.multipliers
+        except ValueError:  # some draw is off any scale, as proposals and ends of rays may be
+            n = len(next(iter(variables.values())))
+            if n == 1:
+                return np.full(1, np.nan)
+            return np.concatenate([self({name: x[i : i + 1] for name, x in variables.items()}) for i in range(n)])
         return scores
 
     def evaluate(self, variables: Mapping[str, Array]) -> Floats:

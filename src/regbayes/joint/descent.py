@@ -23,7 +23,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import FitResult, Progress, Status, StepResult, run
 from regbayes.engine.executor import Executor, Serial
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
-from regbayes.kernels.arrays import is_plain, sum_of
+from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
 Block = TypeVar("Block")
@@ -148,22 +148,26 @@ class RowProblem(Generic[Block, Params, Stats]):
 
     def pull_back(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Any:
         """Return the model's sums of what the head's gradient by features is worth to the parameters."""
+        return self.executor.map_reduce(partial(self._pull_block, at), self._place(inferred))
+
+    def gradient(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Reals:
+        """Return the gradient of J with respect to the model's position, at what an evaluation found."""
+        pulled = self.executor.map_reduce(partial(self._pull_block, at), self._place(inferred))
+        return self.model.gradient(at.params, at.stats, pulled)
+
+    def _place(self, inferred: Inference[Stats]) -> list[tuple[Block, Inferred[Stats], slice]]:
+        """Return the blocks with what was found for each, and where they are among all rows."""
         parts, first = [], 0
         for rows, part in zip(self.blocks, inferred, strict=True):
             last = first + part.features.shape[0]
             parts.append((rows, part, slice(first, last)))
             first = last
+        return parts
 
-        def of_block(block: tuple[Block, Inferred[Stats], slice]) -> Any:
-            rows, part, place = block
-            by_features = None if at.head is None else at.head.gradient(place, part.features)
-            return self.model.pull_back(rows, at.params, part, by_features)
-
-        return self.executor.map_reduce(of_block, parts)
-
-    def gradient(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Reals:
-        """Return the gradient of J with respect to the model's position, at what an evaluation found."""
-        return self.model.gradient(at.params, at.stats, self.pull_back(at, inferred))
+    def _pull_block(self, at: Evaluation[Params, Stats], block: tuple[Block, Inferred[Stats], slice]) -> Any:
+        rows, part, place = block
+        by_features = None if at.head is None else at.head.gradient(place, part.features)
+        return self.model.pull_back(rows, at.params, part, by_features)
 
 
 @dataclass(frozen=True)
@@ -291,14 +295,14 @@ def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[P
 # --- L-BFGS, as functions of arrays
 
 
-def dot(a: Reals, b: Reals) -> float:
+def dot(a: Any, b: Any) -> float:
     """Return the inner product of two arrays, wherever they lie."""
-    return float(np.vdot(a, b)) if is_plain(a) else float(sum_of(a * b))
+    return float(np.vdot(a, b)) if isinstance(a, np.ndarray) else float(sum_of(a * b))
 
 
-def norm(a: Reals) -> float:
+def norm(a: Any) -> float:
     """Return the length of an array."""
-    return float(np.linalg.norm(a)) if is_plain(a) else float(np.sqrt(dot(a, a)))
+    return float(np.linalg.norm(a)) if isinstance(a, np.ndarray) else float(np.sqrt(dot(a, a)))
 
 
 def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:

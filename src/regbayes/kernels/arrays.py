@@ -43,6 +43,15 @@ def is_plain(array: Any) -> bool:
     return not (hasattr(array, "__array_namespace__") or _is_torch(array) or _is_cupy(array))
 
 
+def is_mapped(array: Any) -> bool:
+    """Whether an array of NumPy lies in a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
+
+
 def _is_torch(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from regbayes._types import Indices
 from regbayes.kernels._compile import compiled, read_only
-from regbayes.kernels.types import Assignments, CountTable, Tokens, Words
+from regbayes.kernels.types import SPAN, Assignments, CountTable, Tokens, Words
 
 
 class Layout(NamedTuple):
@@ -29,6 +29,11 @@ class Places(NamedTuple):
     """(documents or words,): the group of each."""
     places: Words
     """(documents or words,): the new number of each."""
+
+
+def padded(n_topics: int) -> int:
+    """Return the number of columns of tables for so many topics."""
+    return -(-n_topics // SPAN) * SPAN
 
 
 # --- The law, in plain NumPy

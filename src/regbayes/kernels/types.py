@@ -20,11 +20,6 @@ SATISFIED = 1e-12
 """A row whose optimality conditions are violated by no more is left alone: the step would be rounding noise."""
 
 
-def padded(n_topics: int) -> int:
-    """Return the number of columns of tables for so many topics."""
-    return -(-n_topics // SPAN) * SPAN
-
-
 class Progress(NamedTuple):
     """What one pass of coordinate ascent saw, each row as it was found, just before its step."""
 

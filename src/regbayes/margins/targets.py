@@ -3,7 +3,8 @@
 A loss is a regularizer of the framework, a function of the scores of all rows, and its dual form is all that a solver
 sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
 
-Where rows have some outputs and not others, as in several tasks, targets are a list: `Observations`. A task with
+Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
+there a matrix with holes, `ObservedMatrix`. A task with
 numbers or with two classes has one output there, a task with more classes one for each, which asks "this class or
 another?". One-vs-rest rather than one simplex of multipliers per row, because then every problem is the same
 box-constrained dual with the same certificate, a multi-class task is exactly the multi-label problem of its indicator
@@ -12,11 +13,14 @@ matrix, and weights can be shared between tasks class by class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
@@ -184,6 +188,45 @@ class Observations:
         """Return some of them."""
         return Observations(self.rows[cells], self.outputs[cells], self.targets[cells], self.weights[cells])
 
+    def edges(self, n_outputs: int) -> Integers:
+        """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
+        return np.searchsorted(self.outputs, np.arange(n_outputs + 1))
+
+    def rows_of(self, output: int) -> Integers:
+        """Return the rows that have an output, ascending."""
+        return self.rows[slice(*np.searchsorted(self.outputs, [output, output + 1]))]
+
+    def cut(self, ends: Integers, n_outputs: int) -> Callable[[int], Observations]:
+        """Return a function that gives those of the rows from an end to the next, counted from the first."""
+        edges = self.edges(n_outputs)
+        places = np.stack([np.searchsorted(self.rows[a:b], ends) + a for a, b in pairwise(edges)], axis=1)
+
+        def block(index: int) -> Observations:
+            cells = np.concatenate([np.arange(first, end) for first, end in places[index : index + 2].T])
+            found = self.take(cells)
+            return replace(found, rows=found.rows - ends[index])
+
+        return block
+
+    def count(self, sample_weight: Floats) -> tuple[Observations, float]:
+        """Return them with rows counted so many times, and how many they are then."""
+        counts = sample_weight[self.rows]
+        return replace(self, weights=counts * self.weights), float(counts.sum())
+
+    def find_rows(self, n_rows: int) -> Flags:
+        """Return which rows have any, (n_rows,)."""
+        found = np.zeros(n_rows, dtype=np.bool_)
+        found[self.rows] = True
+        return found
+
+    def keep_rows(self, kept: Flags) -> Observations:
+        """Return them with rows numbered among those that are kept, which all have to be."""
+        return replace(self, rows=np.cumsum(kept)[self.rows] - 1)
+
+    def as_list(self) -> Observations:
+        """Return them as they are."""
+        return self
+
     def loss(self, kind: Loss, C: float, epsilon: float = 0.0) -> Regularizer:
         """Return the loss of the scores of all observations, with a tube of half-width epsilon around numbers."""
         prices, squared = C * self.weights, kind.startswith("squared")
@@ -197,8 +240,100 @@ class Observations:
 
     def matrix(self, values: Floats, n_outputs: int, n_rows: int) -> csr_matrix:
         """Lay values of the observations out as a sparse matrix (n_outputs, n_rows)."""
-        starts = np.searchsorted(self.outputs, np.arange(n_outputs + 1))
-        return csr_matrix((values, self.rows, starts), shape=(n_outputs, n_rows))
+        return csr_matrix((values, self.rows, self.edges(n_outputs)), shape=(n_outputs, n_rows))
+
+
+@dataclass(frozen=True)
+class ObservedMatrix:
+    """`Observations` most of whose cells exist, as a matrix with holes: a byte for a label, eight for a number.
+
+    Cells are numbered as those of the list would be.
+    """
+
+    targets: NDArray[Any]  # (M, n): -1 or 1, and 0 where there is none; numbers, and NaN where there is none
+    weights: Floats  # of a shape that goes with that
+
+    def __len__(self) -> int:
+        return int(self._edges[-1])
+
+    def is_seen(self, rows: slice = slice(None), outputs: Any = slice(None)) -> Flags:
+        """Return which targets of some rows exist."""
+        given = self.targets[outputs, rows]
+        return given != 0 if given.dtype == np.int8 else ~np.isnan(given)
+
+    @cached_property
+    def _edges(self) -> Integers:
+        counts = [np.count_nonzero(self.is_seen(outputs=output)) for output in range(len(self.targets))]
+        return np.cumsum([0, *counts])
+
+    def edges(self, n_outputs: int) -> Integers:
+        """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
+        return self._edges
+
+    def rows_of(self, output: int) -> Integers:
+        """Return the rows that have an output, ascending."""
+        return np.flatnonzero(self.is_seen(outputs=output))
+
+    def take(self, cells: Any) -> Observations:
+        """Return some of them, which ascend, as a list."""
+        cells = np.arange(len(self))[cells] if isinstance(cells, slice) else np.asarray(cells)
+        starts = np.searchsorted(cells, self._edges)
+        rows = [self.rows_of(m)[cells[a:b] - self._edges[m]] for m, (a, b) in enumerate(pairwise(starts)) if b > a]
+        outputs = np.repeat(np.arange(len(self.targets)), np.diff(starts))
+        return self._at(np.concatenate([np.zeros(0, dtype=np.int64), *rows]), outputs)
+
+    def cut(self, ends: Integers, n_outputs: int) -> Callable[[int], Observations]:
+        """Return a function that gives those of the rows from an end to the next, counted from the first."""
+
+        def block(index: int) -> Observations:
+            first, end = int(ends[index]), int(ends[index + 1])
+            outputs, rows = np.nonzero(self.is_seen(slice(first, end)))
+            found = self._at(rows + first, outputs)
+            return replace(found, rows=rows)
+
+        return block
+
+    def count(self, sample_weight: Floats) -> tuple[ObservedMatrix, float]:
+        """Return them with rows counted so many times, and how many they are then."""
+        total = sum(float(sample_weight[self.rows_of(output)].sum()) for output in range(len(self.targets)))
+        return replace(self, weights=self.weights * sample_weight), total
+
+    def find_rows(self, n_rows: int) -> Flags:
+        """Return which rows have any, (n_rows,)."""
+        found = np.zeros(n_rows, dtype=np.bool_)
+        for output in range(len(self.targets)):
+            found |= self.is_seen(outputs=output)
+        return found
+
+    def keep_rows(self, kept: Flags) -> ObservedMatrix:
+        """Return them with rows numbered among those that are kept, which all have to be."""
+        own = self.weights if self.weights.shape[1] == 1 else self.weights[:, kept]
+        return ObservedMatrix(self.targets[:, kept], own)
+
+    def as_list(self) -> Observations:
+        """Return all of them as a list."""
+        outputs, rows = np.nonzero(self.is_seen())
+        return self._at(rows, outputs)
+
+    def _at(self, rows: Integers, outputs: Integers) -> Observations:
+        weights = np.broadcast_to(self.weights, self.targets.shape)[outputs, rows]
+        return Observations(rows, outputs, self.targets[outputs, rows].astype(np.float64), weights)
+
+
+def fill_matrix(
+    parts: Iterable[tuple[int, Observations]], n_outputs: int, n_rows: int, numbers: bool
+) -> ObservedMatrix:
+    """Return observations of one task after another, with the first output of each, as a matrix."""
+    targets = np.full((n_outputs, n_rows), np.nan) if numbers else np.zeros((n_outputs, n_rows), dtype=np.int8)
+    weights = np.ones((1, 1))
+    for first, own in parts:
+        place = first + own.outputs, own.rows
+        targets[place] = own.targets
+        if weights.shape != targets.shape and np.any(own.weights != 1.0):
+            weights = np.ones(targets.shape)
+        if weights.shape == targets.shape:
+            weights[place] = own.weights
+    return ObservedMatrix(targets, weights)
 
 
 def observe_numbers(

@@ -62,8 +62,8 @@ class TaskHead:
 
     Parameters
     ----------
-    observations : Observations
-        At least one; its rows are those of the features.
+    observations : Observations or ObservedMatrix
+        At least one; its rows are those of the features. A matrix for rows that are taken in blocks alone.
     outputs : Outputs
     loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
     C : float
@@ -82,7 +82,7 @@ class TaskHead:
         observations are many.
     """
 
-    observations: Observations
+    observations: Any
     outputs: Outputs
     loss: Loss
     C: float
@@ -200,8 +200,7 @@ class TaskHead:
         """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
         if n_rows not in self._kept_parts:
             ends = np.cumsum([0, *n_rows])
-            places = [np.searchsorted(self.observations.rows[cells], ends) + cells.start for cells in self.cells]
-            make = partial(self._part, places=np.stack(places, axis=1))
+            make = partial(self._part, observed_in=self.observations.cut(ends, len(self.outputs)))
             blocks = list(enumerate(slice(first, end) for first, end in pairwise(ends.tolist())))
             self._kept_parts[n_rows] = executor.map(make, blocks)
         return self._kept_parts[n_rows]
@@ -213,28 +212,23 @@ class TaskHead:
     @cached_property
     def cells(self) -> list[slice]:
         """The observations of each output."""
-        edges = np.searchsorted(self.observations.outputs, np.arange(len(self.outputs) + 1))
+        edges = self.observations.edges(len(self.outputs))
         return [slice(first, end) for first, end in pairwise(edges.tolist())]
 
-    def _part(self, block: tuple[int, slice], places: Integers) -> TaskPart:
+    def _part(self, block: tuple[int, slice], observed_in: Callable[[int], Observations]) -> TaskPart:
         index, rows = block
-        cells = np.concatenate([np.arange(first, end) for first, end in places[index : index + 2].T])
-        observed, n_outputs = self.observations, len(self.outputs)
+        observed = observed_in(index)
         asked = CellTargets.of(
-            self._form_of(cells),
-            observed.rows[cells] - rows.start,
-            observed.outputs[cells],
-            rows.stop - rows.start,
-            n_outputs,
+            self._form_of(observed), observed.rows, observed.outputs, rows.stop - rows.start, len(self.outputs)
         )
         inputs = None if self.inputs is None else self.inputs[rows]
         return TaskPart(rows, asked, inputs, self.input_factor, self.fit_intercept)
 
-    def _form_of(self, cells: Integers) -> BoxDual:
+    def _form_of(self, observed: Observations) -> BoxDual:
         """Return the conjugate of the loss of some observations, as `form` has it."""
-        if not len(cells):
+        if not len(observed):
             return BoxDual(*np.zeros((5, 0)))
-        form = self.observations.take(cells).loss(self.loss, self.C, self.epsilon).dual_form(len(cells))
+        form = observed.loss(self.loss, self.C, self.epsilon).dual_form(len(observed))
         assert isinstance(form, BoxDual)
         return form.reflect()
 
@@ -252,30 +246,30 @@ class TaskHead:
         return {}
 
     def _make_draw(self, n_wanted: int) -> Draw | None:
-        observed = self.observations
         counts = np.array([cells.stop - cells.start for cells in self.cells])
-        if np.minimum(counts, n_wanted).sum() > MAX_SAMPLE_SHARE * len(observed):
+        if np.minimum(counts, n_wanted).sum() > MAX_SAMPLE_SHARE * counts.sum():
             return None
-        rng, n_rows = np.random.default_rng(0), int(observed.rows.max()) + 1
+        rows_of, having = self.observations.rows_of, np.flatnonzero(counts)
+        rng, n_rows = np.random.default_rng(0), 1 + max(int(rows_of(output)[-1]) for output in having.tolist())
         order, offsets = rng.permutation(n_rows), rng.random(n_wanted)
         drawn: list[Integers] = []
-        for cells, n in zip(self.cells, counts.tolist(), strict=True):
+        for output, (cells, n) in enumerate(zip(self.cells, counts.tolist(), strict=True)):
             if n <= n_wanted:
                 drawn.append(np.arange(cells.start, cells.stop))
             elif n < OFTEN * n_rows:  # one of every few neighbours
                 drawn.append(cells.start + ((np.arange(n_wanted) + offsets) * (n / n_wanted)).astype(np.int64))
             else:
-                rows = np.sort(order[: -(-n_wanted * n_rows // n)])
-                at = np.minimum(np.searchsorted(observed.rows[cells], rows), n - 1)
-                drawn.append(cells.start + at[observed.rows[cells][at] == rows])
+                rows, own = np.sort(order[: -(-n_wanted * n_rows // n)]), rows_of(output)
+                at = np.minimum(np.searchsorted(own, rows), n - 1)
+                drawn.append(cells.start + at[own[at] == rows])
         return self.stand_for(drawn, counts)
 
     def stand_for(self, drawn: Sequence[Integers], counts: Integers) -> Draw:
         """Return observations that were drawn of each output as if they were all, of which each has so many."""
-        chosen = np.concatenate(drawn)
+        chosen = self.observations.take(np.concatenate(drawn))
         share = np.repeat([len(mine) / max(n, 1) for mine, n in zip(drawn, counts, strict=True)], list(map(len, drawn)))
         form = self._form_of(chosen)
-        rows, places = np.unique(self.observations.rows[chosen], return_inverse=True)
+        rows, places = np.unique(chosen.rows, return_inverse=True)
         edges = np.cumsum([0, *map(len, drawn)])
         split = [places[first:end] for first, end in pairwise(edges.tolist())]
         return Draw(rows, replace(form, ridge=share * form.ridge), split)

@@ -1,7 +1,8 @@
 """Chains of a NUTS kernel in JAX under a tilt: compiled once, with the multipliers as an argument.
 
 Steps are made in chunks of one length, which is all that is compiled. The step size adapts inside, by the acceptance
-of all chains; between chunks the mass matrix is taken from the draws of all of them.
+of all chains; only at the beginning of a first run each chain has its own, since one that starts where the density is
+steep would otherwise never move. Between chunks the mass matrix is taken from the draws of all of them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from regbayes.framework.sampler import MOST_DENSE, Run, Sampler, Start, Tilt, sh
 from regbayes.ppl.symbolic import trace_features
 
 CHUNK = 25  # steps
-COLD = ((25, False), (25, True), (50, True), (75, True), (25, False))  # warm-up of a first run: steps; new mass matrix?
-SHORT = ((50, False),)  # of a run that starts warm
-LONG = ((25, False), (75, True), (50, False))  # of a final run
-TARGET, CAREFUL = 0.8, 0.95  # acceptance asked for; after divergences
+# Warm-up, window by window: steps; whether the mass matrix is taken from them; whether chains have steps of their own.
+COLD = ((25, False, True), (25, True, True), (50, True, True), (75, True, False), (25, False, False))  # of a first run
+SHORT = ((50, False, False),)  # of a run that starts warm
+LONG = ((25, False, False), (75, True, False), (50, False, False))  # of a final run
+TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance asked for; after divergences; after more in a final run
+DIVERGING = 1e-3  # share of the draws from which on the next run is made with more care
 FIRST_STEP = 0.1
 RATE = 1.5  # of the log step size's first moves, for an acceptance that is off by one
 POINTS = 96  # at which densities are evaluated at once
@@ -31,7 +34,7 @@ JUMPS = 0.15  # of a difference that its gradient may leave unexplained
 
 
 class Averaging(NamedTuple):
-    """The log step size on its way, and the average that is kept."""
+    """The log step size of each chain on its way, and the average that is kept."""
 
     log_step: Any
     log_average: Any
@@ -112,16 +115,17 @@ class JAXModel(Sampler):
         step, target = (left.step, left.target) if isinstance(left, Adaptation) else (FIRST_STEP, TARGET)
         windows = () if goes_on else COLD if cold or left is None else LONG if final else SHORT
         chains = _Chains(compiled, tilt.multipliers, positions, seed, covariance, step, target)
-        for n_steps, renewed in windows:
-            chains.adapt(n_steps, renewed)
+        for n_steps, renewed, alone in windows:
+            chains.adapt(n_steps, renewed, alone)
         kept = chains.keep(n_draws)
         n = len(positions)
         trail = kept["position"]
         flat = self._variables_in_blocks(trail.reshape(-1, d))
         variables = {name: values.reshape(n, n_draws, *values.shape[1:]) for name, values in flat.items()}
         statistics = {name: kept[name] for name in ("diverging", "energy", "n_steps", "acceptance_rate", "lp")}
-        careful = target if np.mean(kept["diverging"]) <= 1e-3 else CAREFUL
-        adaptation = Adaptation(chains.step, chains.covariance, careful)
+        if np.mean(kept["diverging"]) > DIVERGING:
+            target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
+        adaptation = Adaptation(chains.step, chains.covariance, target)
         return Run(variables, trail, statistics, chains.n_gradients, adaptation)
 
     def _variables_in_blocks(self, positions: Floats) -> dict[str, Array]:
@@ -206,26 +210,28 @@ class _Compiled:
         self.chunk = jax.jit(self._steps(density))
 
     def _steps(self, density: Callable[..., Any]) -> Callable[..., Any]:
-        """A chunk of steps of all chains, which share one step size: each of their acceptances says something of it."""
+        """A chunk of steps of all chains; unless alone, each of their acceptances says something of all step sizes."""
         import jax
         from jax import numpy as jnp
 
         kernel = self.kernel
 
-        def steps(z: Any, key: Any, phi: Any, state: Averaging, covariance: Any, adapts: Any, target: Any) -> Any:
+        def steps(
+            z: Any, key: Any, phi: Any, state: Averaging, covariance: Any, adapts: Any, alone: Any, target: Any
+        ) -> Any:
             def tilted(position: Any) -> Any:
                 return density(position, phi)
 
             def one(carry: Any, key: Any) -> Any:
                 chains, average = carry
-                size = jnp.exp(jnp.where(adapts, average.log_step, average.log_average))
+                sizes = jnp.exp(jnp.where(adapts, average.log_step, average.log_average))
 
-                def move(key: Any, chain: Any) -> Any:
+                def move(key: Any, chain: Any, size: Any) -> Any:
                     return kernel.step(key, chain, tilted, size, covariance)
 
-                chains, info = jax.vmap(move)(jax.random.split(key, z.shape[0]), chains)
-                accepted = jnp.nan_to_num(info["acceptance_rate"]).mean()
-                moved = _averaged(average, target - accepted)
+                chains, info = jax.vmap(move)(jax.random.split(key, z.shape[0]), chains, sizes)
+                accepted = jnp.nan_to_num(info["acceptance_rate"])
+                moved = _averaged(average, target - jnp.where(alone, accepted, accepted.mean()))
                 average = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), moved, average)
                 return (chains, average), {"position": jax.vmap(kernel.position)(chains), **info}
 
@@ -267,26 +273,34 @@ class _Chains:
         self._average = self._begin(step)
 
     def _begin(self, step: float) -> Averaging:
-        return Averaging(_array(math.log(step)), _array(math.log(step)), _array(0.0))
+        logs = _array(np.full(len(self.positions), math.log(step)))
+        return Averaging(logs, logs, _array(0.0))
 
-    def _run(self, n_steps: int, adapts: bool) -> dict[str, Array]:
+    def _run(self, n_steps: int, adapts: bool, alone: bool = False) -> dict[str, Array]:
         import jax
 
         trails = []
         for _ in range(-(-n_steps // CHUNK)):
             self.key, own = jax.random.split(self.key)
             z, self._average, trail = self.compiled.chunk(
-                _array(self.positions), own, self.phi, self._average, _array(self.covariance), adapts, self.target
+                _array(self.positions),
+                own,
+                self.phi,
+                self._average,
+                _array(self.covariance),
+                adapts,
+                alone,
+                self.target,
             )
             self.positions = np.asarray(z, dtype=np.float64)
             trails.append({name: np.asarray(values) for name, values in trail.items()})
             self.n_gradients += int(trails[-1]["n_steps"].sum()) + len(self.positions)
         return {name: np.concatenate([t[name] for t in trails], axis=1) for name in trails[0]}
 
-    def adapt(self, n_steps: int, renewed: bool) -> None:
+    def adapt(self, n_steps: int, renewed: bool, alone: bool) -> None:
         """Go on with adaptation; ``renewed`` takes the mass matrix from these steps."""
-        trail = self._run(n_steps, adapts=True)
-        self.step = math.exp(float(self._average.log_average))
+        trail = self._run(n_steps, adapts=True, alone=alone)
+        self.step = math.exp(float(np.median(np.asarray(self._average.log_average))))
         if renewed:
             moved = trail["position"].astype(np.float64)
             flat = moved.reshape(-1, moved.shape[2])

@@ -23,6 +23,7 @@ MAX_HALVINGS = 60
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
+ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
 LAST_STEP = 1e-5  # error from which one more step, whose error is about the square, should be the last
 SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
@@ -49,7 +50,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
         if n_iter == SLOW_STEPS and is_collinear(problem):
             status = Status.STALLED
             break
-        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, found.violation, n_iter):
+        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, certificates):
             status = Status.DIVERGED
             break
         if n_iter == max_iter:
@@ -64,13 +65,19 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
     return as_solution(point, found, status, n_iter)
 
 
-def _diverges(problem: Dual, point: Point, violation: float, n_iter: int) -> bool:
-    """Whether the tilt spans so many nats that its multipliers may have no limit."""
-    partition = problem.partition
+def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
+    """Whether the tilt spans so many nats that its multipliers may have no limit.
+
+    A heavy tail spans many nats too. There the last steps are about to arrive, each with far less to go than the one
+    before; multipliers without limit gain a nat or so with each, a factor of e.
+    """
+    partition, violation, n_iter = problem.partition, certificates[-1].violation, len(certificates) - 1
     if not isinstance(partition, WeightedAtoms):
         return violation > MOST_VIOLATION  # one step solves a Gaussian with equalities or bounds that can be met
     if n_iter == SLOW_LOOK and violation > MOST_VIOLATION:
         return True
+    if violation < ARRIVES * certificates[-2].violation:
+        return False
     reach = np.abs(point.phi) @ (partition.highest - partition.lowest)
     if reach < DIVERGING_NATS:
         return False
@@ -102,7 +109,7 @@ def _model_minimum(problem: Dual, point: Point, damping: float, error: float) ->
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
     if box is not None and problem.smooth and problem.constant is None:
         slope = box.linear + box.ridge * point.u - x
-        covariance = problem.covariance(point, float(np.max(np.abs(slope) / problem.unit)))
+        covariance = problem.covariance(point, slope)
         hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
     covariance = partition.covariance(point.phi)
@@ -130,7 +137,7 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
         trial = problem.at(target, last=True)
-        if max(problem.certificate(trial)) < 0.98 * max(problem.certificate(point)):
+        if 0.98 * max(problem.certificate(point)) > max(problem.certificate(trial)):
             return trial, damping / 10
         return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
     length = 1.0

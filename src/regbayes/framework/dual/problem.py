@@ -10,7 +10,7 @@ import numpy as np
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Piece, Stack, block_scale, prox_conjugate
-from regbayes.framework.log_partition import MOST_FUSED, GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.framework.regularizers.base import TINY_STEP, BoxDual, Regularizer
 
 EPSILON = 8 * float(np.finfo(np.float64).eps)
@@ -75,30 +75,30 @@ class Dual:
         # Whether the dual is smooth everywhere: a Newton step is then one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
         self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
-        self.along = self._along()
-        self.constant = self._constants()
+        self.along, self.constant = self.unit, None
+        constant = partition.highest == partition.lowest
+        if constant.any():
+            self.along, self.constant = self._along(constant[stack.index]), self._constants(constant[stack.index])
         self._held: _Held | None = None
-        self._rounding_at: Point | None = None  # where the last rounding belongs
-        self._rounding = Certificate(0.0, 0.0)
+        self._certified: tuple[Point, Certificate] | None = None  # the last certificate, and of which point
+        self._rounded: tuple[Point, Certificate] | None = None  # the same of the rounding
         if isinstance(partition, WeightedAtoms):
             self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
-            self.most_units = float(np.max((partition.highest - partition.lowest) / partition.unit))
+            self.most_units = float(((partition.highest - partition.lowest) / partition.unit).max())
 
-    def _constants(self) -> tuple[Flags, Floats] | None:
+    def _constants(self, constant: Flags) -> tuple[Flags, Floats] | None:
         """Features that no tilt moves, whose multipliers are known: what their regularizers say of that one value."""
-        constant = (self.partition.highest == self.partition.lowest)[self.index]
-        if self.stack.box is None or not np.any(constant):
+        if self.stack.box is None:
             return None
         known = self.stack.box.derivatives(self.partition.lowest[self.index])
         return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
 
-    def _along(self) -> Floats:
+    def _along(self, constant: Flags) -> Floats:
         """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
 
         Its own is its size, beside which a way that other features have to go may be nothing.
         """
-        constant = (self.partition.highest == self.partition.lowest)[self.index]
-        if self.stack.box is not None or not np.any(constant):
+        if self.stack.box is not None:
             return self.unit
         along = self.unit.copy()
         for p in self.stack.pieces:
@@ -135,15 +135,16 @@ class Dual:
         """The expectations as the stacked regularizers see them, shape (M,)."""
         return point.expectation if self.whole else point.expectation[self.index]
 
-    def covariance(self, point: Point, error: float) -> Floats:
-        """The Hessian of A at a point, or a good enough one.
+    def covariance(self, point: Point, slope: Floats) -> Floats:
+        """The Hessian of A at a point of such a slope, or a good enough one.
 
         Many atoms with many features: a covariance costs several evaluations. While errors fall quickly, the last one
         is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
         """
         partition, held = self.partition, self._held
-        if not isinstance(partition, WeightedAtoms) or len(partition.mean) <= MOST_FUSED:
+        if not isinstance(partition, WeightedAtoms) or partition.fused:
             return partition.covariance(point.phi)
+        error = float((np.abs(slope) / self.unit).max())
         if held is None or error > FALLS_QUICKLY * held.error:
             found = partition.covariance(point.phi)
         else:
@@ -157,6 +158,11 @@ class Dual:
 
     def certificate(self, point: Point) -> Certificate:
         """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
+        if self._certified is None or self._certified[0] is not point:
+            self._certified = point, self._certify(point)
+        return self._certified[1]
+
+    def _certify(self, point: Point) -> Certificate:
         x = self.seen(point)
         if self.stack.box is not None:
             return _box_certificate(self.stack.box, point.u, x, self.unit, self.most_violation)
@@ -187,8 +193,8 @@ class Dual:
 
         Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
         """
-        if self._rounding_at is point:
-            return self._rounding
+        if self._rounded is not None and self._rounded[0] is point:
+            return self._rounded[1]
         x = np.abs(self.seen(point))
         gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float((x / self.unit).max())
         if isinstance(self.partition, WeightedAtoms):
@@ -199,13 +205,10 @@ class Dual:
             size = np.abs(self.partition.factor)
             added = (size @ (size.T @ np.abs(point.phi)))[self.index]
             gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
-        self._rounding_at, self._rounding = (
-            point,
-            Certificate(
-                min(EPSILON * gap, MOST_ROUNDING * (1 + abs(point.objective))), min(EPSILON * violation, MOST_ROUNDING)
-            ),
-        )
-        return self._rounding
+        most = MOST_ROUNDING * (1 + abs(point.objective))
+        found = Certificate(min(EPSILON * gap, most), min(EPSILON * violation, MOST_ROUNDING))
+        self._rounded = point, found
+        return found
 
     def converged(self, point: Point, found: Certificate) -> bool:
         """Whether a certificate is within the tolerance, up to rounding."""

@@ -6,12 +6,13 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.engine import Status
-from regbayes.framework.dual.problem import Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual.problem import MOST_ROUNDING, Dual, DualSolution, Point, as_solution
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers.base import BoxDual
 
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
+PIECE = 1 << 15  # atoms that are looked at together: what is computed of them stays in the cache
 
 
 def solve_single(
@@ -19,8 +20,8 @@ def solve_single(
 ) -> DualSolution | None:
     """Solve for one multiplier: the root of a monotone function, between bounds, by steps of third order.
 
-    Each look at the atoms is one pass of ``exp`` and three sums over a vector; the derivative of the variance that
-    comes with them saves every second look. None where zero is not in the box.
+    Each look at the atoms is one pass of ``exp`` and four sums; the derivative of the variance that comes with it saves
+    every second look. None where zero is not in the box.
     """
     low, high = float(box.lower[0]), float(box.upper[0])
     if not low <= 0.0 <= high:
@@ -42,22 +43,23 @@ def solve_single(
         point = Point(
             np.array([-phi]), np.array([phi]), value, np.array([mean]), value + box.conjugate(np.array([-phi]))
         )
-        found = problem.certificate(point)
         error, curvature = mean - target + ridge * phi, variance + ridge
         # A hundredth of the tolerance costs nothing here, and neither of a gap nor of a violation is anything left.
-        exact = abs(error) <= 0.01 * problem.most_violation * unit + problem.rounding(point).violation * unit
+        close = abs(error) <= (0.01 * problem.most_violation + MOST_ROUNDING) * unit
+        exact = close and abs(error) <= (0.01 * problem.most_violation + problem.rounding(point).violation) * unit
         at_limit = phi == limit and error * side < 0
-        if (exact or at_limit) and problem.converged(point, found):
-            return as_solution(point, found, Status.CONVERGED, n_iter)
+        if (exact or at_limit) and problem.converged(point, problem.certificate(point)):
+            return as_solution(point, problem.certificate(point), Status.CONVERGED, n_iter)
         if error * side < 0:
             nearer = phi
         else:
             farther = phi
         n_iter += 1
         if n_iter > max_iter:
-            return as_solution(point, found, Status.ITERATION_LIMIT, max_iter)
+            return as_solution(point, problem.certificate(point), Status.ITERATION_LIMIT, max_iter)
         moved = _next_single(phi, error, curvature, third, nearer, farther, single.width)
         if n_iter > MOST_STEPS_OF_ONE or moved == phi or not np.isfinite(moved):
+            found = problem.certificate(point)
             status = Status.CONVERGED if problem.converged(point, found) else Status.STALLED
             return as_solution(point, found, status, n_iter - 1)
         phi = moved
@@ -90,10 +92,8 @@ class _SingleTilt:
     def __init__(self, partition: WeightedAtoms) -> None:
         self.center = float(partition.mean[0])
         self.away = partition.features[:, 0] - self.center
-        self.square = np.square(self.away)
         self.log_weights = partition.log_weights
-        self.level = float(partition.log_weights[0])
-        self.even = bool(np.all(partition.log_weights == self.level))
+        self.level, self.even = float(partition.log_weights[0]), partition.even
         self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
         self.before = float(partition.base_covariance[0, 0])
         self.width = max(self.ends[1] - self.ends[0], float(np.finfo(np.float64).tiny))
@@ -102,19 +102,28 @@ class _SingleTilt:
         """Return A, the mean, the variance and the third central moment under the tilt."""
         if phi == 0.0:  # known, but for the last: the first step does without
             return 0.0, self.center, self.before, 0.0
-        scores = phi * self.away
-        if self.even:
-            top = phi * (self.ends[1] if phi > 0 else self.ends[0])
-        else:
-            scores += self.log_weights
-            top = float(scores.max())
-        scores -= top
-        weights = np.exp(scores, out=scores)
-        total = float(weights.sum())
-        first = float(weights @ self.away) / total
-        weights_away = weights * self.away
-        raw = float(weights_away @ self.away) / total
-        raw_third = float(weights_away @ self.square) / total
+        pieces = [self._sums(phi, slice(start, start + PIECE)) for start in range(0, len(self.away), PIECE)]
+        top = max(own for own, _ in pieces)
+        factors = np.exp([own - top for own, _ in pieces])
+        total, *sums = (factors @ [sums for _, sums in pieces]).tolist()
+        first, raw, raw_third = (each / total for each in sums)
         value = top + float(np.log(total)) + phi * self.center + (self.level if self.even else 0.0)
         variance = max(raw - first**2, 0.0)
         return value, self.center + first, variance, raw_third - 3 * first * raw + 2 * first**3
+
+    def _sums(self, phi: float, rows: slice) -> tuple[float, tuple[float, ...]]:
+        """The largest score of some atoms, and relative to it their total weight and three moments about the mean."""
+        away = self.away[rows]
+        weights = phi * away
+        if self.even:
+            top = phi * (self.ends[1] if phi > 0 else self.ends[0])
+        else:
+            weights += self.log_weights[rows]
+            top = float(weights.max())
+        weights -= top
+        np.exp(weights, out=weights)
+        total, first = float(weights.sum()), float(weights @ away)
+        weights *= away
+        second = float(weights @ away)
+        weights *= away
+        return top, (total, first, second, float(weights @ away))

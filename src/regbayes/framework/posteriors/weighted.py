@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, cast, final
@@ -15,14 +16,14 @@ from regbayes._types import Flags, Floats
 from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.diagnostics import (
     autocorrelation_time,
-    effective_sample_size,
+    batch_length,
     monte_carlo_error,
     pareto_k,
     smooth_log_weights,
 )
 from regbayes.framework.draws import Draws, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.framework.log_partition import CHUNK_BYTES, WeightedAtoms
 from regbayes.framework.posteriors.base import (
     Expectations,
     Posterior,
@@ -35,6 +36,7 @@ from regbayes.framework.resampling import to_arviz
 from regbayes.kernels import arrays
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
+IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
 
 
 def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -317,14 +319,21 @@ class Samples(Weighted):
         return series.reshape(self.draws.n_chains, self.draws.n_draws, *series.shape[1:])
 
     @cached_property
+    def _counts(self) -> tuple[float, float]:
+        """Kish's effective number of draws, and the efficiency of the chains: one look at the weights for both."""
+        weights = self.weights
+        kish = float(weights.sum() ** 2 / (weights @ weights))
+        return kish, min(1.0, 1 / autocorrelation_time(self.by_chain(weights)))
+
+    @property
     def relative_efficiency(self) -> float:
         """Effective sample size of the weights as a series along the chains, over their number; at most 1."""
-        return min(1.0, 1 / autocorrelation_time(self.by_chain(self.weights)))
+        return self._counts[1]
 
     @property
     def effective_sample_size(self) -> float:
         """Effective number of draws that the weights leave: Kish's, times the efficiency of the chains."""
-        return effective_sample_size(self.log_weights) * self.relative_efficiency
+        return math.prod(self._counts)
 
     @cached_property
     def pareto_k(self) -> float:
@@ -333,30 +342,54 @@ class Samples(Weighted):
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
-        weights = self.weights
-
-        def error(column: Floats) -> float:
-            away, unit = _centred(column, weights)
-            return unit * self._error(away, weights)
-
-        return np.array([error(column) for column in arrays.to_host(as_features(self, features).values).T])
-
-    def _error(self, away: Floats, weights: Floats) -> float:
-        return self.n_atoms * monte_carlo_error(self.by_chain(weights * away))
+        return np.array([unit * error for error, _, unit in self._errors(features)])
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
 
         Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
         """
-        weights = self.weights
+        return np.array([variance / error**2 if error > 0 else np.nan for error, variance, _ in self._errors(features)])
 
-        def count(column: Floats) -> float:
-            away, _ = _centred(column, weights)
-            error = self._error(away, weights)
-            return float(weights @ away**2) / error**2 if error > 0 else np.nan
+    def _errors(self, features: Any) -> list[tuple[float, float, float]]:
+        """Return of each feature the Monte Carlo error of its expectation and its variance, and the unit they are in.
 
-        return np.array([count(column) for column in arrays.to_host(as_features(self, features).values).T])
+        Many draws: a column of a matrix is slow to read, so all are taken together, and one by one only where squares
+        are out of range.
+        """
+        values, weights = arrays.to_host(as_features(self, features).values), self.weights
+
+        def alone(column: Floats) -> tuple[float, float, float]:
+            away, unit = _centred(column, weights)
+            return self.n_atoms * monte_carlo_error(self.by_chain(weights * away)), float(weights @ away**2), unit
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            batches, variances = self._in_batches(values, weights)
+        return [
+            (self.n_atoms * monte_carlo_error(batches[..., j]), float(variance), 1.0)
+            if 1 / IN_RANGE < variance < IN_RANGE
+            else alone(values[:, j])
+            for j, variance in enumerate(variances)
+        ]
+
+    def _in_batches(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Return weighted features less their expectations, averaged in batches along the chains; and variances."""
+        m, n_draws, center = values.shape[1], self.draws.n_draws, weights @ values
+        batch = batch_length(n_draws)
+        batches, variances = np.empty((self.draws.n_chains, n_draws // batch, m)), np.zeros(m)
+        together = max(1, CHUNK_BYTES // (8 * m * batch))  # batches that stay in the cache
+        room = np.empty((min(together * batch, n_draws), m))
+        for own, chain_weights, chain in zip(batches, self.by_chain(weights), self.by_chain(values), strict=True):
+            for first in range(0, -(-n_draws // batch), together):
+                part = slice(first * batch, min((first + together) * batch, n_draws))
+                away = np.subtract(chain[part], center, out=room[: part.stop - part.start])
+                into = own[first : first + together]  # a last batch that is not full is left out
+                whole = away[: len(into) * batch].reshape(len(into), batch, m)
+                own_weights = chain_weights[part]
+                shares = own_weights[: len(into) * batch].reshape(len(into), 1, batch)
+                np.divide(np.matmul(shares, whole)[:, 0], batch, out=into)
+                variances += own_weights @ np.square(away, out=away)
+        return batches, variances
 
     def smoothed(self) -> Samples:
         """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.

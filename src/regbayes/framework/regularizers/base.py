@@ -71,6 +71,8 @@ class BoxDual:
 
     def domain(self) -> tuple[Floats, Floats]:
         """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""
+        if self.is_linear:
+            return self.linear, self.linear
         free_below, free_above = (np.isinf(b) & (self.ridge == 0.0) for b in (self.lower, self.upper))
         lowest = np.where(free_below, self.linear - self.absolute, -np.inf)
         return lowest, np.where(free_above, self.linear + self.absolute, np.inf)

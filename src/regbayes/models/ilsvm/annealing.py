@@ -18,11 +18,10 @@ from typing import ClassVar
 import numpy as np
 
 from regbayes._types import Flags, Floats, Integers
-from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, update_offset
 from regbayes.models.ilsvm.slab import convert_params
-from regbayes.models.ilsvm.warmup import CutShortError, Search, WarmUp, make_params, settle_sticks, take_features
+from regbayes.models.ilsvm.warmup import Phase, Phases, WarmUp, make_params, settle_sticks, take_features
 
 PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
 STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
@@ -39,37 +38,27 @@ class Annealing(WarmUp):
 
     worth: ClassVar[float] = WORTH
 
-    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> tuple[Search, Status]:
-        """Raise the price of features from nothing; an earlier fit has paid it, and goes on as it is.
-
-        Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
-        """
+    def run(self, starts: Sequence[Params], multipliers: Floats | None, is_new: bool) -> Phases:
+        """Raise the price of features from nothing; an earlier fit has paid it, and goes on as it is."""
         settings, joint = self.problem.settings, self.problem.joint
         if not is_new:
             params = replace(starts[0], temperature=settings.temperature)
-            return descent.start(joint, params, multipliers), Status.CONVERGED
+            return descent.start(joint, params, multipliers)
         params = self._start()
-        try:
-            for share, n_steps in zip(PRICES, STEPS, strict=True):
-                params = replace(params, price=share * settings.price)  # type: ignore[call-arg] # of SlabParams
-                for _ in range(ROUNDS):
+        for share, n_steps in zip(PRICES, STEPS, strict=True):
+            params = replace(params, price=share * settings.price)  # type: ignore[call-arg] # of SlabParams
+            for _ in range(ROUNDS):
+                search = descent.start(joint, params, multipliers)
+                if self.latest is not None:
+                    stats = search.at.stats
+                    params = update_offset(params, stats)
+                    order = np.argsort(-stats.counts, kind="stable")
+                    params = take_features(params, order)
+                    params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
                     search = descent.start(joint, params, multipliers)
-                    if self.latest is not None:
-                        stats = search.at.stats
-                        params = update_offset(params, stats)
-                        order = np.argsort(-stats.counts, kind="stable")
-                        params = take_features(params, order)
-                        params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
-                        search = descent.start(joint, params, multipliers)
-                    self.latest = search = self._run_phase(self.problem, search, n_steps, TOL)
-                    params, multipliers = search.at.params, search.at.multipliers
-            return self._prune(search), Status.CONVERGED
-        except CutShortError as cut:
-            return cut.search, cut.status
-        except KeyboardInterrupt:  # between two phases
-            if self.latest is None:
-                raise  # nothing was learned yet
-            return self.latest, Status.INTERRUPTED
+                self.latest = search = yield Phase(self.problem, search, n_steps, TOL)
+                params, multipliers = search.at.params, search.at.multipliers
+        return (yield from self._prune(search))
 
     def _start(self) -> Params:
         """Return the start: loadings from as many parts of the rows as there may be features, all of them as frequent.

@@ -30,8 +30,6 @@ from regbayes.models.ilsvm.model import (
     Rows,
     Settings,
     State,
-    build_head,
-    infer_features,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
@@ -69,7 +67,7 @@ def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tupl
     total = state.n_rows + n_rows
     state = online.step(make_model(settings), state, data.X, _ask(data, settings), n_rows, total, options)
     head = None if state.weights is None else online.linear_head(state, settings.fit_intercept)
-    features = infer_features(data.X, state.params)
+    features = state.params.infer(data.X)
     psi = state.params.infer_probabilities(data.X) if settings.slab else None
     scale = 0.0 if head is None else settings.input_scale
     return Batches(settings, state), pad_state(State(state.params, features, head, None, scale, psi), settings)
@@ -138,7 +136,7 @@ def _ask(data: Data, settings: Settings) -> MarginHead | None:
     """Return what the labelled rows of a batch ask for."""
     if settings.C == 0 or len(data.labeled) == 0:
         return None
-    return replace(build_head(data, settings), in_blocks=True)
+    return replace(data.X.build_head(data, settings), in_blocks=True)
 
 
 def _drop_columns(head: LinearHead, params: Params) -> LinearHead:

@@ -8,121 +8,134 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.joint.model import Inferred
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
-from regbayes.margins.head import LinearHead
 from regbayes.margins.targets import Classes
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Pulled, Rows, Settings, Stats
+from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats
 from regbayes.priors.indian_buffet import stick_expectations
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
 
 @dataclass(frozen=True)
-class DeviceRows(Rows):
+class DeviceRows:
     """Centred rows on a device. What they are less their mean is algebra: there is no copy of the inputs."""
 
-    X: Any  # (N, D), as they came
-    squared_norms: Any  # (): of all centred rows together, each as often as it counts
-    on_device: ClassVar[bool] = True
+    X: DeviceArray  # (N, D), as they came
+    mean: Floats  # (D,)
+    weights: Floats | None = None  # (N,): how often each row counts; None: once
+    max_threads: ClassVar[int] = 1  # one keeps a device busy
+    join = staticmethod(arrays.join)
 
     @classmethod
-    def centre(cls, X: DeviceArray, mean: Any = None, weights: Floats | None = None) -> DeviceRows:
-        """Return rows less a mean: their own, unless it is given. Weights are on the host."""
-        counts = None if weights is None else to_device(weights, X)
-        mean = None if mean is None else np.asarray(to_host(mean), dtype=np.float64)
+    def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
+        """Return rows less a mean: their own, unless it is given. Both are on the host."""
         if mean is None:
-            total = _add_rows(X, counts)
+            total = _add_rows(X, None if weights is None else to_device(weights, X))
             mean = total / (float(X.shape[0]) if weights is None else float(weights.sum()))
-        return cls(X, mean, _square_rows(X, mean, counts), weights)
+        return cls(X, np.asarray(mean, dtype=np.float64), weights)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
+
+    @property
+    def n_inputs(self) -> int:
+        """How many columns the rows have, D."""
+        return int(self.X.shape[1])
+
+    @cached_property
+    def total_weight(self) -> float:
+        """What the rows count together, N."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     @cached_property
     def counts(self) -> DeviceArray | None:
         """How often each row counts, (N,), on the device; None: once."""
         return None if self.weights is None else to_device(self.weights, self.X)
 
+    @cached_property
+    def squared_norm(self) -> float:
+        """Summed squared length of the rows."""
+        return _square_rows(self.X, self.mean, self.counts)
+
     @property
     def mean_square(self) -> float:
         """Mean squared length of the rows."""
-        return float(self.squared_norms) / self.total_weight
+        return self.squared_norm / self.total_weight
 
     @cached_property
     def total(self) -> Floats:
         """The sum of the centred rows, each as often as it counts, shape (D,)."""
         return _add_rows(self.X, self.counts) - self.total_weight * self.mean
 
-    def blocks(self) -> list[Rows]:
+    @property
+    def max_taken(self) -> int:
+        """How many rows a start may be made of, at most: starts are on the host."""
+        return 2 * warmup.EARLY_ROWS
+
+    def blocks(self) -> list[DeviceRows]:
         """Return the rows in blocks of fixed size."""
         return self._blocks
 
     @cached_property
-    def _blocks(self) -> list[Rows]:
+    def _blocks(self) -> list[DeviceRows]:
         parts = arrays.pieces(len(self), BLOCK_ROWS)
         if len(parts) == 1:
             return [self]
         weights = [None if self.weights is None else self.weights[part] for part in parts]
-        return [DeviceRows.centre(self.X[part, :], self.mean, own) for part, own in zip(parts, weights, strict=True)]
+        return [DeviceRows(self.X[part, :], self.mean, own) for part, own in zip(parts, weights, strict=True)]
 
-    def take(self, rows: Integers | slice) -> Rows:
-        """Return some of the rows on the host, less the same mean."""
-        chosen = np.arange(len(self))[rows]
-        some = namespace_of(self.X).take(self.X, arrays.integers_to_device(chosen, self.X), axis=0)
+    def take(self, rows: Integers | slice | None) -> HostRows:
+        """Return some of the rows on the host, less the same mean; None: all of them."""
+        chosen = np.arange(len(self))[slice(None) if rows is None else rows]
         weights = None if self.weights is None else self.weights[chosen]
-        return Rows.centre(np.asarray(to_host(some), dtype=np.float64), self.mean, weights)
+        return HostRows(to_host(arrays.take_rows(self.X, chosen)).astype(np.float64), self.mean, weights)
 
-    def array(self) -> DeviceArray:
-        """Return the centred rows themselves, shape (N, D)."""
-        return self.X - to_device(self.mean, self.X)
+    def project(self, directions: Floats, constant: Floats | None = None) -> DeviceArray:
+        """Return the products of the rows with directions (K, D), plus a constant for each (K,), shape (N, K)."""
+        above = -directions @ self.mean if constant is None else constant - directions @ self.mean
+        products = to_device(directions, self.X) @ self.X.T
+        products += to_device(above, self.X)[:, None]
+        return products.T
 
-    def project_on(self, params: Params) -> DeviceArray:
-        """Return theta, the part of the logits that does not depend on other features, (K, N)."""
-        directions = params.precision * params.loadings
-        theta = to_device(directions, self.X) @ self.X.T
-        theta += to_device(params.constant_logits - directions @ self.mean, self.X)[:, None]
-        return theta
+    def combine(self, coefficients: DeviceArray) -> Floats:
+        """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
+        return _combine(self.X, self.mean, coefficients.T)[0]
 
-    def sweep(self, params: Params, theta: DeviceArray) -> list[DeviceArray]:
-        """Return the features after each sweep, (K, N)."""
-        return arrays.sweep_features(theta, params.coupling, expit(params.log_odds), params.n_sweeps)
+    def weigh(self, values: DeviceArray) -> DeviceArray:
+        """Return values of the rows (N, K), each as often as its row counts."""
+        return values if self.counts is None else values * self.counts[:, None]
 
-    def infer_features(self, params: Params) -> DeviceArray:
-        """Return the features of the rows, shape (N, K): what prediction needs."""
-        found = [block.sweep(params, block.project_on(params))[-1].T for block in self.blocks()]  # type: ignore[attr-defined]
-        return arrays.join(found)
+    def sweep(self, params: Params) -> tuple[DeviceArray, list[DeviceArray]]:
+        """Return theta, and the features after each sweep, all (K, N)."""
+        theta = self.project(params.precision * params.loadings, params.constant_logits).T
+        return theta, arrays.sweep_features(theta, params.coupling, params.start[0], params.n_sweeps)
+
+    def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
+        """Return the features of the rows, shape (N, K)."""
+        return self.sweep(params)[1][-1].T
 
     def infer(self, params: Params) -> Inferred[Stats]:
-        """Infer the features of the rows, and sum what the rest of the model needs; `BinaryFeatures.infer` there."""
-        theta = self.project_on(params)
-        history = self.sweep(params, theta)
+        """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
+        theta, history = self.sweep(params)
         sums = arrays.sum_features(history[-1], theta, self.counts)
         explained = (sums.by_theta - float(sums.counts @ params.constant_logits)) / params.precision
-        stats = Stats(
-            self.total_weight,
-            float(self.squared_norms),
-            self.total,
-            sums.counts,
-            sums.gram,
-            explained,
-            sums.entropy,
-        )
+        stats = Stats(self.total_weight, self.squared_norm, self.total, sums.counts, sums.gram, explained, sums.entropy)
         return Inferred(history[-1].T, stats, history[:-1])
 
     def pull_back(
         self, params: Params, weight: float, inferred: Inferred[Stats], gradient: DeviceArray | None
     ) -> Pulled:
-        """Differentiate through the sweeps; `BinaryFeatures.pull_back` there, whose weight r is given."""
-        psi, coupling, start = inferred.features.T, params.coupling, expit(params.log_odds)
+        """Differentiate through the sweeps; `HostRows.pull_back` is the law."""
+        psi, coupling, start = inferred.features.T, params.coupling, params.start[0]
         below = np.tril(coupling, -1)
         if inferred.cache:
             own = to_device(weight * below.T, psi) @ (psi - inferred.cache[-1])
@@ -134,16 +147,21 @@ class DeviceRows(Rows):
         if gradient is not None:
             own += gradient.T
         by_theta, by_coupling, theta_sum = arrays.reverse_features(own, [*inferred.cache, psi], coupling, start)
-        acting = psi if self.counts is None else psi * self.counts
-        left = by_theta - weight * acting
-        products, sums = arrays.multiply_rows(left, self.X.T), arrays.sum_of(left, axis=1)
-        found = arrays.gather(by_coupling, theta_sum, products, sums)
-        return Pulled(found[0], found[1], found[2] - found[3][:, None] * self.mean)
+        left = by_theta - weight * (psi if self.counts is None else psi * self.counts)
+        cross, coupled, summed = _combine(self.X, self.mean, left, by_coupling, theta_sum)
+        return Pulled(coupled, summed, cross)
 
-    def scores(self, head: LinearHead, psi: DeviceArray, input_scale: float) -> DeviceArray:
+    def score(self, state: State, features: DeviceArray) -> DeviceArray:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
-        inputs = DeviceInputs(self.X, self.mean, input_scale) if input_scale else None
-        return DeviceColumns(psi.T, head.centre, inputs, head.fit_intercept).scores(head.weights).T
+        head = state.head
+        assert head is not None
+        inputs = DeviceInputs(self.X, self.mean, state.input_scale) if state.input_scale else None
+        return DeviceColumns(features.T, head.centre, inputs, head.fit_intercept).scores(head.weights).T
+
+    def choose(self, state: State, features: DeviceArray) -> Integers:
+        """Return the class with the highest score for each of the rows, on the host, shape (N,)."""
+        scores = self.score(state, features)
+        return to_host(namespace_of(scores).argmax(scores, axis=1))
 
     def build_head(self, data: Data, settings: Settings) -> DeviceHead:
         """Return the head of the labelled rows."""
@@ -164,7 +182,7 @@ class DeviceRows(Rows):
         )
 
     def bound(self, params: Params) -> DeviceArray:
-        """Return a lower bound on each row's log-density, shape (N,); `bound_rows` is the law."""
+        """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
         squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
@@ -181,6 +199,14 @@ class DeviceRows(Rows):
 def reconstruct(psi: DeviceArray, params: Params, mean: Floats) -> DeviceArray:
     """Return the expected rows given their features on a device, (n, D), with the mean of the rows."""
     return psi @ to_device(params.loadings, psi) + to_device(params.offset + mean, psi)
+
+
+def _combine(X: DeviceArray, mean: Floats, coefficients: DeviceArray, *beside: DeviceArray) -> list[Floats]:
+    """Return sums of rows less a mean with coefficients (K, n), (K, D), and small arrays, in one way to the host."""
+    products, sums, *rest = arrays.gather(
+        arrays.multiply_rows(coefficients, X.T), arrays.sum_of(coefficients, axis=1), *beside
+    )
+    return [products - sums[:, None] * mean, *rest]
 
 
 def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:

@@ -1,4 +1,4 @@
-"""``fit``: from data and settings to a fitted model."""
+"""``fit``: from data and settings to a fitted model; and whether there was anything to find (`is_noise`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
-from regbayes.kernels.arrays import append_columns, join
+from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
@@ -22,16 +22,24 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     State,
     Stats,
-    infer_features,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
-from regbayes.models.ilsvm.warmup import WARM_UP, WarmUp, drop_empty, pad
+from regbayes.models.ilsvm.warmup import (
+    Phases,
+    Search,
+    WarmUp,
+    drop_empty,
+    initial_params,
+    leading_directions,
+    pad,
+)
 
 Callback = Callable[[Progress[State]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
@@ -41,6 +49,11 @@ AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
 ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
+FEWEST_ROWS = 40  # that can be judged to be noise, or not
+MOST_ROWS = 4096  # that are looked at
+CLEAR = 3.0  # standard errors
+LEARNED_SHARE = 2 / 3  # of the rows: labels of the others are predicted
+WARM_UP = "warm-up"  # a stage, as callbacks see it
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
@@ -102,8 +115,8 @@ def fit(
             state = descent.start(problem.joint, there, multipliers)
         else:
             kind = Annealing if settings.slab else WarmUp
-            phases = kind.of(problem, early_rows if is_new else None, callbacks, partial(_view, problem))
-            state, status = phases.run(starts, multipliers, is_new)
+            phases = kind.of(problem, early_rows, is_new)
+            state, status = _warm_up(problem, phases, phases.run(starts, multipliers, is_new), callbacks)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)
                 state = descent.start(problem.joint, there, multipliers)
@@ -133,6 +146,40 @@ def fit(
     return replace(result, state=final, status=cut or halted or result.status)
 
 
+def _warm_up(
+    problem: ILSVMProblem, warm_up: WarmUp, phases: Phases, callbacks: Sequence[Callback]
+) -> tuple[Search, Status]:
+    """Make the phases before the descent, none of more steps than a fit may have.
+
+    Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
+    """
+    try:
+        phase = next(phases)
+        while True:
+            joint, search = phase.problem.joint, phase.start
+            if isinstance(search, Params):
+                search = descent.start(joint, search, phase.warm_start)
+            result = run(
+                partial(descent.step, joint),
+                search,
+                max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
+                objective=attrgetter("at.terms"),
+                stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
+                callbacks=callbacks,
+                view=partial(_view, problem, keep=phase.keep),
+                stage=WARM_UP,
+            )
+            if result.status in CUT_SHORT:
+                return phase.keep or result.state, result.status
+            phase = phases.send(result.state)
+    except StopIteration as end:
+        return end.value, Status.CONVERGED
+    except KeyboardInterrupt:  # between two phases
+        if warm_up.latest is None:
+            raise  # nothing was learned yet
+        return warm_up.latest, Status.INTERRUPTED
+
+
 def fit_transductive(
     data: Data,
     settings: Settings,
@@ -155,8 +202,7 @@ def fit_transductive(
         if last.status in CUT_SHORT or last.state.head is None:
             break
         labels, weights = data.labels.copy(), data.weights.copy()
-        scores = last.state.scores(data.X.take(guessed), last.state.embedding[guessed])
-        labels[guessed] = np.argmax(scores, axis=1)
+        labels[guessed] = data.X.take(guessed).choose(last.state, last.state.embedding[guessed])
         weights[guessed] = weight * by_class[labels[guessed]]
         if data.X.weights is not None:
             weights[guessed] *= data.X.weights[guessed]
@@ -216,9 +262,9 @@ def _known_start(
     return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
 
 
-def _view(problem: ILSVMProblem, state: Any) -> State:
-    """Return the fitted model that a step of either scheme would end with."""
-    return _finish(problem, state.at, FINAL)
+def _view(problem: ILSVMProblem, state: Any, keep: Search | None = None) -> State:
+    """Return the fitted model that a step of either scheme would end with; it may be an earlier one that is kept."""
+    return _finish(problem, (keep or state).at, FINAL)
 
 
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
@@ -226,13 +272,13 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     settings = problem.settings
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
-    blocks = problem.data.X.blocks()
-    parts = problem.executor.map(partial(infer_features, params=params), blocks)
-    features = join(parts)
-    psi = np.concatenate(problem.executor.map(params.infer_probabilities, blocks)) if settings.slab else None
+    joint = problem.joint
+    parts = joint.executor.map(params.infer, joint.blocks)
+    features = problem.data.X.join(parts)
+    psi = np.concatenate(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
-    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, problem.executor)
+    fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
     return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
 
 
@@ -244,10 +290,14 @@ def pad_state(state: State, settings: Settings) -> State:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
     D, N = params.loadings.shape[1], state.embedding.shape[0]
-    anywhere = Rows(np.zeros((1, D)), np.zeros(D), np.zeros(1))
+    anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
-    embedding = append_columns(state.embedding, constant)
     psi = state.probabilities
+    embedding: Any = state.embedding
+    if isinstance(embedding, np.ndarray):
+        embedding = np.hstack([embedding, np.broadcast_to(constant, (N, missing))])
+    else:
+        embedding = append_columns(embedding, constant)
     if psi is not None:
         psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
     head = state.head
@@ -257,3 +307,51 @@ def pad_state(state: State, settings: Settings) -> State:
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
     return replace(state, params=params, embedding=embedding, probabilities=psi, head=head)
+
+
+# --- whether there was anything to find, judged on rows that a fit has not seen
+
+
+def is_noise(data: Data, settings: Settings, rng: np.random.Generator) -> bool:
+    """Return whether nothing that is found in some rows holds in others.
+
+    Inputs vary together if the direction along which one half of the rows varies most, in units of each input, is one
+    along which the other half varies more than inputs do alone. Where they do not, a model that is fitted to some of
+    the labelled rows predicts the labels of the others no better than their largest class does.
+    """
+    rows = rng.permutation(len(data.X))[:MOST_ROWS]
+    if len(rows) < FEWEST_ROWS or varies_together(data.X, rows):
+        return False
+    labeled = rows[np.isin(rows, data.labeled)]
+    if settings.C == 0 or len(labeled) < FEWEST_ROWS:
+        return True
+    return not predicts_labels(data, settings, labeled)
+
+
+def varies_together(X: Rows, rows: Integers) -> bool:
+    """Return whether the main direction of each half of some rows is one in which the other half varies more."""
+    scaled = X.take(rows).array()
+    spread = scaled.std(axis=0)
+    scaled = scaled[:, spread > 0] / spread[spread > 0]
+    if scaled.shape[1] < 2:
+        return bool(scaled.shape[1])  # one input varies by itself: there is nothing to compare it with
+    scaled -= scaled.mean(axis=0)
+    errors = []
+    halves = np.array_split(scaled, 2)
+    for seen, unseen in (halves, halves[::-1]):
+        direction = leading_directions(lambda V, seen=seen: (V @ seen.T) @ seen, scaled.shape[1], 1)[1][0]  # type: ignore[misc]
+        squares = np.square(unseen @ direction)
+        errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).tiny))
+    return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
+
+
+def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
+    """Return whether a model of some of the rows predicts the labels of the others better than the largest class."""
+    n = round(LEARNED_SHARE * len(rows))
+    seen, unseen = data.take(rows[:n]), data.take(rows[n:])
+    state = fit(seen, settings, initial_params(seen.X, settings)).state
+    right = unseen.X.choose(state, state.params.infer(unseen.X)) == unseen.labels
+    # Of two classes as large as each other, the one that leads in some rows is behind in the others.
+    share = float(np.bincount(unseen.labels).max()) / len(unseen.labels)
+    error = np.sqrt(max(share * (1.0 - share), 1e-12) * len(right))
+    return bool(right.sum() - share * len(right) > CLEAR * error)

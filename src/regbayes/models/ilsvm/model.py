@@ -12,10 +12,11 @@ block of them whose sums add up. A row of weight w counts w times in every sum.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -23,7 +24,8 @@ from scipy.special import entr, expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import Executor, make_executor, row_blocks
+from regbayes.engine import make_executor, row_blocks
+from regbayes.engine.executor import BLOCK_ROWS
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import to_host
@@ -45,35 +47,109 @@ FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
 
 
+class Rows(Protocol):
+    """Centred rows: what the model calls x, wherever they lie. `HostRows` are NumPy's.
+
+    The work on a block of rows belongs to the rows; of it the model sees sums on the host (`Stats`, `Pulled`), and
+    arrays of the rows' size that only these rows look into.
+    """
+
+    @property
+    def mean(self) -> Floats:
+        """What was taken off, shape (D,)."""
+
+    @property
+    def weights(self) -> Floats | None:
+        """How often each row counts, (N,), on the host; None: once."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def n_inputs(self) -> int:
+        """How many columns the rows have, D."""
+
+    @property
+    def total_weight(self) -> float:
+        """What the rows count together, N."""
+
+    @property
+    def mean_square(self) -> float:
+        """Mean squared length of the rows."""
+
+    @property
+    def max_taken(self) -> int:
+        """How many rows a start may be made of, at most."""
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads may take the blocks, at most."""
+
+    def blocks(self) -> list[Self]:
+        """Return the rows in blocks of fixed size."""
+
+    def join(self, parts: list[Any]) -> Any:
+        """Return what was found for each block as one array."""
+
+    def take(self, rows: Integers | slice | None) -> HostRows:
+        """Return some of the rows as NumPy's, less the same mean; None: all of them."""
+
+    def project(self, directions: Floats, constant: Floats | None = None) -> Floats:
+        """Return the products of the rows with directions (K, D), plus a constant for each (K,), shape (N, K)."""
+
+    def combine(self, coefficients: Floats) -> Floats:
+        """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
+
+    def weigh(self, values: Floats) -> Floats:
+        """Return values of the rows (N, K), each as often as its row counts."""
+
+    def infer_features(self, params: Params, few: bool = False) -> Floats:
+        """Return the features of the rows, shape (N, K): what prediction needs.
+
+        Few rows are inferred by the law, which has done before Numba has loaded the kernel.
+        """
+
+    def infer(self, params: Params) -> Inferred[Stats]:
+        """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
+
+    def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        """Differentiate through the sweeps; the gradient by psi of the generative part, of this weight, is added."""
+
+    def bound(self, params: Params) -> Floats:
+        """Return a lower bound on each row's log-density at fixed global parameters, shape (N,).
+
+        The bound is the ordinary one, at temperature one, for the features that tempered inference found.
+        """
+
+    def build_head(self, data: Data, settings: Settings) -> MarginHead:
+        """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+
+    def score(self, state: State, features: Floats) -> Floats:
+        """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
+
+    def choose(self, state: State, features: Floats) -> Integers:
+        """Return the class with the highest score for each of the rows, on the host, shape (N,)."""
+
+
 @dataclass(frozen=True)
-class Rows:
-    """Centred rows: what the model calls x, without a copy of the inputs, which are the largest array and the user's.
+class HostRows:
+    """Centred rows without a copy of the inputs, which are the largest array and the user's.
 
     Products are taken with the rows as they are and corrected by the mean.
     """
 
     X: Floats  # (N, D), as they came
     mean: Floats  # (D,)
-    squared_norms: Floats  # (N,): of the centred rows
     weights: Floats | None = None  # (N,): how often each row counts; None: once
-    on_device: ClassVar[bool] = False  # `regbayes.models.ilsvm.device` has rows that are
+    max_taken: ClassVar[int] = sys.maxsize
+    max_threads: ClassVar[int] = sys.maxsize
+    join = staticmethod(np.concatenate)
 
     @classmethod
-    def centre(cls, X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
-        """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie."""
-        if not isinstance(X, np.ndarray):
-            from regbayes.models.ilsvm.device import DeviceRows
-
-            return DeviceRows.centre(X, mean, weights)
-        if mean is not None and not isinstance(mean, np.ndarray):
-            mean = to_host(mean)
+    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> HostRows:
+        """Return rows less a mean: their own, unless it is given."""
         if mean is None:
             mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
-        norms = np.empty(len(X))
-        for rows in row_blocks(len(X)):
-            part = X[rows] - mean
-            norms[rows] = np.einsum("nd,nd->n", part, part)
-        return cls(X, mean, norms, weights)
+        return cls(X, mean, weights)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -83,15 +159,24 @@ class Rows:
         """How many columns the rows have, D."""
         return int(self.X.shape[1])
 
-    @property
+    @cached_property
     def total_weight(self) -> float:
         """What the rows count together, N."""
         return float(len(self)) if self.weights is None else float(self.weights.sum())
 
+    @cached_property
+    def squared_norm(self) -> float:
+        """Summed squared length of the rows."""
+        norms = np.empty(len(self))
+        for first in range(0, len(self), BLOCK_ROWS):  # no copy of all rows
+            part = self.X[first : first + BLOCK_ROWS] - self.mean
+            norms[first : first + BLOCK_ROWS] = np.einsum("nd,nd->n", part, part)
+        return float(norms.sum() if self.weights is None else self.weights @ norms)
+
     @property
     def mean_square(self) -> float:
         """Mean squared length of the rows."""
-        return self.sum_weighted(self.squared_norms) / self.total_weight
+        return self.squared_norm / self.total_weight
 
     @cached_property
     def total(self) -> Floats:
@@ -99,23 +184,26 @@ class Rows:
         weights = np.ones(len(self)) if self.weights is None else self.weights
         return weights @ self.X - weights.sum() * self.mean
 
-    def blocks(self) -> list[Rows]:
+    def blocks(self) -> list[HostRows]:
         """Return the rows in blocks of fixed size."""
         return [self.take(rows) for rows in row_blocks(len(self))]
 
-    def take(self, rows: Integers | slice) -> Rows:
-        """Return some of the rows, less the same mean."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Rows(self.X[rows], self.mean, self.squared_norms[rows], weights)
+    def take(self, rows: Integers | slice | None) -> HostRows:
+        """Return some of the rows, less the same mean; None: all of them."""
+        if rows is None:
+            return self
+        return HostRows(self.X[rows], self.mean, None if self.weights is None else self.weights[rows])
 
     def array(self) -> Floats:
         """Return the centred rows themselves, shape (N, D)."""
         return self.X - self.mean
 
-    def project(self, directions: Floats) -> Floats:
-        """Return the products of the rows with directions (K, D), shape (N, K)."""
+    def project(self, directions: Floats, constant: Floats | None = None) -> Floats:
+        """Return the products of the rows with directions (K, D), plus a constant for each (K,), shape (N, K)."""
         products = self.X @ directions.T
         products -= directions @ self.mean
+        if constant is not None:
+            products += constant
         return products
 
     def combine(self, coefficients: Floats) -> Floats:
@@ -128,15 +216,101 @@ class Rows:
         """Return values of the rows (N, K), each as often as its row counts."""
         return values if self.weights is None else values * self.weights[:, None]
 
-    def sum_weighted(self, values: Floats) -> float:
-        """Return the sum of a number of each row (N,), as often as it counts."""
-        return float(values.sum()) if self.weights is None else float(self.weights @ values)
+    def infer_features(self, params: Params, few: bool = False) -> Floats:
+        """Return the features of the rows, shape (N, K); few rows by the law, which needs no compiled kernel."""
+        theta = self.project(params.precision * params.loadings, params.constant_logits)
+        sweep = reference_sweep_features if few else sweep_features
+        sweep(theta, params.coupling, params.start, params.n_sweeps, theta)
+        return theta
+
+    def infer(self, params: Params) -> Inferred[Stats]:
+        """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
+        constant = params.constant_logits
+        theta = self.project(params.precision * params.loadings, constant)
+        psi = np.empty_like(theta)
+        sweep_features(theta, params.coupling, params.start, params.n_sweeps, psi)
+        weighed = self.weigh(psi)
+        counts = weighed.sum(axis=0)
+        # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
+        explained = (float(np.vdot(weighed, theta)) - float(counts @ constant)) / params.precision
+        return Inferred(psi, self.summarize(psi, weighed, counts, explained))
+
+    def summarize(self, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
+        """Sum what the rest of the model needs to know of rows with features psi, weighed and summed already."""
+        rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
+        on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
+        entropy = -float(on + np.vdot(self.weigh(rest), np.log(np.maximum(rest, tiny))))
+        return Stats(self.total_weight, self.squared_norm, self.total, counts, weighed.T @ psi, explained, entropy)
+
+    def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
+        psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
+        gradient = np.zeros(psi.shape) if gradient is None else gradient
+        theta, before = None, params.start
+        if params.n_sweeps > 1:
+            theta = self.project(params.precision * params.loadings, params.constant_logits)
+            before = np.empty_like(theta)
+            sweep_features(theta, coupling, params.start, params.n_sweeps - 1, before)
+        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
+        # theta less the couplings, and it is zero once the sweeps have converged.
+        gradient += weight * self.weigh((psi - before) @ np.tril(coupling, -1))
+        sums = reverse_features(gradient, psi, theta, coupling, params.start, params.n_sweeps, gradient)
+        gradient -= weight * self.weigh(psi)
+        return Pulled(sums.coupling, sums.theta_sum, self.combine(gradient))
+
+    def bound(self, params: Params) -> Floats:
+        """Return a lower bound on each row's log-density at fixed global parameters, shape (N,)."""
+        psi = self.infer_features(params)
+        expected = stick_expectations(params.sticks)
+        squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
+        # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+        spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
+        residual = np.square(self.array() - reconstruct(psi, params)).sum(axis=1) + spread
+        log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
+        entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
+        normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
+        return entropies + log_prior - 0.5 * residual / params.noise_variance - normaliser
+
+    def build_head(self, data: Data, settings: Settings) -> MarginHead:
+        """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+        labeled = data.labeled
+        everything = len(labeled) == len(self)
+        rows = self if everything else self.take(labeled)
+        classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
+        return MarginHead(
+            classes.one_vs_rest() if settings.one_vs_rest else classes,
+            settings.squared,
+            settings.fit_intercept,
+            inputs=settings.input_scale * rows.array() if settings.input_scale else None,
+            rows=None if everything else labeled,
+            row_weights=rows.weights,
+        )
+
+    def score(self, state: State, features: Floats) -> Floats:
+        """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
+        assert state.head is not None
+        return state.head.scores(features, state.input_scale * self.array() if state.input_scale else None)
+
+    def choose(self, state: State, features: Floats) -> Integers:
+        """Return the class with the highest score for each of the rows, shape (N,)."""
+        return np.argmax(self.score(state, features), axis=1)
 
 
-def centre_rows(X: Floats, weights: Floats | None = None) -> Rows:
-    """Return rows less their mean; rows whose squares leave the floating-point numbers are refused."""
+def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
+    """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie.
+
+    Rows that are centred on their own mean are learned from: they are refused where their squares leave the
+    floating-point numbers.
+    """
+    kind: type[HostRows | DeviceRows] = HostRows
+    if not isinstance(X, np.ndarray):
+        from regbayes.models.ilsvm.device import DeviceRows
+
+        kind = DeviceRows
+    if mean is not None:
+        return kind.centre(X, mean if isinstance(mean, np.ndarray) else to_host(mean), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = Rows.centre(X, weights=weights)
+        rows = kind.centre(X, None, weights)
         mean_square = rows.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
@@ -180,25 +354,22 @@ class Params:
         against = 0.5 * (squares + self.loadings.shape[1] * self.variances) + self.loadings @ self.offset
         return self.log_odds - self.precision * against
 
-    def infer(self, rows: Rows) -> Floats:
-        """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        if rows.on_device:
-            return rows.infer_features(self)  # type: ignore[attr-defined]
-        theta = base_logits(rows, self)
-        psi = np.empty_like(theta)
-        sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
-        return psi
+    @cached_property
+    def start(self) -> Floats:
+        """Where the sweeps start, the same for all rows, shape (1, K)."""
+        return expit(self.log_odds)[None, :]
 
-    def infer_few(self, rows: Rows) -> Floats:
-        """Return the features of few rows by the law, which has done before Numba has loaded the kernel."""
-        theta = base_logits(rows, self)
-        psi = np.empty_like(theta)
-        reference_sweep_features(theta, self.coupling, expit(self.log_odds)[None, :], self.n_sweeps, psi)
-        return psi
+    def infer(self, rows: Rows, few: bool = False) -> Floats:
+        """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        return rows.infer_features(self, few)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
         return self.infer(rows)
+
+    def bound(self, rows: Rows) -> Floats:
+        """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
+        return rows.bound(self)
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -259,36 +430,11 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-        if rows.on_device:
-            return rows.infer(params)  # type: ignore[attr-defined]
-        start, constant = expit(params.log_odds)[None, :], params.constant_logits
-        theta = base_logits(rows, params)
-        psi = np.empty_like(theta)
-        sweep_features(theta, params.coupling, start, params.n_sweeps, psi)
-        weighed = rows.weigh(psi)
-        counts = weighed.sum(axis=0)
-        # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
-        explained = (float(np.vdot(weighed, theta)) - float(counts @ constant)) / params.precision
-        return Inferred(psi, _sum_rows(rows, psi, weighed, counts, explained))
+        return rows.infer(params)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
-        if rows.on_device:
-            return rows.pull_back(params, self.weight, inferred, gradient)  # type: ignore[attr-defined]
-        psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
-        gradient = np.zeros(psi.shape) if gradient is None else gradient
-        start = expit(params.log_odds)[None, :]
-        theta, before = None, start
-        if params.n_sweeps > 1:
-            theta = base_logits(rows, params)
-            before = np.empty_like(theta)
-            sweep_features(theta, coupling, start, params.n_sweeps - 1, before)
-        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
-        # theta less the couplings, and it is zero once the sweeps have converged.
-        gradient += self.weight * rows.weigh((psi - before) @ np.tril(coupling, -1))
-        sums = reverse_features(gradient, psi, theta, coupling, start, params.n_sweeps, gradient)
-        gradient -= self.weight * rows.weigh(psi)
-        return Pulled(sums.coupling, sums.theta_sum, rows.combine(gradient))
+        """Differentiate through the sweeps, docs/math.md eq. (32)-(33)."""
+        return rows.pull_back(params, self.weight, inferred, gradient)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
         """``r F_T / T`` term by term."""
@@ -334,7 +480,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         first = stats.first_moment
         moment = np.block([[stats.second_moment, first[:, None]], [first, stats.n_rows]])
         factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
-        return lambda q: cho_solve(factor, q)
+        return partial(cho_solve, factor)
 
     def first_length(self, params: Params) -> float:
         """Move the loadings by a share of their length."""
@@ -352,7 +498,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
         ``gradient`` is that of the head's value by the features; over minus r it adds to their logits.
         """
-        logits = base_logits(rows, params)
+        logits = rows.project(params.precision * params.loadings, params.constant_logits)
         if gradient is not None:
             gradient = gradient if rows.weights is None else gradient / rows.weights[:, None]
             logits += gradient / -self.weight
@@ -362,8 +508,9 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def summarize(self, rows: Rows, psi: Floats) -> PosteriorStats:
         """Sum what the other blocks need to know of rows whose features are given."""
+        assert isinstance(rows, HostRows)
         weighed = rows.weigh(psi)
-        return PosteriorStats(_sum_rows(rows, psi, weighed, weighed.sum(axis=0), 0.0), rows.combine(weighed))
+        return PosteriorStats(rows.summarize(psi, weighed, weighed.sum(axis=0), 0.0), rows.combine(weighed))
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
         """Loadings, sticks and variances, each in closed form at given features."""
@@ -371,26 +518,6 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         params = update_prior_blocks(params, stats.rows, self.alpha)
         explained = stats.explain(params)
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
-
-
-def _sum_rows(rows: Rows, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
-    rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
-    on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
-    entropy = -float(on + np.vdot(rows.weigh(rest), np.log(np.maximum(rest, tiny))))
-    squared_norm = rows.sum_weighted(rows.squared_norms)
-    return Stats(rows.total_weight, squared_norm, rows.total, counts, weighed.T @ psi, explained, entropy)
-
-
-def base_logits(rows: Rows, params: Params) -> Floats:
-    """Return theta, the part of the logits that does not depend on other features, docs/math.md eq. (31)."""
-    theta = rows.project(params.precision * params.loadings)
-    theta += params.constant_logits
-    return theta
-
-
-def infer_features(rows: Rows, params: Params) -> Floats:
-    """Return the features of rows, shape (n, K): what prediction needs."""
-    return params.infer(rows)
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
@@ -464,25 +591,6 @@ def reconstruct(psi: Floats, params: Params) -> Floats:
     return psi @ params.loadings + params.offset
 
 
-def bound_rows(rows: Rows, params: Params) -> Floats:
-    """Lower bound on each row's log-density at fixed global parameters, shape (n,).
-
-    The bound is the ordinary one, at temperature one, for the features that tempered inference found.
-    """
-    if rows.on_device:
-        return rows.bound(params)  # type: ignore[attr-defined]
-    psi = infer_features(rows, params)
-    expected = stick_expectations(params.sticks)
-    squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
-    # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
-    spread = psi * (1.0 - psi) @ squares + rows.n_inputs * (psi @ params.variances)
-    residual = np.square(rows.array() - reconstruct(psi, params)).sum(axis=1) + spread
-    log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
-    entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
-    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-    return entropies + log_prior - 0.5 * residual / params.noise_variance - normaliser
-
-
 @persistable(name="regbayes.ilsvm.Settings")
 @dataclass(frozen=True)
 class Settings:
@@ -530,9 +638,12 @@ class Data:
             return len(self.labeled) / len(self.X)
         return float(self.X.weights[self.labeled].sum()) / self.X.total_weight
 
-    def take(self, rows: Integers) -> Data:
-        """Return some of the rows."""
-        return Data(self.X.take(rows), self.labels[rows], self.weights[rows], self.cost)
+    def take(self, rows: Integers | None) -> Data:
+        """Return some of the rows, or all, with NumPy's inputs."""
+        X = self.X.take(rows)
+        if rows is None:
+            return self if X is self.X else replace(self, X=X)
+        return Data(X, self.labels[rows], self.weights[rows], self.cost)
 
 
 @dataclass(frozen=True)
@@ -548,11 +659,7 @@ class ILSVMProblem:
     def of(cls, data: Data, settings: Settings, features: type[BinaryFeatures] = BinaryFeatures) -> ILSVMProblem:
         """Put the problem together."""
         supervised = settings.C > 0 and len(data.labeled) > 0
-        return cls(data, settings, build_head(data, settings) if supervised else None, features)
-
-    def at_settings(self, settings: Settings) -> ILSVMProblem:
-        """Return the problem with settings that leave the head as it is."""
-        return replace(self, settings=settings)
+        return cls(data, settings, data.X.build_head(data, settings) if supervised else None, features)
 
     @property
     def unit(self) -> float:
@@ -560,11 +667,6 @@ class ILSVMProblem:
         settings, data = self.settings, self.data
         nat = settings.generative_weight / settings.temperature * data.X.total_weight
         return max(nat, settings.C * float(data.weights[data.labeled].sum()))
-
-    @property
-    def executor(self) -> Executor:
-        """Who takes the blocks of rows."""
-        return make_executor(1 if self.data.X.on_device else self.settings.n_threads)
 
     @cached_property
     def joint(self) -> JointProblem[Rows, Params, Stats]:
@@ -581,25 +683,9 @@ class ILSVMProblem:
         model = self.features(
             settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
         )
-        return JointProblem(model, self.data.X.blocks(), self.head, options, self.executor)
-
-
-def build_head(data: Data, settings: Settings) -> MarginHead:
-    """Return the head of the labelled rows: what they ask for, and what it sees of them."""
-    if data.X.on_device:
-        return data.X.build_head(data, settings)  # type: ignore[attr-defined]
-    labeled = data.labeled
-    everything = len(labeled) == len(data.X)
-    rows = data.X if everything else data.X.take(labeled)
-    classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
-    return MarginHead(
-        classes.one_vs_rest() if settings.one_vs_rest else classes,
-        settings.squared,
-        settings.fit_intercept,
-        inputs=settings.input_scale * rows.array() if settings.input_scale else None,
-        rows=None if everything else labeled,
-        row_weights=rows.weights,
-    )
+        X = self.data.X
+        executor = make_executor(min(settings.n_threads, X.max_threads))
+        return JointProblem(model, X.blocks(), self.head, options, executor)
 
 
 @persistable(name="regbayes.ilsvm.State")
@@ -613,10 +699,3 @@ class State:
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
     probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
-
-    def scores(self, rows: Rows, psi: Floats) -> Floats:
-        """Return the score of each class for rows whose features are given, shape (n, classes)."""
-        assert self.head is not None
-        if rows.on_device:
-            return rows.scores(self.head, psi, self.input_scale)  # type: ignore[attr-defined]
-        return self.head.scores(psi, self.input_scale * rows.array() if self.input_scale else None)

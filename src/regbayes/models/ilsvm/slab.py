@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -22,6 +22,7 @@ from regbayes.joint.model import Inferred
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
 from regbayes.models.ilsvm.model import (
     BinaryFeatures,
+    HostRows,
     Params,
     Pulled,
     Rows,
@@ -57,17 +58,26 @@ class SlabParams(Params):
         projections -= directions @ self.offset
         return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
 
-    def infer(self, rows: Rows) -> Floats:
+    def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
         return self.sweep(rows)[0].amounts
-
-    def infer_few(self, rows: Rows) -> Floats:
-        """Return the same: amounts have one way to be inferred."""
-        return self.infer(rows)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
         return self.sweep(rows)[0].psi
+
+    def bound(self, rows: Rows) -> Floats:
+        """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
+        assert isinstance(rows, HostRows)
+        swept, _ = self.sweep(rows)
+        psi, amounts = swept.psi, swept.amounts
+        expected = stick_expectations(self.sticks)
+        squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
+        spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ self.variances)
+        residual = np.square(rows.array() - reconstruct(amounts, self)).sum(axis=1) + spread
+        log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
+        normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * self.noise_variance)
+        return log_prior - swept.divergence - 0.5 * residual / self.noise_variance - normaliser
 
 
 def convert_params(params: Params, settings: Settings) -> Params:
@@ -111,18 +121,19 @@ class SlabFeatures(BinaryFeatures):
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
         assert isinstance(params, SlabParams)
+        assert isinstance(rows, HostRows)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
         amounts = weighed.sum(axis=0)
         above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
         stats = SlabStats(
             n_rows=rows.total_weight,
-            squared_norm=rows.sum_weighted(rows.squared_norms),
+            squared_norm=rows.squared_norm,
             total=rows.total,
             counts=rows.weigh(swept.psi).sum(axis=0),
             gram=weighed.T @ swept.amounts,
             explained=above + float(amounts @ (params.loadings @ params.offset)),
-            entropy=-rows.sum_weighted(swept.divergence),
+            entropy=-float(rows.weigh(swept.divergence[:, None]).sum()),
             amounts=amounts,
             squares=rows.weigh(swept.squares).sum(axis=0),
         )
@@ -178,24 +189,8 @@ class SlabFeatures(BinaryFeatures):
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
         """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""
         factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
-        return lambda q: cho_solve(factor, q)
+        return partial(cho_solve, factor)
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Offset, sticks and variances in closed form at the current features."""
         return super().update_blocks(update_offset(params, stats), stats)
-
-
-def bound_slab_rows(rows: Rows, params: SlabParams) -> Floats:
-    """Lower bound on each row's log-density at fixed global parameters, shape (n,).
-
-    The bound is the ordinary one, at temperature one, for the features that tempered inference found.
-    """
-    swept, _ = params.sweep(rows)
-    psi, amounts = swept.psi, swept.amounts
-    expected = stick_expectations(params.sticks)
-    squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
-    spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ params.variances)
-    residual = np.square(rows.array() - reconstruct(amounts, params)).sum(axis=1) + spread
-    log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
-    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-    return log_prior - swept.divergence - 0.5 * residual / params.noise_variance - normaliser

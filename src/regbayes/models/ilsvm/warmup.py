@@ -14,10 +14,9 @@ objective, which never rises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,26 +24,22 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from regbayes._types import Floats, Indices, Integers
-from regbayes.engine import AbsoluteChange, Progress, Status, run
 from regbayes.joint import descent
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
-    PATIENCE,
     UNLABELED,
     BinaryFeatures,
+    HostRows,
     ILSVMProblem,
     Params,
     Rows,
     Settings,
     Stats,
-    infer_features,
 )
 from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 Evaluation = descent.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]
-
-WARM_UP = "warm-up"  # its name, as callbacks see it
 
 NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
@@ -267,6 +262,21 @@ def random_params(X: Rows, settings: Settings, rng: np.random.Generator) -> Para
 # --- the warm-up
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Some steps of descent on one objective, fewer if they gain little."""
+
+    problem: ILSVMProblem
+    start: Params | Search  # where they begin, or go on
+    n_steps: int
+    tol: float  # gain per row, in units of its loss, below which they end
+    warm_start: Any = None  # of the head, at parameters
+    keep: Search | None = None  # what is kept where the fit is cut short, for a model on trial is given up then
+
+
+Phases = Generator[Phase, Search, Search]  # gives phases to whoever makes them, and hears where each of them ended
+
+
 @dataclass
 class WarmUp:
     """The phases before the descent, on the rows that they are content with.
@@ -277,57 +287,37 @@ class WarmUp:
         At the wanted temperature.
     share : float
         Of all rows that these are: what features are worth grows with the rows, their price does not.
-    callbacks : sequence of callable
-    view : callable
-        From a `Search` to what callbacks see.
     """
 
     problem: ILSVMProblem
     share: float
-    callbacks: Sequence[Callable[[Progress[Any]], bool | None]]
-    view: Callable[[Search], Any]
     worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
     @classmethod
-    def of(
-        cls,
-        problem: ILSVMProblem,
-        early_rows: Integers | None,
-        callbacks: Sequence[Callable[[Progress[Any]], bool | None]],
-        view: Callable[[Search], Any],
-    ) -> WarmUp:
-        """Return the warm-up of a fit, on some of its rows where these are given."""
+    def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
+        """Return the warm-up of a new fit, on some of its rows where these are given; or of an earlier one, on all."""
         # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
-        if early_rows is None:
-            return cls(problem.at_settings(fixed), 1.0, callbacks, view)
-        part = ILSVMProblem.of(problem.data.take(early_rows), fixed, problem.features)
-        return cls(part, part.data.X.total_weight / problem.data.X.total_weight, callbacks, view)
+        data = problem.data.take(early_rows) if is_new else problem.data
+        if data is problem.data:
+            return cls(replace(problem, settings=fixed), 1.0)
+        part = ILSVMProblem.of(data, fixed, problem.features)
+        return cls(part, part.data.X.total_weight / problem.data.X.total_weight)
 
-    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> tuple[Search, Status]:
-        """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only.
-
-        Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
-        """
-        try:
-            if not is_new:
-                return self._cool(starts[0], multipliers), Status.CONVERGED
-            # Take out features that are not worth having, then add some while they are.
-            search = self.latest = self._choose_start(starts)
-            search = self._prune(search)
-            before = len(search.at.params.loadings)
-            while (larger := self._add_feature(search)) is not None:
-                search = self.latest = larger
-            if len(search.at.params.loadings) > before:
-                search = self._prune(search)
-            return search, Status.CONVERGED
-        except CutShortError as cut:
-            return cut.search, cut.status
-        except KeyboardInterrupt:  # between two phases
-            if self.latest is None:
-                raise  # nothing was learned yet
-            return self.latest, Status.INTERRUPTED
+    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
+        """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only."""
+        if not is_new:
+            return (yield from self._cool(starts[0], multipliers))
+        # Take out features that are not worth having, then add some while they are.
+        search = self.latest = yield from self._choose_start(starts)
+        search = yield from self._prune(search)
+        before = len(search.at.params.loadings)
+        while (larger := (yield from self._add_feature(search))) is not None:
+            search = self.latest = larger
+        if len(search.at.params.loadings) > before:
+            search = yield from self._prune(search)
+        return search
 
     @property
     def _spread(self) -> float:
@@ -336,7 +326,7 @@ class WarmUp:
         soft = soft_temperature(self.problem.data.X, settings.noise_variance)
         return float(np.sqrt(max(1.0, soft / settings.temperature)))
 
-    def _choose_start(self, starts: Sequence[Params]) -> Search:
+    def _choose_start(self, starts: Sequence[Params]) -> Phases:
         """Return the best start after its first steps: the rotation is decided first, then the number of directions.
 
         A few steps from the starts with fewest directions tell rotations apart; many would bring them together.
@@ -346,9 +336,9 @@ class WarmUp:
         raced: list[Search] = []
         for start in starts if len(starts) > 1 else ():
             if len(start.loadings) == K:
-                search = descent.start(self.problem.joint, replace(start, temperature=wanted), None)
                 keep = raced[0] if raced else None
-                raced.append(self._run_phase(self.problem, search, RACE_STEPS, TOL, keep))
+                cold = replace(start, temperature=wanted)
+                raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
         kind = 0
         if raced:
             values = [self._judge(search.at) for search in raced]
@@ -356,36 +346,34 @@ class WarmUp:
         best: Search | None = None
         for start in starts[kind :: max(1, len(raced))]:
             goes_on = raced and len(start.loadings) == K and start.temperature <= wanted
-            trial = self._take_first_steps(start, raced[kind] if goes_on else None, best)
+            trial = yield from self._take_first_steps(start, raced[kind] if goes_on else None, best)
             if best is None or self._judge(trial.at) < self._judge(best.at) - BETTER * unit:
                 best = trial
         assert best is not None
         return best
 
-    def _take_first_steps(self, start: Params, search: Search | None, keep: Search | None) -> Search:
+    def _take_first_steps(self, start: Params, search: Search | None, keep: Search | None) -> Phases:
         """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down.
 
         ``search`` is where the first of them ended, if they were taken already.
         """
         problem = self._at(max(start.temperature, self.problem.settings.temperature))
-        if search is None:
-            search = descent.start(problem.joint, replace(start, temperature=problem.settings.temperature), None)
-        search = self._run_phase(problem, search, FIRST_STEPS - search.n_steps, TOL, keep)
+        begin = replace(start, temperature=problem.settings.temperature) if search is None else search
+        n_steps = FIRST_STEPS - (0 if search is None else search.n_steps)
+        search = yield Phase(problem, begin, n_steps, TOL, keep=keep)
         if keep is None:
             self.latest = search
-        return self._cool(search.at.params, search.at.warm_start, search, keep)
+        return (yield from self._cool(search.at.params, search.at.warm_start, search, keep))
 
     def _cool(
         self, params: Params, multipliers: Any, search: Search | None = None, keep: Search | None = None
-    ) -> Search:
+    ) -> Phases:
         """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
         wanted = self.problem.settings.temperature
         while params.temperature > wanted or search is None:
             problem = self._at(max(COOLING * params.temperature, wanted))
-            search = descent.start(
-                problem.joint, replace(params, temperature=problem.settings.temperature), multipliers
-            )
-            search = self._run_phase(problem, search, COOLING_STEPS, COOLING_TOL, keep)
+            cooler = replace(params, temperature=problem.settings.temperature)
+            search = yield Phase(problem, cooler, COOLING_STEPS, COOLING_TOL, multipliers, keep)
             if keep is None:
                 self.latest = search
             params, multipliers = search.at.params, search.at.warm_start
@@ -398,28 +386,7 @@ class WarmUp:
         """
         settings = self.problem.settings
         weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-        return self.problem.at_settings(replace(settings, temperature=temperature, generative_weight=weight))
-
-    def _run_phase(
-        self, problem: ILSVMProblem, search: Search, n_steps: int, tol: float, keep: Search | None = None
-    ) -> Search:
-        """Take some steps of descent on one objective, fewer if they gain little, and no more than a fit may have.
-
-        A model on trial is given up where the fit is cut short: the one to ``keep`` is kept.
-        """
-        result = run(
-            partial(descent.step, problem.joint),
-            search,
-            max_iter=min(n_steps, problem.settings.max_iter),
-            objective=attrgetter("at.terms"),
-            stop=AbsoluteChange(tol * problem.unit, PATIENCE),
-            callbacks=self.callbacks,
-            view=self.view if keep is None else lambda _: self.view(keep),
-            stage=WARM_UP,
-        )
-        if result.status in (Status.STOPPED, Status.INTERRUPTED):
-            raise CutShortError(keep or result.state, result.status)
-        return result.state
+        return replace(self.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
 
     def _judge(self, at: Evaluation) -> float:
         """Return the normalised objective; of some rows, as large as their share in that of all of them."""
@@ -428,7 +395,7 @@ class WarmUp:
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
         return model.normalise(at) - (1.0 - self.share) * price
 
-    def _prune(self, search: Search) -> Search:
+    def _prune(self, search: Search) -> Phases:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
 
         Where the objective is lower without several of them, each taken out alone, half of these go at once. After a
@@ -442,13 +409,14 @@ class WarmUp:
             looked = np.arange(K) if rises is None else np.argsort(rises, kind="stable")[: max(LOOKS, K // 2)]
             judged = np.empty(K) if rises is None else value + rises
             for k in looked:
-                judged[k] = self._glance(self._without(at, [k]), at.warm_start)
+                seen = self.problem.joint.evaluate(self._without(at, [k]), at.warm_start, GLANCE)[0]
+                judged[k] = self._judge(seen)
             order = np.argsort(judged, kind="stable")
             n_clear = int(np.sum(judged <= value))
             together = [order[: n_clear // 2]] if n_clear > 3 and not failed else []
             for leaving in together + [order[[n]] for n in range(min(TRIED, K)) if order[n] not in failed]:
-                trial = descent.start(self.problem.joint, self._without(at, leaving), at.warm_start)
-                trial = self._run_phase(self.problem, trial, TRIAL_STEPS, TOL, keep=search)
+                smaller = self._without(at, leaving)
+                trial = yield Phase(self.problem, smaller, TRIAL_STEPS, TOL, at.warm_start, keep=search)
                 if self._judge(trial.at) <= min(
                     value + self.worth * self.problem.unit, judged[leaving[0]] if len(leaving) > 1 else np.inf
                 ):
@@ -462,10 +430,6 @@ class WarmUp:
                 rises = None
         return search
 
-    def _glance(self, params: Params, warm_start: Any) -> float:
-        """Return the normalised objective of parameters, with a head that is solved roughly."""
-        return self._judge(self.problem.joint.evaluate(params, warm_start, GLANCE)[0])
-
     def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
         """Return the model without some features; the offset has what they gave to the rows on average."""
         params, stats = at.params, at.stats
@@ -474,19 +438,22 @@ class WarmUp:
         smaller = replace(take_features(params, kept), offset=offset)
         return settle_sticks(smaller, stats.counts[kept], stats.n_rows, self.problem.settings.alpha)
 
-    def _add_feature(self, search: Search) -> Search | None:
+    def _add_feature(self, search: Search) -> Generator[Phase, Search, Search | None]:
         """Return the model with one more feature that is worth having, or None."""
-        joint, at = self.problem.joint, search.at
+        at = search.at
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
         # New features that are colder than soft learn labels by heart: they have to be worth more.
         worth = BIRTH_WORTH * self._spread ** (1 if self.problem.head is None else 2)
         limit = self._judge(at) - worth * self.problem.unit
         for direction in self._ask_for_features(at):
-            larger = [self._with(at, direction, length) for length in LENGTHS]
-            judged = [self._glance(params, at.warm_start) for params in larger]
-            trial = descent.start(joint, larger[int(np.argmin(judged))], at.warm_start)
-            trial = self._run_phase(self.problem, trial, BIRTH_STEPS, TOL, keep=search)
+            best, lowest = at.params, np.inf
+            for length in LENGTHS:
+                larger = self._with(at, direction, length)
+                value = self._judge(self.problem.joint.evaluate(larger, at.warm_start, GLANCE)[0])
+                if value < lowest:
+                    best, lowest = larger, value
+            trial = yield Phase(self.problem, best, BIRTH_STEPS, TOL, at.warm_start, keep=search)
             if self._judge(trial.at) <= limit:
                 return trial
         return None
@@ -494,7 +461,7 @@ class WarmUp:
     def _ask_for_features(self, at: Evaluation) -> Floats:
         """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
         data, params = self.problem.data, at.params
-        psi, r = infer_features(data.X, params), self.problem.settings.generative_weight
+        psi, r = params.infer(data.X), self.problem.settings.generative_weight
         multipliers = np.zeros((len(data.X), 1))
         if at.multipliers is not None:
             multipliers = np.zeros((len(data.X), at.multipliers.shape[1]))
@@ -518,8 +485,8 @@ class WarmUp:
         """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
         params, X = at.params, self.problem.data.X
         left = X.project(direction[None, :])[:, 0] - direction @ params.offset
-        left -= infer_features(X, params) @ (params.loadings @ direction)
-        score = Rows.centre(left[:, None], weights=X.weights)
+        left -= params.infer(X) @ (params.loadings @ direction)
+        score = HostRows.centre(left[:, None], weights=X.weights)
         spread = np.sqrt(score.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
         new = length * loading[0, 0] * direction
@@ -535,14 +502,6 @@ class WarmUp:
             sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
         )
         return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
-
-
-class CutShortError(Exception):
-    """A phase was stopped or interrupted."""
-
-    def __init__(self, search: Search, status: Status) -> None:
-        super().__init__(status)
-        self.search, self.status = search, status
 
 
 def drop_empty(params: Params) -> Params:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +30,8 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Progress, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.kernels.counting import count_tokens, tally
+from regbayes.framework.regularizers import Regularizer
+from regbayes.kernels.counting import count_tokens, padded, tally
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
 from regbayes.kernels.topics import (
@@ -41,7 +42,7 @@ from regbayes.kernels.topics import (
     sweep_weights,
     weight_statistics,
 )
-from regbayes.kernels.types import Tilt, TopicCounts, padded
+from regbayes.kernels.types import Tilt, TopicCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda.corpus import Corpus, build_corpus
@@ -126,6 +127,12 @@ class Problem:
     def n_responses(self) -> int:
         """The number of responses, L."""
         return 0 if self.responses is None else self.responses.n_outputs
+
+    @cached_property
+    def loss(self) -> Regularizer:
+        """The loss of the scores of all documents, which every sweep is judged by."""
+        assert self.responses is not None
+        return self.responses.loss(squared=False)
 
 
 @dataclass(frozen=True)
@@ -321,7 +328,7 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
         shape = (n_variables(problem.responses), *scores.shape)
         drawn = draw_quadratics(_warm_responses(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
-        terms |= _response_terms(problem, problem.responses, scores, weights)
+        terms |= _response_terms(problem, scores, weights)
     if sweep > settings.n_burn_in:
         chain = replace(chain, averages=_update_averages(chain))
     return StepResult(chain, terms, {"changed": n_changed / max(problem.corpus.n_tokens, 1)})
@@ -603,9 +610,9 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
     return float(np.sum(gammaln(positive + prior)) - positive.size * gammaln(prior))
 
 
-def _response_terms(problem: Problem, responses: Responses, scores: Floats, weights: Floats) -> dict[str, float]:
+def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[str, float]:
     """What responses and weights add to the negative logarithm of the posterior."""
-    margin = responses.loss(squared=False).value(scores.ravel())
+    margin = problem.loss.value(scores.ravel())
     if problem.earlier is None:
         penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
     else:

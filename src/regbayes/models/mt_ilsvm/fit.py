@@ -19,7 +19,7 @@ from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.kernels.arrays import is_plain, pieces, take_rows
 from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
-from regbayes.margins.targets import Observations, Outputs
+from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
 from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm import device
 from regbayes.models.mt_ilsvm.model import (
@@ -133,8 +133,8 @@ class Problem(RowProblem[Floats, Any, Any]):
 
 
 def prepare(
-    X: Floats,
-    observations: Observations,
+    X: Any,
+    observations: Observations | ObservedMatrix,
     outputs: Outputs,
     settings: Settings,
     sample_weight: Floats | None = None,
@@ -145,7 +145,7 @@ def prepare(
     Parameters
     ----------
     X : (N, D)
-        Centred inputs, one row per example, with targets or without.
+        Centred inputs, one row per example, with targets or without; an array, or `StandardRows` of a file.
     observations, outputs
         The targets; see `observe_numbers` and `observe_classes`.
     settings : Settings
@@ -156,8 +156,7 @@ def prepare(
     """
     executor, n_targets = executor or Serial(), float(len(observations))
     if sample_weight is not None:
-        counts = sample_weight[observations.rows]
-        observations, n_targets = replace(observations, weights=counts * observations.weights), float(counts.sum())
+        observations, n_targets = observations.count(sample_weight)
 
     def moments_of(rows: slice) -> Moments:
         return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
@@ -165,13 +164,14 @@ def prepare(
     there = not is_plain(X)  # rows lie on a device, and what is their size stays there
     moments = device.sum_moments(X, sample_weight) if there else executor.map_reduce(moments_of, row_blocks(len(X)))
     input_scale = float(np.sqrt(moments.mean_square))
-    has_target = np.zeros(X.shape[0], dtype=np.bool_)
-    has_target[observations.rows] = True
+    has_target = observations.find_rows(X.shape[0])
     if not has_target.all():
-        observations = replace(observations, rows=np.cumsum(has_target)[observations.rows] - 1)
+        observations = observations.keep_rows(has_target)
         X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
-    X = X if there else np.ascontiguousarray(X, dtype=np.float64)
+    X = np.ascontiguousarray(X, dtype=np.float64) if isinstance(X, np.ndarray) else X
     head = build_head(settings, observations, outputs, X, input_scale)
+    if there or not head.takes_blocks(settings.n_components):
+        head = replace(head, observations=observations.as_list())
     if there:
         blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
         head = make_device_head(head, X) if len(observations) else head
@@ -183,7 +183,7 @@ def prepare(
 
 def build_head(
     settings: Settings,
-    observations: Observations,
+    observations: Observations | ObservedMatrix,
     outputs: Outputs,
     X: Floats,
     input_scale: float,

@@ -1,0 +1,266 @@
+"""Models in NumPyro with answers by quadrature, for `bench_ladder.py --fresh`.
+
+They were written after the checks of the ladder were set, and none of the checks was changed for them before the first
+run. Each function returns a model, its arguments, what is asked, and atoms of the posterior: named points with
+log-weights, on which the same constraints are solved exactly (latent variables that no constraint sees are integrated
+out).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro import distributions as dist
+from scipy.special import betaln, logsumexp
+from scipy.stats import norm, t
+
+from regbayes import E
+
+Atoms = tuple[dict[str, Any], Any]  # name -> points, log-weights
+
+
+def mesh(**axes: Any) -> dict[str, Any]:
+    """Return all combinations of points along named axes, flat."""
+    return dict(zip(axes, (a.ravel() for a in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
+
+
+def student_location(prior: float = 1.0) -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Location and scale of Student's t with three degrees of freedom, asked to lie above most of the data.
+
+    Under a prior ten times as wide the tilt that reaches it has nearly all its mass hundreds away from the data: a sum
+    of many t-tails falls too slowly.
+    """
+    y = t.rvs(3, size=30, random_state=1)
+
+    def model(y: Any) -> None:
+        mu = numpyro.sample("mu", dist.Normal(0, prior))
+        scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+        numpyro.sample("y", dist.StudentT(3, mu, scale), obs=y)
+
+    at = mesh(mu=np.linspace(-8, 20, 1401), u=np.linspace(-3, 5, 321))
+    logs = norm.logpdf(at["mu"], 0, prior) + norm.logpdf(at["u"])
+    scale = np.exp(at["u"])
+    for one in y:
+        logs = logs + t.logpdf((one - at["mu"]) / scale, 3) - at["u"]
+    return model, (y,), E("mu") == 0.8, ({"mu": at["mu"], "scale": scale}, logs)
+
+
+def autoregression() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """An AR(1) of 60 steps that is asked to be nearly a random walk."""
+    rng = np.random.default_rng(2)
+    y = np.zeros(60)
+    for i in range(1, 60):
+        y[i] = 0.5 * y[i - 1] + rng.normal()
+
+    def model(y: Any) -> None:
+        rho = numpyro.sample("rho", dist.Uniform(-1, 1))
+        scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+        numpyro.sample("y", dist.Normal(rho * y[:-1], scale), obs=y[1:])
+
+    at = mesh(rho=np.tanh(np.linspace(-1, 6, 1401)), u=np.linspace(-1.5, 2, 201))
+    rss = y[1:] @ y[1:] - 2 * at["rho"] * (y[1:] @ y[:-1]) + at["rho"] ** 2 * (y[:-1] @ y[:-1])
+    logs = norm.logpdf(at["u"]) - 59 * at["u"] - 0.5 * rss * np.exp(-2 * at["u"]) + np.log1p(-(at["rho"] ** 2))
+    return model, (y,), E("rho") == 0.95, ({"rho": at["rho"], "scale": np.exp(at["u"])}, logs)
+
+
+def ordered_mixture(prior: Any = None) -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Two normal components with ordered means, asked to be further apart than the data say.
+
+    Under a lognormal prior of the distance the tilt does not exist: one component can explain all rows.
+    """
+    rng = np.random.default_rng(3)
+    y = np.concatenate([rng.normal(-1, 1, 20), rng.normal(1.5, 1, 30)])
+
+    def model(y: Any) -> None:
+        low = numpyro.sample("low", dist.Normal(0, 3))
+        gap = numpyro.sample("gap", prior or dist.HalfNormal(2))
+        parts = jnp.logaddexp(jnp.log(0.4) - 0.5 * (y - low) ** 2, jnp.log(0.6) - 0.5 * (y - low - gap) ** 2)
+        numpyro.factor("y", parts.sum())
+
+    at = mesh(low=np.linspace(-6, 4, 501), u=np.linspace(-6, 3.2, 461))
+    gap = np.exp(at["u"])
+    logs = norm.logpdf(at["low"], 0, 3) + norm.logpdf(gap, 0, 2) + at["u"]
+    for one in y:
+        logs = logs + np.logaddexp(
+            np.log(0.4) - 0.5 * (one - at["low"]) ** 2, np.log(0.6) - 0.5 * (one - at["low"] - gap) ** 2
+        )
+    return model, (y,), E("gap") == 3.5, ({"low": at["low"], "gap": gap}, logs)
+
+
+def beta_binomial() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Rates of twelve groups around a common mean, which is asked to be one half."""
+    rng = np.random.default_rng(4)
+    n = rng.integers(10, 40, 12)
+    y = rng.binomial(n, rng.beta(5, 15, 12))
+
+    def model(n: Any, y: Any) -> None:
+        mean = numpyro.sample("mean", dist.Uniform(0, 1))
+        size = numpyro.sample("size", dist.LogNormal(3, 1))
+        with numpyro.plate("group", 12):
+            rate = numpyro.sample("rate", dist.Beta(mean * size, (1 - mean) * size))
+            numpyro.sample("y", dist.Binomial(n, rate), obs=y)
+
+    at = mesh(v=np.linspace(-3, 3, 501), u=np.linspace(-1.5, 8, 401))
+    mean, size = 1 / (1 + np.exp(-at["v"])), np.exp(at["u"])
+    logs = np.log(mean * (1 - mean)) + norm.logpdf(at["u"], 3, 1)
+    for k, total in zip(y, n, strict=True):
+        a, b = mean * size, (1 - mean) * size
+        logs = logs + betaln(a + k, b + total - k) - betaln(a, b)
+    return model, (n, y), E("mean") == 0.45, ({"mean": mean, "size": size}, logs)
+
+
+def poisson_effects(intercept: float | None = None) -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """A Poisson regression with ten random effects that is asked for half its slope.
+
+    An intercept far below the data's can only be had with random effects that are all large and positive: chains hardly
+    move there.
+    """
+    rng = np.random.default_rng(5)
+    group, x = np.repeat(np.arange(10), 5), rng.normal(size=50)
+    y = rng.poisson(np.exp(0.5 + 0.4 * x + 0.6 * rng.normal(size=10)[group]))
+
+    def model(x: Any, y: Any) -> None:
+        a = numpyro.sample("a", dist.Normal(0, 2))
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        s = numpyro.sample("s", dist.LogNormal(-1, 1))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([10]))
+        numpyro.sample("y", dist.Poisson(jnp.exp(a + b * x + s * z[group])), obs=y)
+
+    at = mesh(a=np.linspace(-5, 2, 71), b=np.linspace(-0.5, 0.9, 57), u=np.linspace(-5, 2, 43))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(48)
+    logs = norm.logpdf(at["a"], 0, 2) + norm.logpdf(at["b"]) + norm.logpdf(at["u"], -1, 1)
+    for g in range(10):
+        own, counts = x[group == g], y[group == g]
+        exposure = np.exp(np.outer(at["b"], own)).sum(axis=1) * np.exp(at["a"])
+        effect = np.exp(at["u"])[:, None] * nodes
+        inner = counts.sum() * effect - exposure[:, None] * np.exp(effect) + np.log(weights)
+        logs = logs + counts.sum() * at["a"] + (counts @ own) * at["b"] + logsumexp(inner, axis=1)
+    asked = [E("b") == 0.2] + ([] if intercept is None else [E("a") <= intercept])
+    return model, (x, y), asked, ({"a": at["a"], "b": at["b"]}, logs)
+
+
+def horseshoe() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Normal means under a horseshoe prior: the largest is asked to be one on average."""
+    y = np.array([4.0, 2.0, 0.3, -0.5, 0.8, -1.1, 0.1, 0.4])
+
+    def model(y: Any) -> None:
+        tau = numpyro.sample("tau", dist.HalfCauchy(0.5))
+        scale = numpyro.sample("scale", dist.HalfCauchy(1.0).expand([8]))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([8]))
+        mean = numpyro.deterministic("mean", tau * scale * z)
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+    u, v = np.linspace(-9, 6, 151), np.linspace(-9, 9, 361)
+    variance = np.exp(2 * (u[:, None] + v))
+    half_cauchy = v - np.log1p(np.exp(2 * v))
+    others = sum(
+        logsumexp(half_cauchy - 0.5 * np.log1p(variance) - 0.5 * one**2 / (1 + variance), axis=1) for one in y[1:]
+    )
+    kept = variance / (1 + variance)
+    logs = (u - np.log1p(np.exp(2 * u) / 0.25) + others)[:, None] + half_cauchy
+    logs = logs - 0.5 * np.log1p(variance) - 0.5 * y[0] ** 2 / (1 + variance)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(32)
+    mean = kept[..., None] * y[0] + np.sqrt(kept)[..., None] * nodes
+    logs = logs[..., None] + np.log(weights)
+    return model, (y,), E(lambda v: v.mean[:, 0], name="mean") == 1.0, ({"mean": mean.reshape(-1, 1)}, logs.ravel())
+
+
+def gaussian_far() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Twenty correlated normal variables and a sum that is asked to be six standard deviations away."""
+    rng = np.random.default_rng(6)
+    root = rng.normal(size=(20, 20)) / 4 + np.eye(20)
+    covariance = root @ root.T
+    spread = np.sqrt(covariance.sum())
+
+    def model(covariance: Any) -> None:
+        numpyro.sample("x", dist.MultivariateNormal(jnp.zeros(20), covariance))
+
+    points = np.linspace(-14, 14, 4001)
+    atoms = {"x": np.outer(points * spread, np.eye(1, 20)[0])}  # the sum alone matters
+    return model, (covariance,), E(lambda v: v.x.sum(axis=1), name="sum") == 6 * spread, (atoms, -0.5 * points**2)
+
+
+def banana(centred: bool = False) -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """A curved ridge, asked to be higher along the curve: tilts exist below one half.
+
+    Where the height itself is sampled no coordinate shows that, and chains follow the curve slowly.
+    """
+
+    def model() -> None:
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        if centred:
+            numpyro.sample("y", dist.Normal(x**2, 0.3))
+        else:
+            numpyro.deterministic("y", x**2 + numpyro.sample("off", dist.Normal(0, 0.3)))
+
+    at = mesh(x=np.linspace(-25, 25, 2001), e=np.linspace(-2.5, 2.5, 101))
+    logs = norm.logpdf(at["x"]) + norm.logpdf(at["e"], 0, 0.3)
+    return model, (), E("y") == 4.0, ({"x": at["x"], "y": at["x"] ** 2 + at["e"]}, logs)
+
+
+WELL_POSED = (
+    student_location,
+    autoregression,
+    ordered_mixture,
+    beta_binomial,
+    poisson_effects,
+    horseshoe,
+    gaussian_far,
+    banana,
+)
+
+
+def pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
+    """Problems without an answer, or with one that chains do not find: name, model, arguments, what is asked."""
+
+    def far_modes(weight: float, place: Any) -> Any:
+        def model() -> None:
+            x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real_vector, (), (2,)))
+            near = jnp.log(1 - weight) - 0.5 * (x**2).sum()
+            numpyro.factor("f", jnp.logaddexp(near, jnp.log(weight) - 0.5 * ((x - jnp.asarray(place)) ** 2).sum()))
+
+        return model
+
+    def cauchy() -> None:
+        numpyro.sample("x", dist.Cauchy(0, 1))
+
+    def lognormal() -> None:
+        numpyro.sample("x", dist.LogNormal(0, 1))
+
+    def inverse_gamma() -> None:
+        numpyro.sample("x", dist.InverseGamma(1.5, 1.0))
+
+    def laplace() -> None:
+        numpyro.sample("x", dist.Laplace(0, 1))
+
+    def normal() -> None:
+        numpyro.sample("x", dist.Normal(0, 1))
+
+    def simplex() -> None:
+        numpyro.sample("x", dist.Dirichlet(jnp.ones(3)))
+
+    def slow() -> None:
+        s = numpyro.sample("s", dist.HalfCauchy(1.0))
+        numpyro.sample("z", dist.Normal(0, s).expand([20]))
+
+    return [
+        ("Student's t, wide prior", *student_location(10.0)[:3]),
+        ("Poisson effects, low intercept", *poisson_effects(-0.5)[:3]),
+        ("banana, centred", *banana(True)[:3]),
+        ("ordered mixture, lognormal", *ordered_mixture(dist.LogNormal(0, 1))[:3]),
+        ("a rare mode, diagonal", far_modes(0.05, (7.0, 7.0)), (), E("x[0]") == 5.0),
+        ("a rare mode, along an axis", far_modes(0.05, (8.0, 0.0)), (), E("x[0]") == 5.0),
+        ("two modes, diagonal", far_modes(0.5, (7.0, -7.0)), (), E("x[0]") == 5.0),
+        ("Cauchy, mean", cauchy, (), E("x") == 1.0),
+        ("Cauchy, absolute value", cauchy, (), E(jnp.abs, name="abs") >= 5.0),
+        ("lognormal, up", lognormal, (), E("x") >= 10.0),
+        ("inverse gamma, up", inverse_gamma, (), E("x") >= 10.0),
+        ("Laplace, squares up", laplace, (), E(lambda x: x**2) >= 20.0),
+        ("moments that no variable has", normal, (), [E("x") == 2.0, E(lambda x: x**2) == 3.0]),
+        ("shares that sum to more than one", simplex, (), [E("x[0]") >= 0.6, E("x[1]") >= 0.6]),
+        ("twice and once", normal, (), [E("x") >= 1.0, E(lambda x: 2 * x) <= 1.0]),
+        ("centred scale", slow, (), E("s") >= 4.0),
+    ]
