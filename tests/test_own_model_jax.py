@@ -20,7 +20,7 @@ from own_model_tools import (
     some_params,
 )
 from regbayes.adapters import fit, fit_batches, from_jax
-from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.targets import Classes, Numbers, zero_one_cost
 
 pytestmark = pytest.mark.numpyro
 
@@ -120,6 +120,22 @@ def test_the_block_of_the_page_runs():
     names = {"jnp": jnp, "params": {"encode": rng.standard_normal((D, K)), "decode": rng.standard_normal((K, D))}}
     exec(block, names)
     assert len(names["model"].blocks(make_data()[0])) == 1
+
+
+def test_the_page_predicts_numbers_from_columns_of_them():
+    page = (Path(__file__).parent.parent / "docs" / "own_model.md").read_text(encoding="utf-8")
+    (block,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Numbers" in one)
+    X, _ = make_data()
+    model = from_jax(encode, linear_loss, linear_params())
+    names = {"np": np, "model": model, "X": X, "prices": X[:, 0] + X[:, 1]}
+    exec(block.replace("fit, fit_batches, from_torch", "fit"), names)
+    assert names["result"].trace.rises.count == 0
+    scores = names["result"].state.head.scores(np.asarray(model.encode(X, names["result"].state.params)))
+    assert np.corrcoef(scores[:, 0], names["prices"])[0, 1] > 0.8
+    with pytest.raises(ValueError, match=r"a column for each output.*\(60,\)"):
+        fit(model, X, Numbers(names["prices"], np.ones(60)))
+    with pytest.raises(ValueError, match="59 targets for 60 rows"):
+        fit_batches(model, X, Numbers(names["values"][1:], np.ones((59, 1))))
 
 
 REFUSED = {
