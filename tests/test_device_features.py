@@ -23,6 +23,7 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
+    HostRows,
     ILSVMProblem,
     Settings,
     centre_rows,
@@ -254,6 +255,24 @@ def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
     assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
     assert set(named.predict(place(X))) <= {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_data(150)
+    model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, temperature=0.4, warm_start=True, random_state=0)
+    model.fit(place(X), place.make(y))
+
+    def count(rows: device.DeviceRows, chosen: object) -> HostRows:
+        taken.append(len(rows) if chosen is None else len(chosen))
+        return take(rows, chosen)
+
+    taken, take = [], device.DeviceRows.take
+    monkeypatch.setattr(device.DeviceRows, "take", count)
+    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 50)  # that the look for noise takes
+    model.set_params(temperature=0.1).fit(place(X), place.make(y))
+    assert max(taken, default=0) <= 50
+    assert np.isfinite(model.objective_)
 
 
 @pytest.mark.usefixtures("dispatch")

@@ -115,7 +115,7 @@ def fit(
             state = descent.start(problem.joint, there, multipliers)
         else:
             kind = Annealing if settings.slab else WarmUp
-            phases = kind.of(problem, early_rows if is_new else None)
+            phases = kind.of(problem, early_rows, is_new)
             state, status = _warm_up(problem, phases, phases.run(starts, multipliers, is_new), callbacks)
             if status is not Status.CONVERGED:
                 halted, there = status, replace(state.at.params, temperature=settings.temperature)

@@ -295,11 +295,11 @@ class WarmUp:
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
     @classmethod
-    def of(cls, problem: ILSVMProblem, early_rows: Integers | None) -> WarmUp:
-        """Return the warm-up of a fit, on some of its rows where these are given."""
+    def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
+        """Return the warm-up of a new fit, on some of its rows where these are given; or of an earlier one, on all."""
         # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
-        data = problem.data.take(early_rows)
+        data = problem.data.take(early_rows) if is_new else problem.data
         if data is problem.data:
             return cls(replace(problem, settings=fixed), 1.0)
         part = ILSVMProblem.of(data, fixed, problem.features)
