@@ -17,7 +17,6 @@ from dask.optimization import cull
 from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
-from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from scipy.sparse import csr_array, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
@@ -99,6 +98,8 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
 
 def _check_columns(X: Any) -> None:
     """Refuse columns of a data frame that are no numbers before any is read; those of objects may be."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
+
     for name, kind in X.dtypes.items():
         if not (is_numeric_dtype(kind) or is_bool_dtype(kind) or is_object_dtype(kind)):
             raise ValueError(
