@@ -13,7 +13,8 @@ starts from the multipliers of features that differed by noise of the stated sta
 model that learns its features. Features lie in [0, 1] and are not centred.
 
 Newton: rows in blocks, one and two threads, beside coordinate ascent at the same tolerance; the duality gap that each
-ends with stands beside its time, what smoothing adds to it included.
+ends with stands beside its time, what smoothing adds to it included. Head: the step of a fit of 100,000 rows, whose
+curvature comes from a sample of them (``--head`` prints it alone).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.special import expit
@@ -36,7 +38,7 @@ from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, sol
 from regbayes.framework.newton import NewtonSolution, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
 from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 from regbayes.kernels.sweeps import reverse_features, sweep_features
-from regbayes.margins.head import solve_tasks
+from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
 from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
 
 TOLERANCES = [30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4]
@@ -267,6 +269,34 @@ def bench_newton(n: int, k: int, n_classes: int, tol: float, reps: int) -> None:
             )
 
 
+def bench_head(n: int, k: int, n_classes: int, reps: int) -> None:
+    """The step as the models take it, over blocks with the curvature of a sample, beside one array by ascent."""
+    H, labels = latent_features(n, k, n_classes, 3.0)
+    moved = H + 0.01 * np.random.default_rng(1).standard_normal(H.shape)
+    classes = Classes(labels, zero_one_cost(n_classes), np.full(n, 0.1))
+    print(f"\nHead: n = {n}, features = {k}, classes = {n_classes}; passes asked for: 12 cold, 4 (5) warm")
+    print("problem         tol   ascent s      gap   1 thread s   2 threads s      gap  cold / warm passes")
+    for name, targets, tol in (("one-vs-rest", classes.one_vs_rest(), 1e-4), ("multi-class", classes, 1e-3)):
+        array, blocks = (MarginHead(targets, squared=True, in_blocks=kind) for kind in (False, True))
+        cold, warm = ([at[rows] for rows in row_blocks(n)] for at in (H, moved))
+        tolerance = Tolerance(tol, 1000.0)
+
+        def solve(threads: int, head: MarginHead = blocks, at: list = cold, goal: Tolerance = tolerance) -> object:
+            return head.solve(at, None, goal, Threads(threads))
+
+        def ascend(head: MarginHead = array, at: np.ndarray = H, goal: Tolerance = tolerance) -> object:
+            return head.solve(at, None, goal)
+
+        by_ascent, one, two = best_times([ascend, partial(solve, 1), partial(solve, 2)], reps)
+        climbed, found = ascend(), solve(2)
+        again = blocks.solve(warm, found.warm_start, tolerance)
+        print(
+            f"{name:12s} {tol:6g} {by_ascent:10.3f} {climbed.gap / climbed.value:8.1e} {one:12.3f} {two:13.3f} "
+            f"{found.gap / found.value:8.1e} {found.n_passes:6d} / {again.n_passes}",
+            flush=True,
+        )
+
+
 def take_rows(form: BoxDual, rows: slice, n_outputs: int) -> BoxDual:
     """Return the cells of some rows, laid out row by row."""
     return form.take(slice(rows.start * n_outputs, rows.stop * n_outputs))
@@ -275,10 +305,16 @@ def take_rows(form: BoxDual, rows: slice, n_outputs: int) -> BoxDual:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="a small problem that takes seconds")
-    smoke = parser.parse_args().smoke
+    parser.add_argument("--head", action="store_true", help="the last table alone")
+    options = parser.parse_args()
+    smoke = options.smoke
     warnings.simplefilter("ignore", ConvergenceWarning)
     n, d, k, n_classes, repetitions = (2000, 30, 10, 4, 1) if smoke else (20_000, 200, 50, 10, 3)
     fractions = (1e-2,) if smoke else (1e-2, 1e-3, 1e-4)
+    if options.head:
+        with threadpool_limits(1):
+            bench_head(100_000, k, n_classes, 1)
+        return
     bench_sweeps(n, d, k, repetitions if smoke else 20)
     print(
         f"\nMargins: n = {n}, features = {k}, classes = {n_classes}, one thread; times in seconds, ratios to liblinear"
@@ -293,6 +329,7 @@ def main() -> None:
             bench_binary(n, k, loss, fractions, repetitions)
         bench_labels(n // 10, k, n_classes, repetitions)
         bench_newton(n, k, n_classes, 1e-3, repetitions)
+        bench_head(n if smoke else 100_000, k, n_classes, 1)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Models in NumPyro with answers by quadrature, for `bench_ladder.py --fresh`.
 
-They were written after the checks of the ladder were set, and none of the checks was changed for them before the first
-run. Each function returns a model, its arguments, what is asked, and atoms of the posterior: named points with
-log-weights, on which the same constraints are solved exactly (latent variables that no constraint sees are integrated
-out).
+They were written after the checks of the ladder were set. Each function returns a model, its arguments, what is asked,
+and atoms of the posterior: named points with log-weights, on which the same constraints are solved exactly (latent
+variables that no constraint sees are integrated out).
 """
 
 from __future__ import annotations
@@ -201,6 +200,11 @@ def banana(centred: bool = False) -> tuple[Any, tuple[Any, ...], Any, Atoms]:
     return model, (), E("y") == 4.0, ({"x": at["x"], "y": at["x"] ** 2 + at["e"]}, logs)
 
 
+def centred_banana() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """The same answer, by chains that move slowly: `unreliable` is no false word here, a wrong `optimal` would be."""
+    return banana(centred=True)
+
+
 WELL_POSED = (
     student_location,
     autoregression,
@@ -210,6 +214,7 @@ WELL_POSED = (
     horseshoe,
     gaussian_far,
     banana,
+    centred_banana,
 )
 
 
@@ -249,7 +254,6 @@ def pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
     return [
         ("Student's t, wide prior", *student_location(10.0)[:3]),
         ("Poisson effects, low intercept", *poisson_effects(-0.5)[:3]),
-        ("banana, centred", *banana(True)[:3]),
         ("ordered mixture, lognormal", *ordered_mixture(dist.LogNormal(0, 1))[:3]),
         ("a rare mode, diagonal", far_modes(0.05, (7.0, 7.0)), (), E("x[0]") == 5.0),
         ("a rare mode, along an axis", far_modes(0.05, (8.0, 0.0)), (), E("x[0]") == 5.0),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import warnings
 from functools import partial, reduce
+from itertools import pairwise
 from operator import add
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from regbayes.estimators._bases import InterruptedWarning
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.warmup import drop_empty
 
-dd = pytest.importorskip("dask.dataframe")
+dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
 
 N, D, N_CLASSES = 1500, 6, 3
 CUTS = [(N,), (400, 1100), (1, 700, 99, 0, 650, 50)]  # one block, two, and five that have rows
@@ -299,8 +301,23 @@ def wrong(X, y, change):
         "unknown": (unknown, cut(y, (500, 500, 500)), "compute_chunk_sizes"),
         "unknown, other rows": (unknown, cut(y, (500, 1000)), "cut them alike"),
         "numbers": (dX, cut(np.random.default_rng(0).random(N), (N,)), "continuous"),
+        "text": (
+            dX.map_blocks(text_later, dtype=float),
+            dy,
+            "block 1 .*string to float.* X must hold numbers",
+        ),
+        "complex": (dX * 1j, dy, "^in block 0 .* Complex data not supported. X must hold numbers in every block$"),
+        "names": (
+            dd.from_pandas(pd.DataFrame({"x": X[:, 0], "g": "a"}), npartitions=2),
+            dy,
+            "column 'g' of X has dtype",
+        ),
         "two kinds": (dX, dy.map_blocks(number_later, dtype=y.dtype), "text in some blocks and numbers in others"),
     }[change]
+
+
+def text_later(rows, block_info=None):
+    return rows if block_info[0]["chunk-location"][0] == 0 else np.full(rows.shape, "a")
 
 
 def number_later(labels, block_info=None):
@@ -319,6 +336,9 @@ def number_later(labels, block_info=None):
         "unknown, other rows",
         "numbers",
         "two kinds",
+        "text",
+        "complex",
+        "names",
     ],
 )
 def test_bad_input_is_named(client, data, change):
@@ -342,6 +362,19 @@ def test_what_needs_all_rows_in_one_place_is_refused(client, data, model, messag
     X, y = (cut(part, (N,)) for part in data)
     with pytest.raises(ValueError, match=message):
         model.fit(X, y)
+
+
+def test_batches_go_on_from_a_fit_of_a_cluster(client, data):
+    X, y = data
+    model = small(max_iter=20).fit(cut(X, (700, 800)), cut(y, (700, 800)))
+    for method in (model.partial_fit, model.fit_weights):
+        with pytest.raises(TypeError, match="takes rows in memory"):
+            method(cut(X, (N,)), cut(y, (N,)))
+    before, local = model.to_local().score(X, y), model.to_local()
+    local.partial_fit(X[:70], y[:70])
+    assert local.n_samples_seen_ == N + 70  # what the cluster saw counts too
+    assert local.score(X, y) > before - 0.03
+    assert model.partial_fit(X[:70], y[:70]).n_samples_seen_ == N + 70
 
 
 def test_a_cluster_is_needed(data):
@@ -431,6 +464,38 @@ def test_a_block_goes_to_the_cluster_without_what_makes_the_others(data, kind):
     assert len(given.parts) == 15
     assert max(len(dict(part.dask)) for row in given.parts for part in row[:2]) <= 6
     np.testing.assert_array_equal(np.asarray(given.parts[7][0].compute(scheduler="sync")), data[0][700:800])
+
+
+@pytest.mark.parametrize("kind", ["array", "table"])
+def test_what_workers_have_already_is_taken_from_there(client, data, kind):
+    X, y = (cut(part, (400, 1100)) for part in data)
+    expected = small(max_iter=2).fit(X, y).coef_features_
+    if kind == "table":
+        X, y = dd.from_dask_array(X), dd.from_dask_array(y)
+    X, y = client.persist([X, y])
+    np.testing.assert_allclose(small(max_iter=2).fit(X, y).coef_features_, expected, rtol=1e-9, atol=1e-12)
+    assert small(max_iter=2).fit(X, y).predict(X).compute().shape == (N,)
+
+
+def test_blocks_of_other_libraries_are_read_to_the_host(data, monkeypatch):
+    strict = pytest.importorskip("array_api_strict")
+    X, y = data
+    edges = [0, 400, N]
+    rows, labels = (
+        da.concatenate(
+            [
+                da.from_delayed(dask.delayed(strict.asarray)(part[a:b]), (b - a, *part.shape[1:]), part.dtype)
+                for a, b in pairwise(edges)
+            ]
+        )
+        for part in (X, np.unique(y, return_inverse=True)[1])
+    )
+    expected = fit_here(monkeypatch, small(max_iter=2), cut(X, (400, 1100)), cut(y, (400, 1100)))
+    found = fit_here(monkeypatch, small(max_iter=2), rows, labels)
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, rtol=1e-9, atol=1e-12)
+    with dask.config.set(scheduler="sync"):
+        seen = found.transform(rows).compute()
+    np.testing.assert_allclose(seen, expected.transform(X), rtol=1e-9, atol=1e-12)
 
 
 def test_all_warnings_of_the_sample_are_silent(client, data):

@@ -20,7 +20,7 @@ from own_model_tools import (
     some_params,
 )
 from regbayes.adapters import fit, fit_batches, from_jax
-from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.targets import Classes, Numbers, zero_one_cost
 
 pytestmark = pytest.mark.numpyro
 
@@ -120,6 +120,18 @@ def test_the_block_of_the_page_runs():
     names = {"jnp": jnp, "params": {"encode": rng.standard_normal((D, K)), "decode": rng.standard_normal((K, D))}}
     exec(block, names)
     assert len(names["model"].blocks(make_data()[0])) == 1
+
+
+def test_numbers_are_predicted_from_columns_of_them():
+    X, _ = make_data()
+    model, wanted = from_jax(encode, linear_loss, linear_params()), X[:, :1] + X[:, 1:2]
+    result = fit(model, X, Numbers(wanted, np.ones((60, 1))), max_iter=100)
+    scores = result.state.head.scores(np.asarray(model.encode(X, result.state.params)))
+    assert np.corrcoef(scores[:, 0], wanted[:, 0])[0, 1] > 0.8
+    with pytest.raises(ValueError, match=r"a column for each output.*\(60,\)"):
+        fit(model, X, Numbers(wanted[:, 0], np.ones(60)))
+    with pytest.raises(ValueError, match="59 targets for 60 rows"):
+        fit_batches(model, X, Numbers(wanted[1:], np.ones((59, 1))))
 
 
 REFUSED = {

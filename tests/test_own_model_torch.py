@@ -329,7 +329,7 @@ def test_the_page_shows_the_example(tmp_path):
     for block in of_script:
         assert "\n".join(line.strip() for line in block.strip().splitlines()) in script
     X, _ = make_data()
-    names = {"model": linear_model(), "X": X, "values": X[:, :1], "prices": np.ones((len(X), 1))}
+    names = {"np": np, "model": linear_model(), "X": X, "prices": X[:, 0]}
     exec(below, names)
     assert names["result"].state.head.weights.shape == (1, K + 1)
 

@@ -79,6 +79,21 @@ def test_infinite_numbers_are_missing_on_the_page_too(tmp_path):
     assert np.isfinite(effects.sizes).all()
 
 
+@pytest.mark.parametrize(("last", "remedy", "rarest"), [("", "--kind regressor", "5"), ("th", "names of rows", "10th")])
+def test_a_class_for_every_row_is_doubted(tmp_path, last, remedy, rarest):
+    rows = "\n".join(f"{i % 7},{i % 5},{i % 15}{last}" for i in range(20))
+    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
+    run = run_here("fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", *ONE)
+    assert run.code == 0, run.err
+    assert "15 classes in 20 rows" in run.err
+    assert remedy in run.err
+    assert "unique classes" not in run.err  # scikit-learn's words for it
+    searched = run_here(
+        "fit", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m", "--n-components", 2, "--max-iter", 2
+    )
+    assert f"(the rarest, '{rarest}', has 1)" in searched.err
+
+
 def test_comments_and_a_line_that_tells_the_delimiter(tmp_path):
     table = read(tmp_path, "# by a program; today\nsep=;\n# more\na;b\n1;x\n# half\n2;y\n")
     assert table.names == ("a", "b")

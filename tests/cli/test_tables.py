@@ -187,6 +187,8 @@ def test_the_format_is_in_the_name(tmp_path):
         "csv",
     ]
     with pytest.raises(BadDataError, match="Say it with --format"):
+        format_of("table.what")
+    with pytest.raises(BadDataError, match="looks like a spreadsheet"):
         format_of("table.xls")
     assert read(tmp_path, "a,b\n1,2\n", "table.xls", format="csv").names == ("a", "b")
 

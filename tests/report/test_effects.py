@@ -16,7 +16,7 @@ import regbayes
 from ilsvm_estimator_tools import ilsvm, overlapping
 from multitask_tools import classifier, groups, labels, numbers, regressor
 from regbayes.persistence import save
-from regbayes.report import collect
+from regbayes.report import collect, render
 from regbayes.report._inputs import Columns, shorten_names
 from report_tools import data_of, fitted
 
@@ -78,6 +78,23 @@ def check_frame(effects, ask, frame):
             for place, value in enumerate(others):
                 expected = change(ask, frame, name, value, usual)
                 np.testing.assert_allclose(effects.changes[i][place], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("include_inputs", [False, True])
+def test_of_categories_alone(tmp_path, include_inputs):
+    frame = flowers()
+    y = np.digitize(truth(frame), [0.5, 1.5])
+    frame = frame[["place", "wild"]]
+    model = make_pipeline(OneHotEncoder(sparse_output=False), ilsvm(5, include_inputs=include_inputs)).fit(frame, y)
+    data = collect(model, frame, y)
+    ask = saved(model, tmp_path).decision_function
+    assert set(data.effects.names) == {"place", "wild"}
+    for i, name in enumerate(data.effects.names):
+        usual, *others = data.effects.categories[i]
+        for place, value in enumerate(others):
+            expected = change(ask, frame, name, value, usual)
+            np.testing.assert_allclose(data.effects.changes[i][place], expected, rtol=1e-9, atol=1e-12)
+    assert render(data)
 
 
 @pytest.mark.parametrize("include_inputs", [False, True])

@@ -15,7 +15,7 @@ from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
-from regbayes.margins.targets import Targets
+from regbayes.margins.targets import Classes, Targets
 
 FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
 
@@ -59,6 +59,7 @@ def fit(
         As in `regbayes.engine.run`.
     """
     blocks = model.blocks(X, seed)
+    _check_targets(targets, sum(map(len, blocks)))
     head = None if targets is None else MarginHead(targets, squared=squared)
     result: FitResult[Any] = fit_joint(
         JointProblem(model, blocks, head, DescentOptions()),
@@ -102,6 +103,7 @@ def fit_batches(
     """
     blocks = model.blocks(X, seed)
     rows = model.to_rows(X)
+    _check_targets(targets, len(rows))
     n, n_features = len(rows), model.infer(replace(blocks[0], rows=rows[:1]), model.start).features.shape[1]
     head = None if targets is None else MarginHead(targets, squared=True)
 
@@ -128,6 +130,18 @@ def fit_batches(
         ),
     )
     return replace(result, state=_finish(model, blocks, result.state.state.params, head, None))
+
+
+def _check_targets(targets: Targets | None, n: int) -> None:
+    if targets is None:
+        return
+    if len(targets) != n:
+        raise ValueError(f"there are {len(targets)} targets for {n} rows")
+    if not isinstance(targets, Classes) and np.ndim(targets.C) != 2:
+        raise ValueError(
+            f"targets other than Classes have a column for each output, shape (n, outputs), and C of the same shape; "
+            f"got C of shape {np.shape(targets.C)}"
+        )
 
 
 @dataclass(frozen=True)

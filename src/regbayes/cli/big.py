@@ -234,6 +234,7 @@ class WholeFile:
 def _forget_rows(estimator: Any) -> Any:
     """Take features of all rows out of a model, which would make its file as large as they are."""
     state = estimator._state
+    estimator.n_samples_seen_ = len(state.embedding)  # what further batches are weighed against
     estimator._state = replace(
         state,
         embedding=state.embedding[:0],

@@ -109,6 +109,7 @@ class Output:
             warnings.simplefilter("default")
             for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning):
                 warnings.simplefilter("ignore", category)
+            warnings.filterwarnings("ignore", "The number of unique classes")  # said in words of the command line
 
             def show(message: Any, category: Any, filename: Any, lineno: Any, *_: Any, **__: Any) -> None:
                 heard.append(warnings.WarningMessage(message, category, filename, lineno))

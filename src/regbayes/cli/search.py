@@ -31,6 +31,7 @@ from regbayes.cli.output import Output
 from regbayes.cli.probabilities import learn_certainty
 from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
 from regbayes.cli.scores import metric_name, score_fit
+from regbayes.cli.targets import shown_label
 
 __all__ = ["fit_alone", "fit_model", "make_estimator", "make_search", "possible_folds"]
 
@@ -126,6 +127,26 @@ def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], met
     return min(request.folds, int(sizes[0]))
 
 
+def _tell_of_folds(
+    request: FitRequest, kind: Kind, y: NDArray[Any], task: NDArray[Any] | None, folds: int, output: Output
+) -> None:
+    """Say where rows of classes are too few: for learning, for cross-validation, or for as many folds as asked for."""
+    rarest = ""
+    if kind == "classifier":
+        classes, sizes = np.unique(y, return_counts=True)
+        rarest = f" (the rarest, {shown_label(classes[sizes.argmin()])!r}, has {sizes.min()})"
+        if len(classes) > len(y) / 2:
+            numbers = y.dtype.kind in "iuf"
+            remedy = ". If they are amounts: --kind regressor" if numbers else ": they may be names of rows"
+            rows = counted(len(y), "row")
+            output.warn(f"{len(classes)} classes in {rows}, so most have a row or two to learn from{remedy}")
+    if request.cv and folds < 2:
+        output.warn(f"too few rows of some class for cross-validation{rarest}; the settings are the defaults")
+    elif request.cv and folds < request.folds:
+        where = "the rarest class has" if kind == "classifier" and task is None else "there are"
+        output.say(f"{folds} folds instead of {request.folds}: {where} {folds} rows")
+
+
 def fit_model(
     request: FitRequest,
     kind: Kind,
@@ -163,11 +184,7 @@ def fit_model(
     metadata = {"task": task, "sample_weight": weights}
     metadata = {name: value for name, value in metadata.items() if value is not None}
     folds = possible_folds(request, kind, X, y, metadata)
-    if request.cv and folds < 2:
-        output.warn("too few rows of some class for cross-validation; the settings are the defaults")
-    elif request.cv and folds < request.folds:
-        where = "the rarest class has" if kind == "classifier" and task is None else "there are"
-        output.say(f"{folds} folds instead of {request.folds}: {where} {folds} rows")
+    _tell_of_folds(request, kind, y, task, folds, output)
     began = time.perf_counter()
     problem = Problem(X, y, kind, names, task, weights, request.balanced, request.seed)
     try:

@@ -34,6 +34,7 @@ from regbayes.engine import FitResult, Status
 from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 
 START_ROWS = 10_000  # that the start is fitted on
@@ -151,6 +152,21 @@ def lazily(method: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
+def in_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of the plain estimator that learns from a batch, which a collection is not."""
+
+    @wraps(method)
+    def learn(self: OnCluster, X: Any, *others: Any, **given: Any) -> Any:
+        if is_collection(X):
+            raise TypeError(
+                f"{method.__name__} takes rows in memory, got a collection of Dask. fit(X, y) learns from all of it; "
+                "for batches give X.blocks[i].compute() (X.partitions[i] of a data frame) and the same of y, by turns"
+            )
+        return method(self, X, *others, **given)
+
+    return learn
+
+
 class OnClusterLearner(OnCluster):
     """One that learns from targets."""
 
@@ -189,7 +205,10 @@ def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
 def _answer_block(
     block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any]
 ) -> NDArray[Any]:
-    return np.asarray(_ask(model, method, block, *(np.ravel(task) for task in tasks))) if block.shape[0] else empty
+    if not block.shape[0]:
+        return empty
+    rows = block if is_plain(block) else to_host(block)
+    return np.asarray(_ask(model, method, rows, *(np.ravel(task) for task in tasks)))
 
 
 def _first_task(model: Any, task: Any) -> tuple[Any, ...]:
@@ -403,8 +422,8 @@ def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
         return one if len(one) else other
     if (one.dtype.kind in TEXT) != (other.dtype.kind in TEXT):
         raise ValueError(
-            f"labels in y are text in some blocks and numbers in others ({one[0]!r}, {other[0]!r}): give all blocks "
-            "one dtype"
+            f"labels in y are text in some blocks and numbers in others ({one.tolist()[0]!r}, {other.tolist()[0]!r}): "
+            "give all blocks one dtype"
         )
     return np.union1d(one, other)
 

@@ -27,6 +27,7 @@ from regbayes.dask._bases import (
     find_range,
     fit_rows,
     fit_start,
+    in_memory,
     lazily,
     sample_size,
 )
@@ -184,6 +185,7 @@ class OnClusterFeatures(OnCluster):
             if reporter.result.state is start.state:
                 self.mean_ = start.local.mean_
             self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
+        self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
             self._judge_features(recipe.data(sample), settings, generator(self.random_state))
         return self
@@ -312,6 +314,8 @@ class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier
     predict = lazily(ilsvm.ILSVMClassifier.predict)
     decision_function = lazily(ilsvm.ILSVMClassifier.decision_function)
     transform = lazily(ilsvm.ILSVMClassifier.transform)
+    partial_fit = in_memory(ilsvm.ILSVMClassifier.partial_fit)
+    fit_weights = in_memory(ilsvm.ILSVMClassifier.fit_weights)
 
     def _check_refused(self) -> None:
         super()._check_refused()
@@ -329,6 +333,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     _plain: ClassVar[type[Any]] = ibp.IBPFactorAnalysis
     transform = lazily(ibp.IBPFactorAnalysis.transform)
     score_samples = lazily(ibp.IBPFactorAnalysis.score_samples)
+    partial_fit = in_memory(ibp.IBPFactorAnalysis.partial_fit)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -12,6 +12,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from dask.optimization import cull
 from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
@@ -22,6 +23,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle
+from regbayes.kernels.arrays import is_plain, to_host
 
 Reader = Callable[..., "Block"]
 
@@ -86,11 +88,24 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
         sizes, columns = [float(size) for size in X.chunks[0]], None
     else:
+        _check_columns(X)
         sizes, columns = [np.nan] * X.npartitions, np.asarray(X.columns, dtype=object)
     rows, keys = delay_blocks(X), list(dask.core.flatten(X.__dask_keys__()))
     beside = {"y": y, "sample_weight": sample_weight, "task": task}
     others = [line_up(values, sizes, name) for name, values in beside.items()]
     return Given(list(zip(rows, *others, strict=True)), sizes, keys, X, columns, int(X.shape[1]))
+
+
+def _check_columns(X: Any) -> None:
+    """Refuse columns of a data frame that are no numbers before any is read; those of objects may be."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
+
+    for name, kind in X.dtypes.items():
+        if not (is_numeric_dtype(kind) or is_bool_dtype(kind) or is_object_dtype(kind)):
+            raise ValueError(
+                f"column {name!r} of X has dtype {kind}, which is no number: leave it out, or make columns of numbers "
+                "of it (dask.dataframe.get_dummies of a column that was categorized)"
+            )
 
 
 def is_collection(X: Any) -> bool:
@@ -108,7 +123,15 @@ def delay_blocks(collection: Any) -> list[Delayed]:
     whole = isinstance(collection, da.Array)
     blocks = np.asarray(collection.to_delayed(optimize_graph=whole), dtype=object).ravel().tolist()
     recipes = ensure_dict(blocks[0].dask) if blocks else {}
-    return [Delayed(block.key, cull(recipes, block.key)[0]) for block in blocks]
+    if blocks and blocks[0].key not in recipes:  # persisted: nothing is left to be optimised, and blocks are futures
+        recipes = ensure_dict(collection.__dask_graph__())
+
+    def alone(block: Delayed) -> Delayed:
+        layer = f"block-{block.key}"
+        own = HighLevelGraph.from_collections(layer, cull(recipes, block.key)[0], dependencies=())
+        return Delayed(block.key, own, layer=layer)
+
+    return list(map(alone, blocks))
 
 
 def line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
@@ -190,12 +213,15 @@ def _read(
     keep_freed_memory()
     check_room()
     named = f"in block {place} (counted from 0)"
+    x, y, weights, task = (part if is_plain(part) else to_host(part) for part in (x, y, weights, task))
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
     try:
         X = check(x, ensure_min_samples=0, input_name="X")
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{named}: {error}") from None
+        why = str(error).splitlines()[0]
+        remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
+        raise type(error)(f"{named}: {why}{remedy}") from None
     if X.shape[1] != n_columns:
         raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
     labels, tasks = None if y is None else check_targets(y, named), None if task is None else read_values(task)

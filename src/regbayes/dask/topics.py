@@ -21,6 +21,7 @@ from regbayes.dask._bases import (
     code_labels,
     fit_rows,
     fit_start,
+    in_memory,
     lazily,
     sample_size,
     with_defaults,
@@ -312,6 +313,8 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
 
     predict = lazily(medlda.MedLDAClassifier.predict)
     decision_function = lazily(medlda.MedLDAClassifier.decision_function)
+    partial_fit = in_memory(medlda.MedLDAClassifier.partial_fit)
+    fit_weights = in_memory(medlda.MedLDAClassifier.fit_weights)
 
     def _note_targets(
         self, found: Labels | Indicators, n_documents: int
@@ -357,6 +360,8 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
     __init__ = with_defaults(medlda_regressor.MedLDARegressor.__init__, inference="variational")
 
     predict = lazily(medlda_regressor.MedLDARegressor.predict)
+    partial_fit = in_memory(medlda_regressor.MedLDARegressor.partial_fit)
+    fit_weights = in_memory(medlda_regressor.MedLDARegressor.fit_weights)
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
         self._single = getattr(y, "ndim", 1) == 1 or y.shape[1] == 1

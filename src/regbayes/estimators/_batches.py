@@ -65,7 +65,8 @@ class BatchFeatures(LatentModel):
         if known is None:  # a fit came first
             settings = self._fitted_settings(settings)
             self._check_batch_settings(settings)
-            known = batches.begin(None, settings, self._state, float(len(self._state.embedding)))
+            n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
+            known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():

@@ -155,7 +155,10 @@ def _column_effects(
     answers = asking(columns.take(_spread(len(columns), MAX_ASKED // n_all)))[:, 0]
     parts, n_outputs = 1 if asking.direct is None else 2, answers.shape[1]
     slopes = np.full((n_all, parts, n_outputs), np.nan)
-    slopes[numbers], whole_steps = _slopes(asking, base, rows, numbers, steps * (0.5 if linear else STEP), steps / 2)
+    whole_steps = np.zeros((len(numbers), n_outputs))
+    if len(numbers):
+        tiny = steps * (0.5 if linear else STEP)
+        slopes[numbers], whole_steps = _slopes(asking, base, rows, numbers, tiny, steps / 2)
     changes = [np.zeros((0, parts, n_outputs))] * n_all
     for place, (_, values) in compared.items():
         if values:
