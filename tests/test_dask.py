@@ -306,7 +306,7 @@ def wrong(X, y, change):
             dy,
             "block 1 .*string to float.* X must hold numbers",
         ),
-        "complex": (dX * 1j, dy, "^in block 0 .* Complex data not supported. X must hold numbers in every block$"),
+        "complex": (dX * 1j, dy, "^in block [01] .* Complex data not supported. X must hold numbers in every block$"),
         "names": (
             dd.from_pandas(pd.DataFrame({"x": X[:, 0], "g": "a"}), npartitions=2),
             dy,

@@ -122,7 +122,7 @@ class DeviceTasks(BlockwiseTasks):
 
 def lay_out_targets(head: TaskHead, n_rows: int, like: DeviceArray) -> HingeRows | TubeRows:
     """Return the observations of a head as a dense matrix on a device, a price of zero where there is none."""
-    observed, n_outputs = head.observations, len(head.outputs)
+    observed, n_outputs = head.observations.as_list(), len(head.outputs)
     prices = head.C * observed.weights
     if len(observed) == n_outputs * n_rows:
         targets = to_device(observed.targets.reshape(n_outputs, n_rows), like)
@@ -154,5 +154,5 @@ def make_device_head(head: TaskHead, X: DeviceArray) -> DeviceTaskHead:
         input_factor=head.input_factor,
         in_blocks=True,
         targets=lay_out_targets(head, X.shape[0], X),
-        counts=np.bincount(head.observations.outputs, minlength=len(head.outputs)).astype(np.float64),
+        counts=np.diff(head.observations.edges(len(head.outputs))).astype(np.float64),
     )

@@ -4,11 +4,10 @@ A loss is a regularizer of the framework, a function of the scores of all rows, 
 sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
 
 Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
-there a matrix with holes, `ObservedMatrix`. A task with
-numbers or with two classes has one output there, a task with more classes one for each, which asks "this class or
-another?". One-vs-rest rather than one simplex of multipliers per row, because then every problem is the same
-box-constrained dual with the same certificate, a multi-class task is exactly the multi-label problem of its indicator
-matrix, and weights can be shared between tasks class by class.
+there a matrix with holes, `ObservedMatrix`. A task with numbers or with two classes has one output there, a task with
+more classes one for each, which asks "this class or another?". One-vs-rest rather than one simplex of multipliers per
+row, because then every problem is the same box-constrained dual with the same certificate, a multi-class task is
+exactly the multi-label problem of its indicator matrix, and weights can be shared between tasks class by class.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from regbayes.margins.head import (
     design,
     solve_tasks,
 )
-from regbayes.margins.targets import Loss, Observations, Outputs
+from regbayes.margins.targets import Loss, Observations, ObservedMatrix, Outputs
 
 MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
 MAX_SAMPLE_SHARE = 0.5  # of the observations: a larger sample costs as much as all of them
@@ -82,7 +82,7 @@ class TaskHead:
         observations are many.
     """
 
-    observations: Any
+    observations: Observations | ObservedMatrix
     outputs: Outputs
     loss: Loss
     C: float
@@ -96,7 +96,7 @@ class TaskHead:
     @cached_property
     def form(self) -> BoxDual:
         """The conjugate of the loss as a function of minus the scores: docs/math.md eq. (44)."""
-        form = self.observations.loss(self.loss, self.C, self.epsilon).dual_form(len(self.observations))
+        form = self.observations.as_list().loss(self.loss, self.C, self.epsilon).dual_form(len(self.observations))
         assert isinstance(form, BoxDual)
         return form.reflect()
 
@@ -281,7 +281,7 @@ class TaskHead:
         found = solve_tasks(
             columns,
             self.form,
-            self.observations.layout(self.outputs, self.sharing),
+            self.observations.as_list().layout(self.outputs, self.sharing),
             warm_start=None if warm_start is None or not len(warm_start.multipliers) else warm_start.multipliers,
             warm_weights=None if warm_start is None else warm_start.weights,
             tol=tolerance.gap,
@@ -313,7 +313,7 @@ class TaskHead:
         """Return values of the observations as a matrix (M, n_rows), a dense one where every row has every output."""
         if len(values) == len(self.outputs) * n_rows:
             return values.reshape(len(self.outputs), n_rows)
-        return self.observations.matrix(values, len(self.outputs), n_rows)
+        return self.observations.as_list().matrix(values, len(self.outputs), n_rows)
 
 
 @dataclass(frozen=True)
