@@ -184,6 +184,25 @@ def test_predictions_of_a_large_file_are_those_of_a_small_one(
         pd.testing.assert_frame_equal(*found, check_dtype=False, rtol=1e-9)
 
 
+def test_what_is_odd_in_a_batch_is_said_once(path, small_limits, tmp_path):
+    frame = pd.read_parquet(path).drop(columns=["kind", "weight", "wet"])
+    frame[frame["place"] != "shore"].head(600).to_csv(tmp_path / "few.csv", index=False)
+    frame.to_parquet(tmp_path / "all.parquet")
+    options = ("--target", "height", "--task", "place", "--output", tmp_path / "model")
+    run = run_here("fit", tmp_path / "few.csv", *options, *QUICK)
+    assert run.code == 0, run.err
+    run = run_here("predict", tmp_path / "model", tmp_path / "all.parquet", "--output", tmp_path / "answers.csv")
+    assert run.code == 0, run.err
+    said = " ".join(run.err.split())
+    n_new = int((frame["place"].iloc[:512] == "shore").sum())
+    assert (
+        f"in one batch of 512 rows, the first to show it: tasks that were not there in training, in {n_new} rows"
+        in said
+    )
+    assert said.count("tasks that were not there") == 1
+    assert len(pd.read_csv(tmp_path / "answers.csv")) == N
+
+
 def test_columns_of_a_batch_are_what_those_of_all_batches_can_be(tmp_path):
     path = str(tmp_path / "answers.parquet")
     with write_in_batches(path, {"size": float, "name": str}) as write:

@@ -77,14 +77,21 @@ def test_a_contradictory_pair_shares_the_violation(scale):
 
 
 @pytest.mark.parametrize("kind", [Finite, Samples])
-def test_what_no_posterior_meets_is_told_from_what_these_atoms_miss(kind):
-    with pytest.raises(InfeasibleError, match="no posterior can meet them") as caught:
+def test_a_contradiction_is_told_from_what_these_atoms_miss(kind):
+    with pytest.raises(InfeasibleError, match=r"is the same for all (models|draws)") as caught:
         regularize(kind(MODELS), [E(first) >= 0.5, E(lambda x: 2 * x[:, 0] + 3) <= 3.4])
-    assert "raw" not in str(caught.value)  # more draws, or others, would not help
+    assert "Draw more" not in str(caught.value)  # more draws, or others, would not help
     corner = 0.8 * MODELS.max(axis=0)  # inside the range of each feature, outside the hull
     with pytest.raises(InfeasibleError, match="contradict each other or") as caught:
         regularize(kind(MODELS), E(lambda x: x) >= corner)
     assert ("Draw more" in str(caught.value)) == (kind is Samples)
+
+
+def test_what_a_gaussian_holds_fixed_is_no_contradiction():
+    asked = [E([1, 0]) == 0.0, E([1, 1]) == 1.0]
+    assert regularize(Gaussian(np.zeros(2), np.eye(2)), asked).status == "optimal"
+    with pytest.raises(InfeasibleError, match="contradict each other or the posterior"):
+        regularize(Gaussian(np.zeros(2), np.diag([1.0, 0.0])), asked)
 
 
 def least_violation(lower: np.ndarray, upper: np.ndarray, features: np.ndarray, unit: np.ndarray) -> np.ndarray:

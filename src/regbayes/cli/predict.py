@@ -105,7 +105,7 @@ def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictReque
             if not doubts:  # they count rows: one batch is enough to say what is odd
                 doubts = model.doubts(batch)
                 for doubt in doubts:
-                    out.warn(f"among the first rows of which this is true: {doubt}")
+                    out.warn(f"in one batch of {batch.n_rows} rows, the first to show it: {doubt}")
             write(_predicted_columns(model, batch, request))
     if request.output is not None:
         out.say(f"{table.n_rows} predictions written to {request.output}")

@@ -48,7 +48,7 @@ class Verdict:
     kind: Literal["infeasible", "face", "inside", "unknown"]
     repair: Floats | None = None  # (M,): infeasible: how far each stacked constraint must give way at least
     proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, those of the constraints in conflict not zero
-    everywhere: bool = False  # infeasible: whether no other posterior would meet them: what should move is constant
+    constant: bool = False  # infeasible: whether what should move is the same for all atoms, which are many
     keep: Flags | None = None  # (supported atoms,): face: the atoms on it
     direction: Floats | None = None  # (m,): face: multipliers that grow without limit towards it
 
@@ -140,7 +140,7 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
         give = give if least is None else least
         repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
         repair[rows.used], whole[rows.used] = np.abs(give) * rows.unit, proof / rows.unit
-        return Verdict("infeasible", repair=repair, proof=whole, everywhere=columns.is_constant(proof))
+        return Verdict("infeasible", repair=repair, proof=whole, constant=columns.is_constant(proof))
     if not isinstance(columns, _Atoms) or rows.curved:
         return Verdict("inside" if not rows.curved else "unknown")
     return _face(columns, rows, len(partition.mean))
@@ -161,8 +161,8 @@ class _Directions:
         return 0.0 if moves <= 1e-9 * float(np.abs(direction) @ np.linalg.norm(self.factor, axis=1)) else np.inf
 
     def is_constant(self, direction: Floats) -> bool:
-        """Whether a combination of coordinates does not vary: a Gaussian proves nothing with any other."""
-        return True
+        """Not known of a Gaussian: what its covariance holds fixed may vary all the same."""
+        return False
 
     def price(self, direction: Floats, level: float) -> bool:
         """Nothing to add: all columns are there."""

@@ -414,8 +414,10 @@ def _find_contradicted(climb: Climb) -> tuple[str, ...]:
     """Whether the pool carries the tilt of a run that was left out by now, and still contradicts it."""
     assert climb.pool is not None
     for stage in climb.stages:
+        if not stage.left_out:
+            continue
         there = climb.pool.tilt(stage.rung.phi)
-        if stage.left_out and there.carries(KNOWN, K_FINAL):
+        if there.carries(KNOWN, K_FINAL):
             error = climb.pool.error_of_expectation(there)
             if measure_surprise(stage.rung, there.expectation, error) > ABSURD:
                 return (
@@ -478,7 +480,7 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
         verdict = examine(atoms, problem.stack)
         if verdict.kind == "infeasible" and verdict.proof is not None:
             found = None
-            if verdict.everywhere:
+            if verdict.constant:
                 found = describe_contradiction(pool, problem.stack, verdict.proof)
             elif _comes_no_nearer(climb):
                 found = find_limit([stage.rung for stage in climb.kept], problem.stack, verdict.proof)

@@ -200,12 +200,12 @@ def find_other_mode(sampler: Sampler, tilt: Tilt, runs: Sequence[Run], run: Run)
 
 
 def describe_contradiction(pool: Pool, stack: Stack, proof: Floats) -> str:
-    """Say what no posterior can meet: a combination of features that would have to move is the same for all draws."""
+    """Say why constraints contradict each other: what would have to move is the same for all draws."""
     combined = _combine(pool.values, stack, proof)
     return (
         "the constraints contradict each other: a combination of their features is the same for all "
-        f"{len(combined)} draws ({combined.mean():.6g}), and they ask for {_needed(stack, proof):.6g}. No posterior "
-        "meets them; take one out or soften it: (E(f) == b).soft(penalty)."
+        f"{len(combined)} draws ({combined.mean():.6g}), and they ask for {_needed(stack, proof):.6g}. "
+        "Take one out, or soften it: (E(f) == b).soft(penalty)."
     )
 
 

@@ -170,7 +170,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         result = _result(posterior, evaluated, g, labels, problem, outcome)
     if result.status is Status.INFEASIBLE and raise_infeasible:
         message = _infeasible_message(posterior, labels, problem, outcome)
-        if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.everywhere):
+        if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
             message += f"; other draws may reach further. {DRAW_AGAIN}"
         raise InfeasibleError(message, result)
     _warn_of_doubts(result)
@@ -508,8 +508,8 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
     named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
     named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
     other = " or what these draws can reach" if drawn else " or the posterior"
-    if verdict.everywhere:
-        other = ", and no posterior can meet them"
+    if verdict.constant:
+        other = f": a combination of their features is the same for all {'draws' if drawn else 'models'}"
     return f"the constraints contradict each other{other}; at the least violation: " + "; ".join(named)
 
 

@@ -339,10 +339,14 @@ def varies_together(X: Rows, rows: Integers) -> bool:
     errors = []
     halves = np.array_split(scaled, 2)
     for seen, unseen in (halves, halves[::-1]):
-        direction = leading_directions(lambda V, seen=seen: (V @ seen.T) @ seen, scaled.shape[1], 1)[1][0]  # type: ignore[misc]
-        squares = np.square(unseen @ direction)
+        squares = np.square(unseen @ main_direction(seen))
         errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).tiny))
     return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
+
+
+def main_direction(rows: Floats) -> Floats:
+    """Return the direction along which centred rows vary most, shape (D,)."""
+    return leading_directions(lambda V: (V @ rows.T) @ rows, rows.shape[1], 1)[1][0]
 
 
 def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
