@@ -6,7 +6,7 @@ collapsed Gibbs sampler over the topics of single tokens. Averages over the chai
     state                      settings, the problem, the chain, what a fit leaves behind
     fit                        from documents and targets to `FittedTopics`
     start and step             one sweep: topics, weights, augmentation variables
-    topics                     over blocks of documents and words (`corpus`)
+    topics                     over blocks of documents and words (`kernels.corpus`)
     weights                    normal given everything else
     augmentation variables     losses as mixtures of normals
     objective                  the logarithm of the joint density, term by term
@@ -31,7 +31,7 @@ from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Progress, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.framework.regularizers import Regularizer
-from regbayes.kernels.counting import count_tokens, padded, tally
+from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, padded, tally
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
 from regbayes.kernels.topics import (
@@ -45,7 +45,6 @@ from regbayes.kernels.topics import (
 from regbayes.kernels.types import Tilt, TopicCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Signs
-from regbayes.models.medlda.corpus import Corpus, build_corpus
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, lengths_of, proportions
 
 Responses = Signs | Numbers
