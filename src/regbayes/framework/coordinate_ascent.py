@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
 from regbayes.engine import Status
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.kernels._compile import read_only
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights

@@ -32,7 +32,7 @@ from regbayes._types import Array, Floats, Integers, Reals
 from regbayes.engine import Status
 from regbayes.engine.executor import Executor, Serial
 from regbayes.framework.coordinate_ascent import TaskLayout, sum_by_group
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 
 MAX_STEPS = 50
 MAX_EASED_STEPS = 100

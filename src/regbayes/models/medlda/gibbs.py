@@ -30,7 +30,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Progress, StepResult, run
 from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.framework.regularizers import Regularizer
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, padded, tally
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
@@ -128,10 +128,10 @@ class Problem:
         return 0 if self.responses is None else self.responses.n_outputs
 
     @cached_property
-    def loss(self) -> Regularizer:
-        """The loss of the scores of all documents, which every sweep is judged by."""
+    def form(self) -> BoxDual:
+        """The conjugate of the loss of all documents, which every sweep is judged by."""
         assert self.responses is not None
-        return self.responses.loss(squared=False)
+        return self.responses.dual_form(squared=False)
 
 
 @dataclass(frozen=True)
@@ -611,7 +611,7 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
 
 def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[str, float]:
     """What responses and weights add to the negative logarithm of the posterior."""
-    margin = problem.loss.value(scores.ravel())
+    margin = float(problem.form.values(-scores.ravel()).sum())
     if problem.earlier is None:
         penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
     else:
