@@ -17,8 +17,7 @@ from large_margin_tools import (
     multi_class_data,
     tube_loss,
 )
-from regbayes.engine import Status
-from regbayes.engine.executor import Serial, Threads
+from regbayes.engine import Serial, Status, Threads
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_simplex
 from regbayes.framework.newton import (
     MAX_DENSE,

@@ -18,7 +18,7 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import row_blocks
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,

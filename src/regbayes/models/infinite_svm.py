@@ -18,8 +18,7 @@ from scipy.special import softmax, xlogy
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, row_blocks, run
 from regbayes.framework.dual_forms import SimplexDual
 from regbayes.kernels.assignments import solve_assignments
 from regbayes.margins.head import FittedHead, MarginHead, Tolerance, design, score_multipliers, simplex_multipliers

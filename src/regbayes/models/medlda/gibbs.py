@@ -28,8 +28,7 @@ from scipy.special import gammaln
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import FitResult, Progress, StepResult, run
-from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
 from regbayes.framework.dual_forms import BoxDual
 from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, padded, tally
 from regbayes.kernels.meanfield import WordCounts

@@ -13,7 +13,7 @@ from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals, Singles
-from regbayes.engine.executor import Executor, row_blocks
+from regbayes.engine import Executor, row_blocks
 from regbayes.kernels.corpus import padded
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps
 
