@@ -490,19 +490,23 @@ class _Log(Generic[State]):
 
     def result(self, status: Status) -> FitResult[State]:
         """Return the state that was kept, with the trace of all iterations."""
-        records, diagnostics = self.records, dict[str, Floats]()
-        for place, record in enumerate(records):  # not every step reports every one; in the order they first appeared
-            for name, value in record.diagnostics.items():
-                diagnostics.setdefault(name, np.full(len(records), math.nan))[place] = value
-        trace = Trace(
-            iterations=np.array([record.iteration for record in records], dtype=np.int64),
-            objective=np.array([record.objective for record in records], dtype=np.float64),
-            terms={name: np.array([r.terms[name] for r in records]) for name in (records[0].terms if records else ())},
-            diagnostics=diagnostics,
-            elapsed=np.array([record.elapsed for record in records], dtype=np.float64),
-        )
+        n = len(self.records)
+        iterations, objective, elapsed = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+        terms: dict[str, Floats] = {}
+        diagnostics: dict[str, Floats] = {}
+        for place, record in enumerate(self.records):
+            iterations[place], objective[place], elapsed[place] = record.iteration, record.objective, record.elapsed
+            for columns, values in ((terms, record.terms), (diagnostics, record.diagnostics)):
+                for name, value in values.items():  # not every step reports every diagnostic
+                    columns.setdefault(name, np.full(n, np.nan))[place] = value
         kept_iteration, state = self.kept
-        return FitResult(state, trace, status, records[-1].iteration if records else 0, kept_iteration)
+        return FitResult(
+            state=state,
+            trace=Trace(iterations, objective, terms, diagnostics, elapsed),
+            status=status,
+            n_iter=int(iterations[-1]) if n else 0,
+            kept_iteration=kept_iteration,
+        )
 
 
 # --- Executors

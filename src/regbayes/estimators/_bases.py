@@ -368,7 +368,8 @@ class FitReporter:
         self.context = self.estimator._init_callback_context(max_subtasks=most)
         self.context.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         self.level = self.context  # the task that iterations are tasks of
-        if isinstance(self.max_iter, int):
+        self.has_callbacks = bool(getattr(self.estimator, "_skl_callbacks", None))
+        if self.verbose and isinstance(self.max_iter, int):
             self._open_bar(self.max_iter)
         return self
 
@@ -378,14 +379,15 @@ class FitReporter:
         if progress.stage != self.stage:
             assert not isinstance(self.max_iter, int)
             stop, self.stage, most = self._end_stage(), progress.stage, self.max_iter[progress.stage]
-            self._open_bar(most)
-            if self._has_callbacks:
+            if self.verbose:
+                self._open_bar(most)
+            if self.has_callbacks:
                 self.level = self.context.subcontext(task_name=self.stage, max_subtasks=most)
                 self.level.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         if self.bar is not None:
             self.bar.update()
             self.bar.set_postfix_str(f"objective {progress.objective:.6g}", refresh=False)
-        if self._has_callbacks:
+        if self.has_callbacks:
             task = self.level.subcontext(task_name="iteration")
             task.call_on_fit_task_begin(estimator=self.estimator, **self.data)
             self.reconstruct = lambda: self.attributes(progress.state)
@@ -398,10 +400,6 @@ class FitReporter:
         if not isinstance(self.max_iter, int):
             self.context.max_subtasks += len(self.max_iter)
         return stop
-
-    @property
-    def _has_callbacks(self) -> bool:
-        return bool(getattr(self.estimator, "_skl_callbacks", None))
 
     def _end_stage(self) -> bool:
         """Close what a stage opened; return whether a callback wants to stop."""
@@ -419,9 +417,8 @@ class FitReporter:
         )
 
     def _open_bar(self, total: int | None) -> None:
-        if self.verbose:
-            name = f"{type(self.estimator).__name__} {self.stage}".rstrip()
-            self.bar = tqdm(total=total, desc=name, unit="it", leave=True)
+        name = f"{type(self.estimator).__name__} {self.stage}".rstrip()
+        self.bar = tqdm(total=total, desc=name, unit="it", leave=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
