@@ -410,7 +410,7 @@ def run(  # noqa: PLR0913 - options, all by name
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     if keep not in ("best", "last"):
         raise ValueError(f"keep must be 'best' or 'last', got {keep!r}")
-    log = _Log(state, keep)
+    log = _Log(keep, (0, state))
     status = Status.ITERATION_LIMIT
     try:
         if objective is not None:
@@ -454,16 +454,16 @@ def _show(state: State) -> State:
     return state
 
 
+@dataclass
 class _Log(Generic[State]):
     """The loop's memory. Each field changes by a single operation, so an interrupt finds it consistent."""
 
-    def __init__(self, start: State, keep: Literal["best", "last"]) -> None:
-        self.began = time.perf_counter()
-        self.keep = keep
-        self.kept: tuple[int, State] = (0, start)
-        self.lowest = math.inf
-        self.records: list[Record] = []
-        self.objectives: list[float] = []
+    keep: Literal["best", "last"]
+    kept: tuple[int, State]  # the iteration and its state
+    lowest: float = math.inf
+    records: list[Record] = field(default_factory=list)
+    objectives: list[float] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     def add(self, iteration: int, state: State, terms: Terms, diagnostics: Mapping[str, float]) -> Record:
         """Record an iteration and decide whether its state is the one to keep."""
