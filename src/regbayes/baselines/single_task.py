@@ -17,7 +17,8 @@ from regbayes.baselines._linear_tasks import (
     linear_problem,
 )
 from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, FitReporter
-from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
+from regbayes.estimators._labels import TaskClassifier
+from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
 from regbayes.framework.coordinate_ascent import TaskLayout
 from regbayes.margins.head import solve_tasks
 
