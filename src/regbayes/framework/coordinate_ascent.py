@@ -242,7 +242,7 @@ class SimplexAscent:
     def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
         n_rows, n_classes = labels.size, int(form.linear.shape[1])
-        if not len(features) == len(form.row) == n_rows:
+        if not len(features) == len(form.row) == len(form.total) == len(form.ridge) == n_rows:
             raise ValueError(f"features has {len(features)} rows, form {len(form.row)} and labels {n_rows}")
         if not 1 <= n_classes <= np.iinfo(np.int16).max:
             raise ValueError(f"there must be between 1 and {np.iinfo(np.int16).max} classes; got {n_classes}")
@@ -256,8 +256,8 @@ class SimplexAscent:
             labels=labels,
             cost=np.ascontiguousarray(0.0 - form.linear),
             cost_row=np.ascontiguousarray(form.row, dtype=np.int64),
-            total=_as_column("total", form.total, n_rows),
-            ridge=_as_column("ridge", form.ridge, n_rows),
+            total=np.ascontiguousarray(form.total, dtype=np.float64),
+            ridge=np.ascontiguousarray(form.ridge, dtype=np.float64),
             penalty=0.0,
         )
         omega = _feasible_simplexes(form, labels, warm_start)
