@@ -98,7 +98,7 @@ def fit(
     joint, multipliers = problem.joint, _known_start(problem, start)
     is_new, starts = not isinstance(start, State), _list_starts(start, settings)
     there = replace(starts[0], temperature=settings.temperature)
-    descend = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
+    iterate = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
     step: Any = partial(descent.step, joint)
     halted: Status | None = None
     if margins == "posterior":
@@ -112,7 +112,7 @@ def fit(
         try:
             phase = next(phases)
             while True:  # until there are no more; none has more steps than a fit may have
-                made = descend(
+                made = iterate(
                     partial(descent.step, phase.problem.joint),
                     _begin(phase),
                     max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
@@ -136,7 +136,7 @@ def fit(
             state = descent.start(joint, state.at.params, None)
     if margins == "consistent" and is_new and halted is None:
         state = _estimate_variances(problem, state)
-    result = descend(
+    result = iterate(
         step,
         state,
         max_iter=0 if halted else settings.max_iter,
