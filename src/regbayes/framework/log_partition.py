@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.engine.executor import make_executor
+from regbayes.engine import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
 TOGETHER = 8  # such pieces that a thread takes one after the other

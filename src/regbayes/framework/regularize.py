@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from regbayes._types import Floats
-from regbayes.engine import Progress, Status
-from regbayes.engine.loop import Callback
+from regbayes.engine import Callback, Progress, Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
