@@ -101,9 +101,9 @@ def as_argument(value):
         (31, 200, 1, True),
         (33, 130, 3, True),
         (50, 600, 1, False),
+        (61, 40, 2, True),
         (200, 70, 1, True),
-    ]
-    + [(61, 40, 2, True)],
+    ],
 )
 def test_sweeps_their_sums_and_their_reverse_follow_the_law(kernels, K, n, n_sweeps, weighted):
     rng = np.random.default_rng(K)

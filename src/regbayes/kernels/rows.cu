@@ -7,7 +7,8 @@
 
 #define STEP 10          // features that are swept at one width
 #define ROW_TURNS 4      // rows that each thread takes in sweep and reverse
-#define BOX_TURNS 16     // rows that each thread takes in boxes
+#define BOX_TURNS 16     // rows that each thread takes in boxes,
+#define AT_ONCE 4        // and how many of them at once
 #define ALL_LANES 0xffffffffu
 #define ROW(turns) ((blockIdx.x * turns + turn) * blockDim.x + threadIdx.x)
 
@@ -169,25 +170,34 @@ extern "C" __global__ void boxes(
     const REAL* prices = C + (size_t)output * C_output;
     REAL* own = scores + (size_t)output * n;
     double total[2] = {0, 0};
-#pragma unroll 4
-    for (int turn = 0; turn < BOX_TURNS; turn++) {
-        const int row = (part * BOX_TURNS + turn) * blockDim.x + threadIdx.x;
-        if (row >= n) continue;
-        const REAL score = own[row] + shift, price = 2 * prices[(size_t)row * C_row];
-        const size_t at = (size_t)output * distance + row;
-        REAL target = 0, missed = 0;
-        if (kind == LABELS) target = ((const long long*)targets)[row] == output ? 1 : -1;
-        else if (kind == BYTES) target = ((const signed char*)targets)[at];
-        else if (kind != ALL_BENT) target = ((const REAL*)targets)[at];
-        if (kind == TUBE) {
-            const REAL away = target - score;
-            missed = fabs(away) - edge, target = away < 0 ? -1 : 1;
-        } else if (kind < BENT) missed = kind == BYTES && target == 0 ? 0 : edge - target * score;
-        if (missed < 0) missed = 0;
-        total[0] += 0.5 * price * missed * missed;
-        REAL found = price * missed * target;
-        if (kind >= BENT) found = kind == ALL_BENT || target != 0 ? price * score : (REAL)0;
-        total[1] += own[row] = found;
+    for (int turn = 0; turn < BOX_TURNS; turn += AT_ONCE) {
+        const int first = (part * BOX_TURNS + turn) * blockDim.x + threadIdx.x;
+        REAL scores_of[AT_ONCE], targets_of[AT_ONCE], prices_of[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {  // all on their way before the first is looked at
+            const int row = first + i * blockDim.x;
+            const size_t at = (size_t)output * distance + row;
+            REAL target = 0;
+            if (row >= n) continue;
+            if (kind == LABELS) target = ((const long long*)targets)[row] == output ? 1 : -1;
+            else if (kind == BYTES) target = ((const signed char*)targets)[at];
+            else if (kind != ALL_BENT) target = ((const REAL*)targets)[at];
+            targets_of[i] = target, scores_of[i] = own[row] + shift, prices_of[i] = 2 * prices[(size_t)row * C_row];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (first + i * (int)blockDim.x >= n) continue;
+            REAL score = scores_of[i], target = targets_of[i], price = prices_of[i], missed = 0;
+            if (kind == TUBE) {
+                const REAL away = target - score;
+                missed = fabs(away) - edge, target = away < 0 ? -1 : 1;
+            } else if (kind < BENT) missed = kind == BYTES && target == 0 ? 0 : edge - target * score;
+            if (missed < 0) missed = 0;
+            total[0] += 0.5 * price * missed * missed;
+            REAL found = price * missed * target;
+            if (kind >= BENT) found = kind == ALL_BENT || target != 0 ? price * score : (REAL)0;
+            total[1] += own[first + i * (int)blockDim.x] = found;
+        }
     }
     write_sums<2>(total, sums + (size_t)output * n_parts + part, (size_t)n_outputs * n_parts);
 }
