@@ -167,7 +167,7 @@ def time_sweeps(device: Device, n: int, K: int, kind: str) -> None:
 
 
 def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
-    """Time looks at scores, which are overwritten: of classes they are drawn anew, which takes the time that is shown."""
+    """Time looks at scores, which are overwritten; those of classes are drawn anew."""
     rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
     labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
     signs, one = np.sign(rng.normal(size=(M, n))), arrays.to_device(np.ones((1, 1)), scores)
