@@ -191,8 +191,9 @@ def check_look(kernels, rows, scores, direction, constant):
     return found
 
 
-@pytest.mark.parametrize(("n_outputs", "n"), [(1, 5), (3, 4097), (20, 33)])
-@pytest.mark.parametrize("shape", ["rows", "one", "outputs", "all"])
+@pytest.mark.parametrize(
+    ("shape", "n_outputs", "n"), [("rows", 20, 33), ("one", 1, 5), ("outputs", 3, 4097), ("all", 5, 256)]
+)
 @pytest.mark.parametrize("kind", ["labels", "signs", "bytes", "tube", "numbers"])
 def test_boxes_are_those_of_array_operations(kernels, kind, shape, n_outputs, n):
     rng = np.random.default_rng(n)

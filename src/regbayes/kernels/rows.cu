@@ -76,12 +76,13 @@ struct ReverseRow {
     REAL* written;
     size_t n;
     int K;
-    REAL weight, next;  // the features of the last step are on their way while this one is taken
+    REAL weight, next, after;  // two features are on their way while one is taken
 
     __device__ __forceinline__ REAL take(int k, REAL incoming)
     {
         const REAL here = next;
-        if (k + 1 < K) next = psi[(K - 2 - k) * n];
+        next = after;
+        if (k + 2 < K) after = psi[(K - 3 - k) * n];
         return written[(K - 1 - k) * n] = incoming * (here * (1 - here)) - weight * here;
     }
 };
@@ -140,7 +141,8 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) reverse(
         const int row = ROW(ROW_TURNS);
         if (row >= n) break;
         const REAL count = has_weights ? weights[row] : (REAL)1;
-        ReverseRow mine = {psi + row, left + row, (size_t)n, K, (REAL)weight * count, psi[(size_t)(K - 1) * n + row]};
+        const REAL last = psi[(size_t)(K - 1) * n + row], before = K > 1 ? psi[(size_t)(K - 2) * n + row] : (REAL)0;
+        ReverseRow mine = {psi + row, left + row, (size_t)n, K, (REAL)weight * count, last, before};
         REAL incoming[WIDTH];
 #pragma unroll
         for (int r = 0; r < WIDTH; r++) {
