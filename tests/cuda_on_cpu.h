@@ -147,18 +147,18 @@ extern "C" void run_classes(int n_blocks, int n_threads, REAL* scores, const REA
 #include "meanfield.cu"
 
 extern "C" void run_forward(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
-    const REAL* topics, const REAL* doc_prior, REAL* gamma, double* likelihoods, double* divergences, int K,
-    int n_sweeps)
+    const REAL* topics, const REAL* doc_prior, REAL* gammas, double* likelihoods, double* divergences, int K,
+    int n_sweeps, int n_kept)
 {
-    launch(n_blocks, n_threads, [=] { forward(words, numbers, starts, topics, doc_prior, gamma, likelihoods,
-        divergences, K, n_sweeps); });
+    launch(n_blocks, n_threads, [=] { forward(words, numbers, starts, topics, doc_prior, gammas, likelihoods,
+        divergences, K, n_sweeps, n_kept); });
 }
 
 extern "C" void run_reverse(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
-    const REAL* topics, const REAL* doc_prior, const REAL* gamma, const REAL* grad, const REAL* weights,
+    const REAL* topics, const REAL* doc_prior, const REAL* gammas, const REAL* grad, const REAL* weights,
     double* table, const int* places, REAL* by_entry, int sorted, int K, int n_sweeps, int noted)
 {
-    launch(n_blocks, n_threads, [=] { reverse(words, numbers, starts, topics, doc_prior, gamma, grad, weights, table,
+    launch(n_blocks, n_threads, [=] { reverse(words, numbers, starts, topics, doc_prior, gammas, grad, weights, table,
         places, by_entry, sorted, K, n_sweeps, noted); });
 }
 

@@ -21,7 +21,7 @@ MOST_TOPICS = 1024
 WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
 WARP = 32
 FORWARD_WARPS = {8: 1, 32: 2}  # of a block, by lanes: as measured
-REVERSE_WARPS = {8: 4, 32: 8}
+REVERSE_WARPS = {8: 2, 32: 4}
 OVERHEAD = 2560  # bytes of shared memory that a block takes besides what is asked for, at most
 SUM_THREADS = 256  # of a block that sums the entries of a word
 
@@ -67,37 +67,37 @@ def is_cuda(array: Any) -> bool:
 
 
 def forward(
-    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int
+    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int, n_kept: int
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return gamma, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
+    """Return gammas, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
     n, K, itemsize = len(documents), topics.shape[1], topics.dtype.itemsize
-    gamma = make_array((n, K), topics)
+    gammas = make_array((n, n_kept, K), topics)
     sums = make_double((2, n), topics)
     place, shape = find_place(topics), Shape.of(K)
     n_warps = FORWARD_WARPS[shape.lanes]
     launch = _compile("forward", shape, itemsize, place)
-    arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps]
+    arguments = [*documents.counts, topics, doc_prior, gammas, sums[0, :], sums[1, :], K, n_sweeps, n_kept]
     if n:
         launch(n, WARP * n_warps, (2 + n_warps) * K * itemsize, arguments)
-    return gamma, sums[0, :], sums[1, :]
+    return gammas, sums[0, :], sums[1, :]
 
 
 def reverse(
     documents: DeviceDocuments,
     topics: DeviceArray,
     doc_prior: DeviceArray,
-    n_sweeps: int,
     by_document: tuple[DeviceArray, DeviceArray, DeviceArray],
     table: DeviceArray,
 ) -> None:
     """Add derivatives by the topics to a table: `regbayes.kernels.arrays_topics.reverse_documents`.
 
-    ``by_document`` is gamma, grad and weights. In order, if the documents have one: entries are written where those of
+    ``by_document`` is gammas, grad and weights. In order, if the documents have one: entries are written where those of
     a word are neighbours, and then summed.
     """
     if len(documents) == 0:
         return
     K, itemsize = topics.shape[1], topics.dtype.itemsize
+    n_sweeps = by_document[0].shape[1]
     place, shape, order = find_place(topics), Shape.of(K), documents.order
     noted = _count_noted(n_sweeps, K, itemsize, documents.typical, _room(*place))
     n_threads = WARP * REVERSE_WARPS[shape.lanes]
