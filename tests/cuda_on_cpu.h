@@ -119,10 +119,10 @@ extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, con
         has_weights); });
 }
 
-extern "C" void run_reverse(int n_blocks, int n_threads, const REAL* gradient, const REAL* psi, const REAL* table,
-    const REAL* weights, REAL* left, double weight, int n, int K, int has_gradient, int has_weights)
+extern "C" void run_reverse(int n_blocks, int n_threads, REAL* left, const REAL* gradient, const REAL* psi,
+    const REAL* table, const REAL* weights, double weight, int n, int K, int has_gradient, int has_weights)
 {
-    launch(n_blocks, n_threads, [=] { reverse(gradient, psi, table, weights, left, weight, n, K, has_gradient,
+    launch(n_blocks, n_threads, [=] { reverse(left, gradient, psi, table, weights, weight, n, K, has_gradient,
         has_weights); });
 }
 

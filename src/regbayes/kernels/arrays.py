@@ -573,7 +573,7 @@ class ClassRows:
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes_classes(scores, self.C, self.cost):
+        if cuda_rows.takes(scores, self.C, self.cost, n_classes=scores.shape[0]):
             sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
@@ -590,7 +590,7 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes_classes(change, self.C, multipliers):
+        if cuda_rows.takes(change, self.C, multipliers, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
                 change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
             )

@@ -128,11 +128,11 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) sweep(
 
 // One sweep in reverse over a block of features, from the last to the first: docs/math.md eq. (33).
 extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) reverse(
+    REAL* left,            // written: (K, n): by theta, less weight psi; may be the gradient
     const REAL* gradient,  // (K, n), if any: by the features, with what later blocks of features add
     const REAL* psi,       // (K, n)
     const REAL* table,     // (WIDTH, WIDTH): row r is -coupling_kj of k = K - 1 - r, j = k - 1 ...; constants, (WIDTH,)
     const REAL* weights,   // (n,), if any: how often rows count
-    REAL* left,            // written: (K, n): by theta, less weight psi; may be the gradient
     double weight, int n, int K, int has_gradient, int has_weights)
 {
     __shared__ Pair known[WIDTH / 2 * (WIDTH + 1)];
