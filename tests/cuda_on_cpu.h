@@ -112,11 +112,10 @@ static void launch(int n_blocks, int n_threads, std::function<void()> kernel)
 
 #include "rows.cu"
 
-extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, const REAL* other, const REAL* table,
-    const REAL* weights, REAL* psi, double* sums, int n, int K, int n_parts, int has_other, int has_weights)
+extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, const REAL* table, const REAL* weights,
+    REAL* psi, double* sums, int n, int K, int n_parts, int has_weights)
 {
-    launch(n_blocks, n_threads, [=] { sweep(products, other, table, weights, psi, sums, n, K, n_parts, has_other,
-        has_weights); });
+    launch(n_blocks, n_threads, [=] { sweep(products, table, weights, psi, sums, n, K, n_parts, has_weights); });
 }
 
 extern "C" void run_reverse(int n_blocks, int n_threads, REAL* left, const REAL* gradient, const REAL* psi,

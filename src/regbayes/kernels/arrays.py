@@ -275,16 +275,15 @@ def _launch_sweeps(
         psi = products if number + 1 == n_sweeps else xp.empty_like(products)
         sums = []
         for block in cuda_rows.find_blocks(len(coupling)):
-            own, other = constant[block], None
-            if block.start:
-                other = to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
+            own, given = constant[block], products[block, :]
             if number == 0:
                 own = own - later[block] @ start
             else:
-                above = to_device(later[block], psi) @ history[-1]
-                other = above if other is None else other + above
+                given = given - to_device(later[block], psi) @ history[-1]
+            if block.start:
+                given = given - to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
             table = to_device(cuda_rows.lay_out(coupling[block, block], own), psi)
-            sums.append(cuda_rows.sweep(products[block, :], other, table, weights, psi[block, :]))
+            sums.append(cuda_rows.sweep(given, table, weights, psi[block, :]))
         history.append(psi)
     return Swept(history, None, sums)
 

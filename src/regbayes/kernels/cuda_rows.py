@@ -47,13 +47,12 @@ def lay_out(coupling: Floats, constant: Floats) -> Floats:
     return table
 
 
-def sweep(products: Any, other: Any, table: Any, weights: Any, psi: Any) -> Any:
+def sweep(products: Any, table: Any, weights: Any, psi: Any) -> Any:
     """Write the features of a block, (K, n); return the sums of their products with logits and of entropies, (2,)."""
     (K, n), n_blocks = products.shape, -(-products.shape[1] // (ROW_THREADS * ROW_TURNS))
     sums = cuda.make_double((2, n_blocks), products)
-    numbers = [n, K, n_blocks, int(other is not None), int(weights is not None)]
-    arguments = [products, other, table, weights, psi, sums, *numbers]
-    _launch("sweep", _width(K), n_blocks, ROW_THREADS, 0, arguments)
+    numbers = [n, K, n_blocks, int(weights is not None)]
+    _launch("sweep", _width(K), n_blocks, ROW_THREADS, 0, [products, table, weights, psi, sums, *numbers])
     return sums.sum(-1)
 
 

@@ -96,13 +96,12 @@ __device__ __forceinline__ void load_table(const REAL* table, Pair* there)
 
 // One sweep over a block of features: docs/math.md eq. (31).
 extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) sweep(
-    const REAL* products,  // (K, n)
-    const REAL* other,     // (K, n), if any: what features of other blocks take off
+    const REAL* products,  // (K, n), less what features of other blocks take off
     const REAL* table,     // (WIDTH, WIDTH): row k is -coupling_jk of j = k + 1 ...; behind it constants, (WIDTH,)
     const REAL* weights,   // (n,), if any: how often rows count
     REAL* psi,             // written: (K, n); may be the products
     double* sums,          // written: (2, blocks): psi times logits, and entropies
-    int n, int K, int n_blocks, int has_other, int has_weights)
+    int n, int K, int n_blocks, int has_weights)
 {
     __shared__ Pair known[WIDTH / 2 * (WIDTH + 1)];
     load_table(table, known);
@@ -114,10 +113,6 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) sweep(
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
             logits[k] = k < K ? products[(size_t)k * n + row] + ((REAL*)known)[WIDTH * WIDTH + k] : (REAL)0;
-        if (has_other) {
-#pragma unroll
-            for (int k = 0; k < WIDTH; k++) logits[k] -= k < K ? other[(size_t)k * n + row] : (REAL)0;
-        }
         ForwardRow mine = {psi + row, (size_t)n, 0, 0, 1};
         take_features<WIDTH>(logits, known, K, mine);
         const double weight = has_weights ? weights[row] : (REAL)1;
