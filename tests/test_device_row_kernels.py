@@ -258,6 +258,7 @@ def test_arrays_that_the_kernels_do_not_take_are_left_to_operations(kernels):
     whole = kernels(np.zeros((4, 10)))
     assert cuda_rows.takes(whole, None, whole[:, 2:5])
     assert not cuda_rows.takes(whole[:, 2:5])
+    assert not cuda_rows.takes(whole[:, :0])
     assert not cuda_rows.takes(whole, whole[:, ::2])
     assert not cuda_rows.takes(whole, whole.to(torch.int8))
     assert not cuda_rows.takes(whole.to(torch.int8))

@@ -21,9 +21,9 @@ def takes(first: Any, *others: Any, n_classes: int = 0) -> bool:
     """Whether the kernels take such arrays, None for those that are not there: the one place where that is decided.
 
     Real numbers of one precision on a CUDA device, next to each other in memory along the last axis; the first array
-    has no gaps between rows either. Classes of a few rows must fit into shared memory.
+    is not empty and has no gaps between rows either. Classes of a few rows must fit into shared memory.
     """
-    if not cuda.is_cuda(first) or not cuda.compiles(first) or not cuda.is_contiguous(first):
+    if not cuda.is_cuda(first) or not cuda.compiles(first) or not cuda.is_contiguous(first) or 0 in first.shape:
         return False
     is_real = str(first.dtype).rpartition(".")[2] in ("float32", "float64")
     return (is_real and n_classes * 33 * first.dtype.itemsize <= ROOM) and all(
@@ -96,6 +96,5 @@ def _width(n_features: int) -> int:
 def _launch(name: str, width: int, n_blocks: int, n_threads: int, n_bytes: int, arguments: list[Any]) -> None:
     """Launch a kernel on arrays, the first of which is there for those that are not: they are not read."""
     like = arguments[0]
-    if n_blocks:
-        launch = cuda.compile_kernel("rows.cu", name, like.dtype.itemsize, (("WIDTH", width),), *cuda.find_place(like))
-        launch(n_blocks, n_threads, n_bytes, [like if value is None else value for value in arguments])
+    launch = cuda.compile_kernel("rows.cu", name, like.dtype.itemsize, (("WIDTH", width),), *cuda.find_place(like))
+    launch(n_blocks, n_threads, n_bytes, [like if value is None else value for value in arguments])
