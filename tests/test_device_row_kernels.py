@@ -266,4 +266,8 @@ def test_arrays_that_the_kernels_do_not_take_are_left_to_operations(kernels):
     check = ClassRows(kernels(np.ones(3)), kernels(np.array([0, 1, 1999])), None, 0.1)
     check.look(kernels(np.zeros((2000, 3))))
     HingeRows(kernels(np.ones(3)), labels=kernels(np.arange(3))).look(whole[:, 2:5])
+    signs = kernels(np.tile([[1], [-1], [0]], (1, 4)).astype(np.int8)).T
+    rows = HingeRows(kernels(np.ones(3)), signs=signs)  # next to each other along the first axis
+    expected, _ = by_operations(rows, whole[:, :3], whole[:, :3], None)
+    kernels.close(rows.look(kernels(np.zeros((4, 3)))).loss, expected.loss)
     assert kernels.launched == 0

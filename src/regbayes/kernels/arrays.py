@@ -93,9 +93,18 @@ def to_host(array: Any) -> NDArray[Any]:
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
     """Return numbers of the host as an array where another lies, of its type unless one is given."""
-    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain, dtype = np.ascontiguousarray(values), like.dtype if dtype is None else dtype
     plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
-    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
+    if _is_torch(like) and lies_elsewhere(like):
+        # What is in ordinary memory is read before the call returns: nothing but the device's own work is waited for.
+        return like.new_empty(plain.shape, dtype=dtype).copy_(_wrap(plain), non_blocking=True)
+    return namespace_of(like).asarray(plain, dtype=dtype, device=like.device)
+
+
+def _wrap(plain: NDArray[Any]) -> DeviceArray:
+    import torch
+
+    return torch.from_numpy(plain)
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
@@ -489,10 +498,10 @@ class HingeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        if cuda_rows.takes(scores, self.C, None if self._has_gaps(scores) else self.signs):
-            targets, kind = self.labels, cuda_rows.LABELS
-            if self.signs is not None:
-                targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+        targets, kind = self.labels, cuda_rows.LABELS
+        if self.signs is not None:
+            targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+        if cuda_rows.takes(scores, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         scores = _shift(scores, constant)
         signs = self._signs(scores)
@@ -572,7 +581,7 @@ class ClassRows:
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes(scores, self.C, self.cost, n_classes=scores.shape[0]):
+        if cuda_rows.takes(scores, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
             sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
@@ -589,7 +598,7 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes(change, self.C, multipliers, n_classes=change.shape[0]):
+        if cuda_rows.takes(change, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
                 change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
             )

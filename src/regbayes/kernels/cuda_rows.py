@@ -11,24 +11,24 @@ from regbayes._types import Floats
 from regbayes.kernels import cuda
 
 WIDEST, STEP = 60, 10  # features that a thread keeps in registers, at most; by how many the kernels differ
-ROW_THREADS, ROW_TURNS = 128, 4
+ROW_THREADS = 128
 BOX_THREADS, BOX_TURNS = 256, 16
 ROOM = 47 << 10  # bytes of shared memory that a block has without being asked
 LABELS, SIGNS, BYTES, TUBE, BENT, ALL_BENT = range(6)  # targets of boxes
 
 
-def takes(first: Any, *others: Any, n_classes: int = 0) -> bool:
+def takes(first: Any, *others: Any, whole: Any = None, n_classes: int = 0) -> bool:
     """Whether the kernels take such arrays, None for those that are not there: the one place where that is decided.
 
-    Real numbers of one precision on a CUDA device, next to each other in memory along the last axis; the first array
-    is not empty and has no gaps between rows either. Classes of a few rows must fit into shared memory.
+    Reals of one precision, or whole numbers, on a CUDA device, next to each other in memory along the last axis; the
+    first array is not empty and has no gaps between rows either. Classes of a few rows must fit into shared memory.
     """
     if not cuda.is_cuda(first) or not cuda.compiles(first) or not cuda.is_contiguous(first) or 0 in first.shape:
         return False
     is_real = str(first.dtype).rpartition(".")[2] in ("float32", "float64")
-    return (is_real and n_classes * 33 * first.dtype.itemsize <= ROOM) and all(
-        other is None or (other.dtype == first.dtype and cuda.find_strides(other)[-1] <= 1) for other in others
-    )
+    is_like = all(other is None or other.dtype == first.dtype for other in others)
+    is_near = all(other is None or cuda.find_strides(other)[-1] <= 1 for other in (*others, whole))
+    return is_real and is_like and is_near and n_classes * 33 * first.dtype.itemsize <= ROOM
 
 
 def find_blocks(n_features: int) -> list[slice]:
@@ -49,7 +49,7 @@ def lay_out(coupling: Floats, constant: Floats) -> Floats:
 
 def sweep(products: Any, table: Any, weights: Any, psi: Any) -> Any:
     """Write the features of a block, (K, n); return the sums of their products with logits and of entropies, (2,)."""
-    (K, n), n_blocks = products.shape, -(-products.shape[1] // (ROW_THREADS * ROW_TURNS))
+    (K, n), n_blocks = products.shape, -(-products.shape[1] // ROW_THREADS)
     sums = cuda.make_double((2, n_blocks), products)
     numbers = [n, K, n_blocks, int(weights is not None)]
     _launch("sweep", _width(K), n_blocks, ROW_THREADS, 0, [products, table, weights, psi, sums, *numbers])
@@ -58,7 +58,7 @@ def sweep(products: Any, table: Any, weights: Any, psi: Any) -> Any:
 
 def reverse(gradient: Any, psi: Any, table: Any, weights: Any, weight: float, left: Any) -> None:
     """Write the gradient by theta of a block, less the features times their weight, (K, n)."""
-    (K, n), n_blocks = psi.shape, -(-psi.shape[1] // (ROW_THREADS * ROW_TURNS))
+    (K, n), n_blocks = psi.shape, -(-psi.shape[1] // ROW_THREADS)
     numbers = [float(weight), n, K, int(gradient is not None), int(weights is not None)]
     _launch("reverse", _width(K), n_blocks, ROW_THREADS, 0, [left, gradient, psi, table, weights, *numbers])
 

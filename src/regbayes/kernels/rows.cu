@@ -5,17 +5,14 @@
 // one for each block of threads, so that the same rows give the same bits. Compiled with REAL (float or double) and
 // WIDTH (features, a multiple of STEP) defined. Which arrays may be missing is said by numbers: has_...
 
-#define STEP 10      // features that are swept at one width
-#define ROW_TURNS 4  // rows that each thread takes in sweep and reverse
-#define BOX_TURNS 16 // rows that each thread takes in boxes,
-#define AT_ONCE 4    // and how many of them at once
-#define ALL_LANES 0xffffffffu
+#define STEP 10       // features that are swept at one width
+#define BOX_TURNS 16  // rows that each thread takes in boxes
 
 struct __align__(2 * sizeof(REAL)) Pair { REAL first, second; };
 
 __device__ __forceinline__ double sum_lanes(double x)
 {
-    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
 
@@ -71,14 +68,12 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) sweep(
 {
     __shared__ Pair known[WIDTH / 2 * (WIDTH + 1)];
     const REAL* constant = load_table(table, known);
-    double total[2] = {0, 0};
-    for (int turn = 0; turn < ROW_TURNS; turn++) {
-        const int row = (blockIdx.x * ROW_TURNS + turn) * blockDim.x + threadIdx.x;
-        if (row >= n) break;
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    double by_logit = 0, entropy = 0, product = 1, weight = row >= n ? 0 : has_weights ? weights[row] : 1;
+    if (row < n) {
         REAL logits[WIDTH];
 #pragma unroll
         for (int k = 0; k < WIDTH; k++) logits[k] = k < K ? products[(size_t)k * n + row] + constant[k] : (REAL)0;
-        double by_logit = 0, entropy = 0, product = 1;
         take_features<WIDTH>(logits, known, K, [&](int k, REAL logit) {
             const REAL size = fabs(logit), odds = exp(-size), share = 1 / (1 + odds);
             const REAL found = logit < 0 ? odds * share : share;
@@ -86,9 +81,8 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) sweep(
             entropy += size * (odds * share), product *= 1 + (double)odds;  // whose logarithm is the rest of it
             return psi[(size_t)k * n + row] = found;
         });
-        const double weight = has_weights ? weights[row] : (REAL)1;
-        total[0] += weight * by_logit, total[1] += weight * (entropy + log(product));
     }
+    const double total[2] = {weight * by_logit, weight * (entropy + log(product))};
     write_sums<2>(total, sums + blockIdx.x, n_blocks);
 }
 
@@ -101,37 +95,27 @@ extern "C" __global__ void __launch_bounds__(128, WIDTH <= 40 ? 4 : 3) reverse(
 {
     __shared__ Pair known[WIDTH / 2 * (WIDTH + 1)];
     const REAL* constant = load_table(table, known);
-    for (int turn = 0; turn < ROW_TURNS; turn++) {
-        const int row = (blockIdx.x * ROW_TURNS + turn) * blockDim.x + threadIdx.x;
-        if (row >= n) break;
-        const REAL count = has_weights ? weights[row] : (REAL)1, scale = (REAL)weight * count;
-        REAL incoming[WIDTH];
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= n) return;
+    const REAL count = has_weights ? weights[row] : (REAL)1, scale = (REAL)weight * count;
+    REAL incoming[WIDTH];
 #pragma unroll
-        for (int r = 0; r < WIDTH; r++) {
-            const REAL given = has_gradient && r < K ? gradient[(size_t)(K - 1 - r) * n + row] : (REAL)0;
-            incoming[r] = given - count * constant[r];
-        }
-        const auto at = [&](int r) { return r < K ? psi[(size_t)(K - 1 - r) * n + row] : (REAL)0; };
-        REAL next = at(0), after = at(1);  // two features are on their way while one is taken
-        take_features<WIDTH>(incoming, known, K, [&](int r, REAL own) {
-            const REAL here = next;
-            next = after, after = at(r + 2);
-            return left[(size_t)(K - 1 - r) * n + row] = own * (here * (1 - here)) - scale * here;
-        });
+    for (int r = 0; r < WIDTH; r++) {
+        const REAL given = has_gradient && r < K ? gradient[(size_t)(K - 1 - r) * n + row] : (REAL)0;
+        incoming[r] = given - count * constant[r];
     }
+    const auto at = [&](int r) { return r < K ? psi[(size_t)(K - 1 - r) * n + row] : (REAL)0; };
+    REAL next = at(0), after = at(1);  // two features are on their way while one is taken
+    take_features<WIDTH>(incoming, known, K, [&](int r, REAL own) {
+        const REAL here = next;
+        next = after, after = at(r + 2);
+        return left[(size_t)(K - 1 - r) * n + row] = own * (here * (1 - here)) - scale * here;
+    });
 }
 
 // --- losses of rows at given scores
 
 enum { LABELS, SIGNS, BYTES, TUBE, BENT, ALL_BENT };  // what targets (n,) or (outputs, n) of boxes are
-
-__device__ __forceinline__ REAL read_target(const void* targets, int kind, int output, int row, int distance)
-{
-    const size_t at = (size_t)output * distance + row;
-    if (kind == LABELS) return ((const long long*)targets)[row] == output ? 1 : -1;
-    if (kind == BYTES) return ((const signed char*)targets)[at];
-    return kind == ALL_BENT ? (REAL)0 : ((const REAL*)targets)[at];
-}
 
 // Squared hinges and tubes: multipliers over scores (outputs, n), to which a constant (outputs,) is added. Or how
 // multipliers, which are the targets then, follow a change of scores. Prices C have distances between outputs and rows;
@@ -145,27 +129,24 @@ extern "C" __global__ void boxes(
     const REAL* prices = C + (size_t)output * C_output;
     REAL* own = scores + (size_t)output * n;
     double total[2] = {0, 0};
-    for (int turn = 0; turn < BOX_TURNS; turn += AT_ONCE) {
-        REAL score[AT_ONCE], target[AT_ONCE], price[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {  // all on their way before the first is looked at
-            const int place = (part * BOX_TURNS + turn + i) * blockDim.x + threadIdx.x, row = place < n ? place : n - 1;
-            target[i] = read_target(targets, kind, output, row, distance);
-            score[i] = own[row] + shift, price[i] = 2 * prices[(size_t)row * C_row];
+    for (int turn = 0; turn < BOX_TURNS; turn++) {
+        const int row = (part * BOX_TURNS + turn) * blockDim.x + threadIdx.x;
+        if (row >= n) break;
+        const REAL score = own[row] + shift, price = 2 * prices[(size_t)row * C_row];
+        REAL target = 0, missed = 0, found = 0;
+        if (kind == LABELS) target = ((const long long*)targets)[row] == output ? 1 : -1;
+        else if (kind == BYTES) target = ((const signed char*)targets)[(size_t)output * distance + row];
+        else if (kind != ALL_BENT) target = ((const REAL*)targets)[(size_t)output * distance + row];
+        if (kind >= BENT) {
+            if (kind == ALL_BENT || target != 0) found = price * score;
+        } else {
+            const REAL away = kind == TUBE ? target - score : edge - target * score;
+            const REAL sign = kind == TUBE ? (away < 0 ? (REAL)-1 : (REAL)1) : target;
+            missed = kind == TUBE ? away * sign - edge : away;
+            if (missed < 0 || (kind == BYTES && sign == 0)) missed = 0;
+            found = price * missed * sign;
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const int row = (part * BOX_TURNS + turn + i) * blockDim.x + threadIdx.x;
-            if (row >= n) break;
-            const REAL away = kind == TUBE ? target[i] - score[i] : edge - target[i] * score[i];
-            const REAL sign = kind == TUBE ? (away < 0 ? (REAL)-1 : (REAL)1) : target[i];
-            REAL missed = kind == TUBE ? away * sign - edge : away;
-            if (missed < 0 || kind >= BENT || (kind == BYTES && sign == 0)) missed = 0;
-            const REAL found = kind < BENT ? price[i] * missed * sign
-                : kind == ALL_BENT || sign != 0 ? price[i] * score[i] : (REAL)0;
-            total[0] += 0.5 * price[i] * missed * missed, total[1] += found;
-            own[row] = found;
-        }
+        total[0] += 0.5 * price * missed * missed, total[1] += own[row] = found;
     }
     write_sums<2>(total, sums + (size_t)output * n_parts + part, (size_t)n_outputs * n_parts);
 }
@@ -214,10 +195,10 @@ extern "C" __global__ void classes(
         if (!is_bent) omega = omega > 0 ? -omega : (REAL)0;
         all += omega, squares += omega * omega;
         mine[c * width] = omega;
+        if (is_row) scores[(size_t)c * n + row] = omega;
     }
     mine[label * width] = -all;
-#pragma unroll 4
-    for (int c = 0; c < n_classes; c++) if (is_row) scores[(size_t)c * n + row] = mine[c * width];
+    if (is_row) scores[(size_t)label * n + row] = -all;
     const double ridge = 0.5 / (price > 0 ? price : (REAL)1), exact = 0.5 * price * worst * worst;
     const double loss = ridge * ((1 - smoothing) * all * all + smoothing * squares) + not_a_number;
     const double found[3] = {loss, loss - exact, exact - loss + ridge * smoothing * ((double)all * all - squares)};
