@@ -393,20 +393,21 @@ def reverse_features(
     left_sum : (K,)
         The first summed over rows.
     """
-    psi = history[-1]
+    psi, triangle = history[-1], np.tril(np.ones_like(coupling), -1)
     xp = namespace_of(psi)
-    upper = to_device(np.triu(np.ones_like(coupling), 1), psi, xp.float64)
-    begin = to_device(start, psi, xp.float64)
     launches = cuda_rows.takes(psi, weights) and (gradient is None or cuda_rows.takes(gradient, psi))
     if launches and len(history) == 1:
         left = _launch_reverse(gradient, psi, coupling, weight * (start @ np.tril(coupling, -1)), weight, weights)
         by_coupling, left_sum = multiply_rows(left, psi), sum_of(left, axis=1)
-        total = left_sum
+        # The gradient by theta is what is left and weight psi, whose sums over rows are known.
+        known = np.zeros_like(coupling)
         if weight:
             assert moments is not None
-            counts, gram = (weight * to_device(moment, psi, xp.float64) for moment in moments)
-            by_coupling, total = by_coupling + gram, left_sum + counts
-        return left, -(by_coupling * upper.T + total[:, None] * begin * upper), left_sum
+            known = -weight * (triangle * moments[1] + triangle.T * moments[0][:, None] * start)
+        factors = to_device(np.stack([known, -triangle, -triangle.T * start]), psi, xp.float64)
+        by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
+        return left, by_coupling, left_sum
+    upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
     incoming = xp.zeros_like(psi) if gradient is None else gradient
     if weight:
         below = np.tril(coupling, -1).T

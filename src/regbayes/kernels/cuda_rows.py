@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from regbayes._types import Floats
 from regbayes.kernels import cuda
@@ -39,11 +40,10 @@ def find_blocks(n_features: int) -> list[slice]:
 
 def lay_out(coupling: Floats, constant: Floats) -> Floats:
     """Return what features tell those after them, and a constant (K,) for each, as the kernels read it."""
-    K = len(constant)
-    table = np.zeros((_width(K) + 1, _width(K)))
-    for k in range(K):
-        table[k, : K - 1 - k] = -coupling[k + 1 :, k]
-    table[-1, :K] = constant
+    K, width = len(constant), _width(len(constant))
+    table, sent = np.zeros((width + 1, width)), np.zeros((K, K + width))
+    sent[:, :K], table[-1, :K] = -coupling.T, constant
+    table[:K] = as_strided(sent[:, 1:], (K, width), (sent.strides[0] + 8, 8))  # row k from behind its diagonal on
     return table
 
 
