@@ -196,10 +196,14 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     xp = namespace_of(left)
     if left.dtype == xp.float64:
         return left @ right.T
-    found = None
-    for rows in pieces(left.shape[1], PIECE):
-        part = xp.astype(left[:, rows] @ right[:, rows].T, xp.float64)
-        found = part if found is None else found + part
+    n_pieces, a, b = left.shape[1] // PIECE, left.shape[0], right.shape[0]
+    end = n_pieces * PIECE
+    found = xp.astype(left[:, end:] @ right[:, end:].T, xp.float64)
+    for some in pieces(n_pieces, max(1, ROOM // (a * b))) if n_pieces else []:  # side by side: one operation for many
+        rows = slice(some.start * PIECE, some.stop * PIECE)
+        mine = xp.permute_dims(xp.reshape(left[:, rows], (a, -1, PIECE)), (1, 0, 2))
+        other = xp.permute_dims(xp.reshape(right[:, rows], (b, -1, PIECE)), (1, 2, 0))
+        found += sum_of(mine @ other, axis=0)
     return found
 
 
