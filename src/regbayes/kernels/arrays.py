@@ -497,7 +497,7 @@ class HingeRows:
     """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
-    labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
+    labels: DeviceArray | None = None  # (n,), int64: the output whose sign is 1, where all others have -1
     signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
     margin: float = 1.0
 
@@ -506,7 +506,7 @@ class HingeRows:
         targets, kind = self.labels, cuda_rows.LABELS
         if self.signs is not None:
             targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
-        if cuda_rows.takes(scores, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
+        if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         scores = _shift(scores, constant)
         signs = self._signs(scores)
@@ -547,7 +547,7 @@ class TubeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        if cuda_rows.takes(scores, self.C, self.values):
+        if cuda_rows.takes(scores, constant, self.C, self.values):
             return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
@@ -579,14 +579,14 @@ class ClassRows:
     """
 
     C: DeviceArray  # (n,)
-    labels: DeviceArray  # (n,)
+    labels: DeviceArray  # (n,), int64
     cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
     smoothing: float  # delta
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes(scores, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
+        if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
             sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
@@ -603,7 +603,7 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes(change, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
+        if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
                 change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
             )
@@ -672,7 +672,7 @@ def _launch_boxes(
 
 def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
     """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
-    if cuda_rows.takes(change, C, multipliers):
+    if cuda_rows.takes(change, constant, C, multipliers):
         kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
         return Bent(change, cuda_rows.look_at_boxes(change, constant, C, multipliers, 0.0, kind)[1])
     found = 2.0 * C * _shift(change, constant)
