@@ -587,7 +587,7 @@ class ClassRows:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
         if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
-            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
+            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
@@ -605,7 +605,7 @@ class ClassRows:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
         if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
-                change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
+                change, constant, self.C, self.labels, multipliers, self.smoothing, bent=True
             )
             return Bent(change, sums[3:])
         xp, change = namespace_of(change), _shift(change, constant)
