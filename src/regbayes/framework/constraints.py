@@ -48,7 +48,8 @@ class Constraint:
 
     def label(self, which: str | None = None, index: int | None = None) -> str:
         """Return how the constraint reads, for all its expectations or for the one at ``index``, named ``which``."""
-        value, upper = (_short(_at(numbers, index)) for numbers in (self.values, self.upper))
+        value = "" if self.values is None else _short(_at(self.values, index))
+        upper = "" if self.upper is None else _short(_at(self.upper, index))
         return self.relation.format(which or self.name, value=value, upper=upper)
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
@@ -369,17 +370,14 @@ def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) else getattr(value, "__name__", "f").replace("<lambda>", "f")
 
 
-def _at(numbers: Floats | None, index: int | None) -> ArrayLike | None:
+def _at(numbers: Floats, index: int | None) -> float | Floats:
     """One of several numbers, or all of them; the number itself where there is one for all."""
-    if numbers is None or (index is None and numbers.size > 1):
-        return numbers
-    number: float = numbers[index if index is not None and numbers.size > 1 else 0]
-    return number
+    if numbers.size == 1:
+        return float(numbers[0])
+    return numbers if index is None else float(numbers[index])
 
 
-def _short(value: ArrayLike | None) -> str:
-    if value is None:
-        return ""
+def _short(value: ArrayLike) -> str:
     if isinstance(value, float) or np.ndim(value) == 0:
         return f"{value:g}"
     with np.printoptions(precision=4, threshold=6):

@@ -190,10 +190,11 @@ def is_collinear(problem: Dual) -> bool:
     box = problem.stack.box
     if box is None or not isinstance(problem.partition, WeightedAtoms):
         return False
-    features = problem.index[find_equalities(box)]
-    if len(features) < 2:
+    correlation, unit = problem.partition.base_covariance, problem.partition.unit
+    if not (box.is_linear and problem.whole):
+        features = problem.index[find_equalities(box)]
+        correlation, unit = correlation[np.ix_(features, features)], unit[features]
+    if len(unit) < 2:
         return False
-    unit = problem.partition.unit[features]
-    correlation = problem.partition.base_covariance[np.ix_(features, features)] / unit / unit[:, None]
-    root, failed = dpotrf(correlation, lower=1, clean=0)
-    return failed != 0 or bool(np.min(np.diag(root)) < HIDDEN)
+    root, failed = dpotrf(correlation / unit / unit[:, None], lower=1, clean=0, overwrite_a=1)
+    return failed != 0 or bool(root.diagonal().min() < HIDDEN)
