@@ -65,9 +65,10 @@ def autocorrelation_time(chains: ArrayLike) -> float:
         return autocorrelation_time(means) * float(means.var() / values.var()) * (values.shape[1] // means.shape[1])
     half = values.shape[1] // 2
     halves = np.concatenate([values[:, :half], values[:, -half:]])
-    means = halves.mean(axis=1, keepdims=True)
-    halves -= means
-    between = float(means.var(ddof=1))
+    means = np.add.reduce(halves, axis=1) / half
+    halves -= means[:, None]
+    apart = means - np.add.reduce(means) / len(means)
+    between = float(apart @ apart) / (len(means) - 1)
     time = _sum_first_correlations(halves, between)
     if time is None:
         length = next_fast_len(2 * half, real=True)

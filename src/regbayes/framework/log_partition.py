@@ -28,7 +28,7 @@ TOGETHER = 8  # such pieces that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
-FUSED = 600_000  # atoms times features squared up to which second moments come with every evaluation
+FUSED = 1_000_000  # atoms times features squared up to which second moments come with every evaluation
 NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
@@ -153,10 +153,6 @@ class WeightedAtoms:
         self._columns = np.ascontiguousarray(features.T) if held else None  # (m, n)
         self._rooms: list[Floats] = []  # for what is computed of a piece
 
-    def _pieces(self, rows: slice) -> list[Floats]:
-        starts = range(rows.start, rows.stop, self._rows)
-        return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
-
     def _ranges(self) -> tuple[Floats, Floats]:
         if self._columns is not None:
             return self._columns.min(axis=1), self._columns.max(axis=1)
@@ -165,15 +161,13 @@ class WeightedAtoms:
         wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
 
         def ends(rows: slice) -> tuple[Floats, Floats]:
-            lows, highs = [], []
-            for part in self._pieces(rows):
-                even = len(part) // wide * wide
-                blocks = part[:even].reshape(-1, wide * part.shape[1]) if even else part[:0]
-                for some in (blocks, part[even:]):
-                    if len(some):
-                        lows.append(some.min(axis=0).reshape(-1, part.shape[1]))
-                        highs.append(some.max(axis=0).reshape(-1, part.shape[1]))
-            return np.concatenate(lows).min(axis=0), np.concatenate(highs).max(axis=0)
+            m, even = self.features.shape[1], (rows.stop - rows.start) // wide * wide
+            blocks, rest = self.features[rows][:even].reshape(-1, wide * m), self.features[rows][even:]
+            size = max(1, self._rows // wide)  # blocks that stay in the cache
+            pieces = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+            both = np.array([(piece.min(axis=0), piece.max(axis=0)) for piece in pieces])  # (pieces, 2, wide m)
+            lows, highs = (both[:, side].reshape(-1, m) for side in (0, 1))
+            return np.concatenate([lows, rest]).min(axis=0), np.concatenate([highs, rest]).max(axis=0)
 
         found = self._executor.map(ends, self._chunks)
         if len(found) == 1:
@@ -209,11 +203,12 @@ class WeightedAtoms:
         if even:
             top, weights, total = float(self.log_weights[0]), np.ones(len(part)), float(len(part))
         else:
-            weights = self.log_weights[rows] + (np.matmul(part, phi, out=self._scores[rows]) if tilted else 0.0)
+            scores = np.matmul(part, phi, out=self._scores[rows]) if tilted else self._scores[rows]
+            weights = scores if self.even else scores + self.log_weights[rows]
             top = float(weights.max())
-            weights -= top
-            np.exp(weights, out=weights)
+            weights = np.exp(np.subtract(weights, top, out=None if self.even else weights))
             total = float(weights.sum())
+            top += float(self.log_weights[0]) if self.even else 0.0
         if not second:
             first = weights @ part
             return _Sums(top, total, first - total * reference if moved else first, None)

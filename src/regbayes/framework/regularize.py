@@ -394,7 +394,7 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
             constraint.label(names[0] if isinstance(constraint.features, Picked) and not constraint.named else None)
         ]
     own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
-    return [constraint.label(name, i) for i, name in enumerate(own)]
+    return constraint.label_each(own)
 
 
 def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
@@ -514,20 +514,25 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    if result.status in (Status.ITERATION_LIMIT, Status.STALLED):
+        _warn_of_gap(result)
+    if result.doubts:
+        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
+
+
+def _warn_of_gap(result: RegularizedPosterior) -> None:
     left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
     if result.status is Status.ITERATION_LIMIT:
         warnings.warn(
             f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
             NotConvergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    elif result.status is Status.STALLED:
+    else:
         warnings.warn(
             f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
             "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
             "features that are nearly combinations of others, or lower very large penalties and weights.",
             NotConvergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    if result.doubts:
-        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
