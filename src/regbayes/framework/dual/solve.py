@@ -55,7 +55,9 @@ def solve_dual(
     if problem.constant is not None and max_iter > 0:
         start = np.where(problem.constant[0], problem.constant[1], start)
     found = run_newton(problem, start, max_iter, watch)
-    if found.status is Status.CONVERGED and found.n_iter > 0 and is_collinear(problem):
+    # What holds without a tilt, but for rounding, holds whatever the features are.
+    holds = found.n_iter == 0 and found.violation <= problem.rounding(problem.at(start)).violation
+    if found.status is Status.CONVERGED and not holds and is_collinear(problem):
         # What is left of a feature given others may be less than the tolerance, and its multiplier large.
         assert isinstance(partition, WeightedAtoms)
         other = take_apart(problem, partition, max_iter, found)
