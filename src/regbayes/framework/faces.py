@@ -134,7 +134,8 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
     on_face = (partition.features[keep] - partition.features[keep].mean(axis=0)) / unit
     _, spread, axes = np.linalg.svd(on_face, full_matrices=False)
-    within = axes[spread > 1e-9 * max(1.0, float(np.max(spread, initial=0.0)))]
+    rounded = 8 * float(np.max(partition.grain / unit)) * np.sqrt(len(on_face))
+    within = axes[spread > max(rounded, ON_FACE * float(np.max(spread, initial=0.0)))]
     scaled = direction * unit
     return (scaled - within.T @ (within @ scaled)) / unit, keep
 

@@ -37,13 +37,15 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
     damping = 1e-10
     certificates: list[Certificate] = []
     objectives: list[float] = []
+    reached: DualSolution | None = None  # within the tolerance, but not settled
     for n_iter in range(max_iter + 1):
         found = problem.certificate(point)
         certificates.append(found)
         objectives.append(point.objective)
         if problem.converged(point, found):
-            status = Status.CONVERGED
-            break
+            reached = as_solution(point, found, Status.CONVERGED, n_iter)
+            if n_iter == max_iter or problem.is_settled(point):
+                return reached
         if _runs_away(certificates) or _stalls(objectives, certificates):
             status = Status.STALLED
             break
@@ -62,7 +64,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
             status = Status.STALLED
             break
         point = accepted
-    return as_solution(point, found, status, n_iter)
+    return reached or as_solution(point, found, status, n_iter)
 
 
 def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
