@@ -132,6 +132,11 @@ def named_problems() -> list[Problem]:
     for power in (3, 6, 9, 12):
         rare = (np.arange(1000) == 0).astype(float)
         found.append(of_atoms(f"one draw of a thousand, all but 1e-{power}", rare, AtLeast(1 - 10.0**-power)))
+    for power in range(1, 8):
+        rows = rng.normal(size=(3, 4))
+        rows[1] = rows[0] + 10.0**-power * rows[1]
+        aim = rows @ rng.normal(size=4)
+        found.append(_of_gaussian(f"a Gaussian, collinear but for 1e-{power}", rows, Equal(aim), np.zeros(4)))
     for m in (199, 201):
         rows = rng.normal(size=(m, 220))
         found.append(_of_gaussian(f"{m} equalities on a Gaussian", rows, Equal(rng.normal(size=m)), np.zeros(220)))

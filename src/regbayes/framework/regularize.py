@@ -30,7 +30,7 @@ from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
-from regbayes.framework.posteriors import Posterior, Samples
+from regbayes.framework.posteriors import Gaussian, Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
@@ -458,9 +458,13 @@ def _result(
         if log_weights is None:
             log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
         tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
+    elif isinstance(base, Gaussian) and solution.move is not None:
+        tilted = base.shift(solution.move)
     else:
         tilted = base.tilt(evaluated, multipliers)
     kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
+    if solution.move is not None:  # large multipliers that cancel each other have fewer digits
+        kl = 0.5 * float(solution.move @ solution.move)
     after = problem.to_user(solution.expectation)
     return RegularizedPosterior(
         posterior=tilted,

@@ -35,6 +35,7 @@ class DualSolution:
     status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED: multipliers that grow without limit
     n_iter: int
     log_weights: Floats | None = None  # (supported atoms,): of the tilt, where the multipliers alone would lose digits
+    move: Floats | None = None  # (d,): the same of a Gaussian: how far its mean moves, as a standard one's
 
 
 @dataclass(frozen=True)
