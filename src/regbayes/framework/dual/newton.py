@@ -20,6 +20,7 @@ from regbayes.framework.regularizers.base import BoxDual
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60
+MAX_SHORTENED = 20  # times that a step is halved before A is looked at
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
@@ -132,10 +133,17 @@ def _model_minimum(problem: Dual, point: Point, damping: float, error: float) ->
 def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> tuple[Point | None, float]:
     """One proximal Newton step with backtracking; None when no step descends any further."""
     target = _model_minimum(problem, point, damping, error)
-    direction = target - point.u
-    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
-    predicted = there - here - float(problem.seen(point) @ direction)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
+    direction = target - point.u
+    predicted = _predicted_change(problem, point, target)
+    if problem.stack.box is None and not predicted < -noise:
+        # The model of a logarithm is none beyond a point: go as far as the conjugates themselves fall.
+        for _ in range(MAX_SHORTENED):
+            shorter = point.u + 0.5 * direction
+            change = _predicted_change(problem, point, shorter)
+            if np.isfinite(change) and not change < predicted:
+                break
+            direction, target, predicted = 0.5 * direction, shorter, change
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
         trial = problem.at(target, last=True)
@@ -151,6 +159,12 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
+
+
+def _predicted_change(problem: Dual, point: Point, target: Floats) -> float:
+    """How the objective would change if A were linear."""
+    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
+    return there - here - float(problem.seen(point) @ (target - point.u))
 
 
 def _lengthened(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
