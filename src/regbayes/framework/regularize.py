@@ -27,7 +27,7 @@ from regbayes.framework.faces import (
     narrow_to_face,
 )
 from regbayes.framework.feasibility import Verdict, examine
-from regbayes.framework.features import Features, Picked
+from regbayes.framework.features import Features, OnEvent, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Gaussian, Posterior, Samples
@@ -168,7 +168,14 @@ def regularize(  # noqa: PLR0913 - options, all by name
         start = None if warm_start is None else problem.from_user(warm_start)
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
-    if result.status is Status.INFEASIBLE and raise_infeasible:
+    lost = None
+    if result.status is Status.BOUNDARY and regularizer is None:
+        lost = _find_lost_event(result, _as_constraints(features))
+    if lost is not None:
+        result = replace(result, status=Status.INFEASIBLE)
+        if raise_infeasible:
+            raise InfeasibleError(_lost_event_message(result, lost), result)
+    elif result.status is Status.INFEASIBLE and raise_infeasible:
         message = _infeasible_message(posterior, labels, problem, outcome)
         if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
             message += f"; other draws may reach further. {DRAW_AGAIN}"
@@ -363,12 +370,41 @@ def _gather(
         return evaluated, regularizer, evaluated.names
     constraints = _as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
+    for constraint in constraints:
+        _check_event(posterior, constraint)
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
         _check_size(constraint.regularizer, size, constraint)
     labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
     g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
+
+
+def _check_event(posterior: Posterior, constraint: Constraint) -> None:
+    """Refuse what is given an event that never happens: it would hold of any posterior."""
+    event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
+    if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
+        raise ValueError(f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens")
+
+
+def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:
+    """A constraint on what is given an event that the result lets never happen: no weights of its atoms meet it."""
+    if not isinstance(result.posterior, Weighted):
+        return None
+    for constraint in constraints:
+        given = constraint.features
+        if isinstance(given, OnEvent) and not float(result.posterior.expectation(given.event)) > 0:
+            return constraint
+    return None
+
+
+def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
+    drawn = isinstance(result.posterior, Samples)
+    message = (
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {'draws' if drawn else 'models'} in "
+        "it do not reach that far, or other constraints rule it out"
+    )
+    return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
 
 
 def _as_constraints(given: Any) -> list[Constraint]:
