@@ -400,9 +400,10 @@ def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]
 
 def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
     drawn = isinstance(result.posterior, Samples)
+    atoms = "draws" if drawn else "models"
     message = (
-        f"the constraint {lost!r} cannot be met unless the event never happens: the {'draws' if drawn else 'models'} in "
-        "it do not reach that far, or other constraints rule it out"
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach that far, "
+        "or other constraints rule it out"
     )
     return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
 
