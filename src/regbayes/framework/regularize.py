@@ -402,8 +402,8 @@ def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
     drawn = isinstance(result.posterior, Samples)
     atoms = "draws" if drawn else "models"
     message = (
-        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach that far, "
-        "or other constraints rule it out"
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach "
+        "that far, or other constraints rule it out"
     )
     return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
 
