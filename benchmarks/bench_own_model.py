@@ -9,8 +9,8 @@ autoencoder of examples/vae_margins.py with a margin head on its label-free feat
 stages` is the same autoencoder without labels, by 60 passes over the rows in batches, then LinearSVC; `network` has the
 encoder and a linear layer, cross-entropy and no generative part, by 60 passes too. Settings are chosen by accuracy on
 folds of the training half, for each split anew: weight of the generative part and decay of the encoder, C of LinearSVC,
-weight decay of the network. Inputs are the same for all systems: pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test rows' squares that features explain through the
-decoder.
+weight decay of the network. Inputs are the same for all systems: pixels, and square roots of the histograms of scene15.
+`rows explained` is the share of the test rows' squares that features explain through the decoder.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def fit_network(decay: float, X: Any, y: Any, passes: int, seed: int) -> Callabl
 
 SYSTEMS = {
     "margins": (fit_margins, SETTINGS),
-    "two stages": (fit_two_stages, dict.fromkeys(BARS, [None])),
+    "two stages": (fit_two_stages, {name: [None] for name in BARS}),
     "network": (fit_network, DECAYS),
 }
 
