@@ -348,7 +348,7 @@ class Prior(Protocol):
         """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
 
     def solve(self, curvature: Floats, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` for positions; the curvature is that of weights (outputs, d, d).
+        """Solve ``(precision + curvature) x = right`` for positions; the curvature is a block's, as it gives it.
 
         Roughly is enough: steps go on until the gap is small.
         """
@@ -398,7 +398,13 @@ class SharedPrior:
         return self.coupling[:, None] * sum_by_group(weights, self.group)
 
     def solve(self, curvature: Floats, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` for a curvature with a block per task (tasks, d, d)."""
+        """Solve ``(precision + curvature) x = right`` for a curvature with a block per task (tasks, d, d).
+
+        Or as a whole (tasks, d, tasks, d), where nothing is shared.
+        """
+        if curvature.ndim == 4:
+            whole = curvature.reshape(right.size, right.size) + np.eye(right.size)
+            return np.asarray(cho_solve(cho_factor(whole), right.ravel()).reshape(right.shape))
         blocks = curvature + np.eye(right.shape[1])
         found = _solve_each(blocks, right)
         if self.sharing == 0.0:
@@ -474,12 +480,14 @@ def solve_smoothed(
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
+    prior: SharedPrior | None = None,
 ) -> NewtonSolution:
     """Minimise the squared multi-class hinge as the blocks smooth it, plus standard normal weights.
 
-    The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`.
+    The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`; a prior is given
+    where it says how systems are solved, and shares nothing.
     """
-    prior = SharedPrior(np.arange(len(start)))
+    prior = SharedPrior(np.arange(len(start))) if prior is None else prior
     return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
 
 
@@ -571,12 +579,8 @@ class _Problem:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
         blocks = self.blocks if self.sampled is None else self.sampled
         curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), blocks)
-        if not blocks[0].mixes:
+        if not blocks[0].mixes or curvature.ndim == 4:
             return -self.prior.solve(curvature, at.gradient)
-        if curvature.ndim == 4:
-            n = at.gradient.size
-            whole = curvature.reshape(n, n) + np.eye(n)
-            return -cho_solve(cho_factor(whole), at.gradient.ravel()).reshape(at.gradient.shape)
         shape = at.gradient.shape
         inverses = np.linalg.inv(curvature + np.eye(shape[1]))
 
