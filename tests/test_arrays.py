@@ -144,6 +144,37 @@ def test_blocks_on_a_device_follow_the_law(place: Place, kind: str, with_inputs:
         assert_close(one.sums(weights).pulled, other.sums(weights).pulled, 10 * place.tol)
 
 
+@pytest.mark.parametrize("kind", ["ovr", "signs", "tube", "numbers", "classes", "costs"])
+def test_a_constant_is_added_and_multipliers_say_where_losses_bend(place: Place, kind: str) -> None:
+    law, there, (weights, direction) = head_case(kind, False, np.random.default_rng(8))
+    block, tol = there(place), 10 * place.tol
+    columns, rows = block.columns, block.rows
+    scores, change = (to_host(columns.scores(w)).astype(np.float64) for w in (weights, direction))
+    constant = np.arange(len(scores)) - 1.0
+    seen = rows.look(place(scores - constant[:, None]), place(constant))
+    assert_close(seen.multipliers, law.multipliers(weights).T, tol)
+    assert_close(seen.totals, law.multipliers(weights).sum(axis=0), tol)
+    assert str(seen.totals.dtype).endswith("float64")
+    bent = rows.bend(place(change - constant[:, None]), seen.multipliers, place(constant))
+    assert_close(columns.combine(bent.coefficients), law.product(weights, direction), tol)
+    assert_close(bent.totals, np.asarray(to_host(bent.coefficients), np.float64).sum(axis=1), tol)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (50,), (3, 50)])
+def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(9)
+    signs, C, scores = rng.integers(-1, 2, size=(3, 50)), rng.random(shape) + 0.5, rng.normal(size=(3, 50))
+    small, wide = HingeRows(place(C), signs=place(signs.astype(np.int8))), place(C * np.abs(signs))
+    dense = HingeRows(wide, signs=place(signs.astype(np.float64)))
+    assert_close(small.curvatures(place(scores)), to_host(dense.curvatures(place(scores))), place.tol)
+    found, expected = small.look(place(scores)), dense.look(place(scores))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, to_host(other), 10 * place.tol)
+    change = rng.normal(size=(3, 50))
+    bent, wanted = (rows.bend(place(change), expected.multipliers) for rows in (small, dense))
+    assert_close(bent.coefficients, to_host(wanted.coefficients), place.tol)
+
+
 def test_curvature_of_many_weights_has_its_diagonal_blocks(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     for module in ("framework.newton", "margins.device"):
         monkeypatch.setattr(f"regbayes.{module}.MAX_DENSE", 1)

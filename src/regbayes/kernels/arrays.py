@@ -348,6 +348,14 @@ class RowLosses(NamedTuple):
     excess: DeviceArray  # of the smoothed loss over the loss itself
     bias: DeviceArray  # what smoothing adds to the duality gap
     multipliers: DeviceArray  # (outputs, n): phi
+    totals: DeviceArray  # (outputs,): the multipliers summed over rows, in double precision
+
+
+class Bent(NamedTuple):
+    """Second derivatives of rows' losses by their scores, times a change of the scores."""
+
+    coefficients: DeviceArray  # (outputs, n)
+    totals: DeviceArray  # (outputs,): summed over rows, in double precision
 
 
 @dataclass(frozen=True)
@@ -356,24 +364,38 @@ class HingeRows:
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
     labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
-    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes
+    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
     margin: float = 1.0
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+        scores = _shift(scores, constant)
         signs = self._signs(scores)
         missed = _positive(self.margin - signs * scores)
+        if self._has_gaps(scores):
+            missed *= namespace_of(scores).abs(signs)
         return _weigh(self.C, missed, signs)
 
     def curvatures(self, scores: DeviceArray) -> DeviceArray:
         """Return the second derivatives by the scores, (outputs, n)."""
         xp = namespace_of(scores)
-        return 2.0 * self.C * xp.astype(self._signs(scores) * scores < self.margin, scores.dtype)
+        signs = self._signs(scores)
+        found = 2.0 * self.C * xp.astype(signs * scores < self.margin, scores.dtype)
+        return found * xp.abs(signs) if self._has_gaps(scores) else found
+
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        return _bend(self.C, _shift(change, constant), multipliers)
 
     def _signs(self, scores: DeviceArray) -> DeviceArray:
+        xp = namespace_of(scores)
         if self.signs is not None:
-            return self.signs
-        return 2.0 * namespace_of(scores).astype(true_classes(self.labels, scores), scores.dtype) - 1.0
+            return xp.astype(self.signs, scores.dtype, copy=False)
+        return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
+
+    def _has_gaps(self, scores: DeviceArray) -> bool:
+        """Whether signs may be zero where the price is not."""
+        return self.signs is not None and self.signs.dtype != scores.dtype
 
 
 @dataclass(frozen=True)
@@ -384,10 +406,10 @@ class TubeRows:
     values: DeviceArray  # (outputs, n)
     epsilon: float
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp = namespace_of(scores)
-        away = self.values - scores
+        away = self.values - _shift(scores, constant)
         if self.epsilon == 0.0:
             return _weigh(self.C, away, None)
         missed = _positive(xp.abs(away) - self.epsilon)
@@ -400,6 +422,10 @@ class TubeRows:
         if self.epsilon > 0.0:
             bent = xp.astype(xp.abs(self.values - scores) > self.epsilon, scores.dtype)
         return 2.0 * self.C * bent
+
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        return _bend(self.C, _shift(change, constant), multipliers if self.epsilon > 0.0 else None)
 
 
 @dataclass(frozen=True)
@@ -416,10 +442,10 @@ class ClassRows:
     cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
     smoothing: float  # delta
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        omega, margins, truth = self._solve(scores)
+        omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
         ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
@@ -429,7 +455,18 @@ class ClassRows:
         exact = self.C * worst * worst
         bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
         phi = xp.where(truth, total, -omega)
-        return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi)
+        return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi, sum_of(phi, axis=1))
+
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        xp, change = namespace_of(change), _shift(change, constant)
+        truth, active = true_classes(self.labels, change), multipliers < 0.0
+        own, shared, _ = self.slopes(active)
+        mine = xp.take_along_axis(change, self.labels[None, :], axis=0)
+        among = xp.where(active, change - mine, xp.zeros_like(mine))
+        omega = own * among - xp.where(active, shared * xp.sum(among, axis=0), xp.zeros_like(mine))
+        found = xp.where(truth, -xp.sum(omega, axis=0), omega)
+        return Bent(found, sum_of(found, axis=1))
 
     def active(self, scores: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return which classes have a multiplier in each row, and which is the true one, (classes, n)."""
@@ -473,7 +510,19 @@ def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> Ro
         loss = 0.5 * sum_of(weighed * missed)
     if signs is not None:
         weighed *= signs
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed)
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
+
+
+def _bend(C: DeviceArray, change: DeviceArray, multipliers: DeviceArray | None) -> Bent:
+    """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
+    found = 2.0 * C * change
+    if multipliers is not None:
+        found *= namespace_of(change).astype(multipliers != 0.0, change.dtype)
+    return Bent(found, sum_of(found, axis=1))
+
+
+def _shift(scores: DeviceArray, constant: DeviceArray | None) -> DeviceArray:
+    return scores if constant is None else scores + constant[:, None]
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:
