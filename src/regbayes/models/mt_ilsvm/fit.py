@@ -32,6 +32,7 @@ from regbayes.models.mt_ilsvm.model import (
     Posterior,
     Settings,
     State,
+    feature_products,
     input_factor,
     resolve_scales,
 )
@@ -461,7 +462,7 @@ def _evaluate_if_no_higher(
     room = before.objective - sum(terms.values())
     if room < 0:
         return None
-    look, warm_start = problem.look(params), before.warm_start
+    look, warm_start = problem.look(params), carry_weights(problem, before, params)
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
     for factor in TIGHTER_GAPS:
@@ -473,6 +474,27 @@ def _evaluate_if_no_higher(
             return None
         warm_start = fitted.weights
     return None
+
+
+def carry_weights(
+    problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior
+) -> TaskWeights:
+    """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
+
+    Where features move, the weights of before give other scores, and Newton's method would need passes over the rows
+    to mend that. Features are linear in the rows, so the best weights are those of least squares, with the prior of
+    the weights, over moments that are there. Multipliers that are kept are a start of their own.
+    """
+    tasks, scales, latent = before.warm_start, problem.model.scales, params.latent
+    if len(tasks.multipliers):
+        return tasks
+    (n_columns, K), products = latent.psi.shape, feature_products(latent.psi)
+    products[np.diag_indices(K)] += latent.noise_variance / latent.weight_variance
+    seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
+    seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
+    system, scores = latent.psi.T @ seen + np.eye(K), seen.T @ (before.params.latent.psi @ tasks.weights[:, :K].T)
+    carried = np.hstack([np.linalg.solve(system, scores).T, tasks.weights[:, K:]])
+    return replace(tasks, weights=carried)
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:
