@@ -289,7 +289,7 @@ def _weigh_squares(seen: DeviceArray, weights: DeviceArray) -> DeviceArray:
     With many outputs the products of columns are taken first, and are the same for all.
     """
     xp, (d, n), M = namespace_of(seen), seen.shape, weights.shape[0]
-    if 2 * M < d:
+    if d > 2 * M:
         return arrays.weigh_grams(seen, weights)
     squares, total = _Pairs.of(d, seen), None
     for rows in arrays.pieces(n, max(1, arrays.ROOM // len(squares))):
@@ -329,29 +329,23 @@ class DevicePrior(SharedPrior):
 
     def solve(self, curvature: Any, right: Floats) -> Floats:
         """Solve ``(precision + curvature) x = right``; the curvature is on a device, the rest on the host."""
-        xp, d = namespace_of(curvature), right.shape[1]
-        there = to_device(right, curvature)
-        if curvature.ndim == 4:
-            whole = xp.reshape(curvature, (right.size, right.size)) + _identity(right.size, curvature)
-            return arrays.gather(xp.reshape(_solve_there(whole, xp.reshape(there, (-1, 1))), right.shape))[0]
-        blocks = curvature + _identity(d, curvature)
-        found = _solve_there(blocks, there[:, :, None])
+        xp, (n_tasks, d), there = namespace_of(curvature), right.shape, to_device(right, curvature)
+        n = n_tasks * d if curvature.ndim == 4 else d  # of the one system, or of each
+        shape = (-1, n, n) if curvature.ndim == 3 else (n, n)
+        systems = xp.reshape(curvature, shape) + xp.eye(n, dtype=curvature.dtype, device=curvature.device)
+        found = _solve(systems, xp.reshape(there, (*shape[:-1], 1)))
         if self.sharing > 0.0:
             members = np.equal.outer(np.arange(len(self.coupling)), self.group) * 1.0  # (groups, tasks)
-            inverses = xp.linalg.inv(blocks)
-            gather, coupling = to_device(members, curvature), to_device(self.coupling, curvature)
-            summed = xp.reshape(gather @ xp.reshape(inverses, (len(right), -1)), (-1, d, d))
-            by_sum = _identity(d, curvature) - coupling[:, None, None] * summed
-            shared = xp.linalg.solve(by_sum, (gather @ found[:, :, 0])[:, :, None])[:, :, 0] * coupling[:, None]
-            found = found + inverses @ (gather.T @ shared)[:, :, None]
-        return arrays.gather(found[:, :, 0])[0]
+            add, coupling = to_device(members, curvature), to_device(self.coupling, curvature)[:, None, None]
+            inverses = xp.linalg.inv(systems)
+            by_sum = -coupling * xp.reshape(add @ xp.reshape(inverses, (n_tasks, -1)), (-1, d, d))
+            by_sum += xp.eye(d, dtype=curvature.dtype, device=curvature.device)
+            shared = coupling * xp.linalg.solve(by_sum, (add @ found[:, :, 0])[:, :, None])
+            found = found + inverses @ (add.T @ shared[:, :, 0])[:, :, None]
+        return arrays.gather(xp.reshape(found, right.shape))[0]
 
 
-def _identity(n: int, like: DeviceArray) -> DeviceArray:
-    return namespace_of(like).eye(n, dtype=like.dtype, device=like.device)
-
-
-def _solve_there(systems: DeviceArray, right: DeviceArray) -> DeviceArray:
+def _solve(systems: DeviceArray, right: DeviceArray) -> DeviceArray:
     """Solve positive definite systems, one or a stack of them: by factors of Cholesky where the library can."""
     xp = namespace_of(systems)
     if hasattr(xp, "cholesky_solve"):  # PyTorch's

@@ -476,9 +476,7 @@ def _evaluate_if_no_higher(
     return None
 
 
-def carry_weights(
-    problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior
-) -> TaskWeights:
+def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> TaskWeights:
     """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
 
     Where features move, the weights of before give other scores, and Newton's method would need passes over the rows
