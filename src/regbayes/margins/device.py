@@ -215,9 +215,11 @@ class DeviceBlock:
 
     def curvature(self, weights: Floats) -> Any:
         """Return the loss's second derivative, whole or in blocks, as the law does."""
-        seen, phi = self.columns.take().features, self.multipliers(weights)
-        whole = self.mixes and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE)
-        found = _bend_pairs(seen, self.rows, phi) if whole else _bend_outputs(seen, self.rows, phi)
+        seen, phi, targets = self.columns.take().features, self.multipliers(weights), self.rows
+        if isinstance(targets, ClassRows) and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE):
+            found = _bend_pairs(seen, targets, phi)
+        else:
+            found = _bend_outputs(seen, targets, phi)
         return found if self.keeps_curvature else arrays.gather(found)[0]
 
     def product(self, weights: Floats, direction: Floats) -> Floats:

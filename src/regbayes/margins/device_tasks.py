@@ -79,10 +79,10 @@ class DeviceTaskHead(TaskHead):
 
     def _cut(self, lengths: tuple[int, ...]) -> dict[tuple[int, int], Any]:
         """Return the targets of blocks of so many rows, by their first rows and ends; kept, as they are asked again."""
-        if lengths not in self._kept_parts:
+        if lengths not in self._cuts:
             ends = np.cumsum([0, *lengths]).tolist()
-            self._kept_parts[lengths] = {(a, b): cut_targets(self.targets, slice(a, b)) for a, b in pairwise(ends)}
-        return self._kept_parts[lengths]
+            self._cuts[lengths] = {(a, b): cut_targets(self.targets, slice(a, b)) for a, b in pairwise(ends)}
+        return self._cuts[lengths]
 
     def _draw_rows(self, n_wanted: int, parts: list[tuple[int, int]], like: DeviceArray) -> Any:
         """Return rows among which every output has about so many targets, and these, which stand for all.
@@ -109,7 +109,7 @@ class DeviceTaskHead(TaskHead):
         return {}
 
     @cached_property
-    def _kept_parts(self) -> dict[tuple[int, ...], dict[tuple[int, int], Any]]:
+    def _cuts(self) -> dict[tuple[int, ...], dict[tuple[int, int], Any]]:
         return {}
 
     @cached_property
