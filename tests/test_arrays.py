@@ -44,7 +44,8 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
     reference_sweep_features(theta, coupling, start, n_sweeps, psi)
     expected = reference_reverse_features(grad, psi, theta, coupling, start, n_sweeps, by_theta)
 
-    history = arrays.sweep_features(place(theta.T), coupling, start[0], n_sweeps)
+    constant = rng.normal(size=K)
+    history = arrays.sweep_features(place(theta.T - constant[:, None]), constant, coupling, start[0], n_sweeps).history
     assert len(history) == n_sweeps
     assert_close(history[-1], psi.T, place.tol)
     found, by_coupling, theta_sum = arrays.reverse_features(place(grad.T), history, coupling, start[0])
@@ -54,8 +55,12 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
 
 
 def test_sweeps_of_extreme_logits_are_zero_and_one(place: Place) -> None:
-    history = arrays.sweep_features(place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1)), np.zeros(1), 1)
-    assert_close(history[0], [[0.0, 1.0, 0.5]], 1e-15)
+    logits, none = place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1))
+    swept = arrays.sweep_features(logits, none[0], none, none[0], 1)
+    assert_close(swept.history[0], [[0.0, 1.0, 0.5]], 1e-15)
+    sums = arrays.sum_features(swept, none, none[0], None)
+    assert sums.entropy == pytest.approx(np.log(2.0), rel=10 * place.tol)
+    assert sums.by_theta == 2000.0
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -64,7 +69,8 @@ def test_sums_of_features_are_those_of_numpy(place: Place, weighted: bool) -> No
     psi, theta = rng.random((13, 40)), rng.normal(size=(13, 40))
     psi[0, :3] = 0.0, 1.0, 1e-300  # 0 log 0 = 0
     weights = rng.random(40) if weighted else np.ones(40)
-    found = arrays.sum_features(place(psi), place(theta), place(weights) if weighted else None)
+    swept = arrays.Swept([place(psi)], place(theta), [])
+    found = arrays.sum_features(swept, np.zeros((13, 13)), np.zeros(13), place(weights) if weighted else None)
     assert_close(found.counts, psi @ weights, place.tol)
     assert_close(found.gram, (psi * weights) @ psi.T, place.tol)
     assert found.by_theta == pytest.approx(float(np.sum(psi * theta * weights)), abs=100 * place.tol)

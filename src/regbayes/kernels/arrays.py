@@ -4,6 +4,7 @@ PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so 
 worked on there. What a function returns of the size of the rows stays where the rows are; sums over rows come to the
 host as NumPy arrays in double precision. Arrays are feature-major, (K, n): a step in the sequential index k is one
 operation on n neighbours, and features are taken in blocks of ``BLOCK``, between which there are products of matrices.
+On a CUDA device kernels of `cuda_rows.py` take blocks of features, and the losses of rows, in one pass over memory.
 
 The law is the NumPy reference of each family (`sweeps.py`; `framework/newton.py` for margins): tests hold these
 functions to it, to 1e-12 in double precision and to 1e-5 in single. Single precision is for storage and for what
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats
+from regbayes.kernels import cuda_rows
 
 DeviceArray = Any
 """An array of any library that keeps to the array API, wherever it lies."""
@@ -209,28 +211,82 @@ def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
 # --- binary features: sweeps of mean field, and their reverse
 
 
-def sweep_features(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps: int) -> list[DeviceArray]:
-    """Return the states after each of some sweeps, (K, n); `regbayes.kernels.sweeps.sweep_features` has the law.
+@dataclass(frozen=True)
+class Swept:
+    """Features of rows after sweeps, and what is known of them."""
+
+    history: list[DeviceArray]  # the states after each sweep, (K, n)
+    theta: DeviceArray | None  # (K, n); None: there are sums
+    sums: list[DeviceArray]  # (2,) each, of blocks of features: psi times logits, and entropies, over rows with weights
+
+
+def sweep_features(
+    products: DeviceArray,
+    constant: Floats,
+    coupling: Floats,
+    start: Floats,
+    n_sweeps: int,
+    weights: DeviceArray | None = None,
+) -> Swept:
+    """Sweep over the features of rows; `regbayes.kernels.sweeps.sweep_features` has the law.
 
     Parameters
     ----------
-    theta : (K, n)
+    products : (K, n)
+        They are overwritten.
+    constant : (K,), on the host
+        Added to the products, which makes theta.
     coupling : (K, K), on the host
         Its diagonal is not used.
     start : (K,), on the host
         Where the first sweep starts, in all rows.
     n_sweeps : int
         At least one.
+    weights : (n,), default=None
+        How often rows count in sums.
     """
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
-    mixing = to_device(_mixing(coupling), theta)
-    logits = theta - to_device(later @ start, theta)[:, None]
-    history = [_sweep(logits, mixing)]
+    if cuda_rows.takes(products, weights):
+        return _launch_sweeps(products, constant, coupling, later, start, n_sweeps, weights)
+    theta, mixing = products, to_device(_mixing(coupling), products)
+    theta += to_device(constant, products)[:, None]
+    history = [_sweep(theta - to_device(later @ start, theta)[:, None], mixing)]
     if n_sweeps > 1:
         above = to_device(later, theta)
     for _ in range(n_sweeps - 1):
         history.append(_sweep(theta - above @ history[-1], mixing))
-    return history
+    return Swept(history, theta, [])
+
+
+def _launch_sweeps(
+    products: DeviceArray,
+    constant: Floats,
+    coupling: Floats,
+    later: Floats,
+    start: Floats,
+    n_sweeps: int,
+    weights: DeviceArray | None,
+) -> Swept:
+    """Sweep by kernels: a block of features at a time, between which there are products of matrices."""
+    xp = namespace_of(products)
+    history: list[DeviceArray] = []
+    sums: list[DeviceArray] = []
+    for number in range(n_sweeps):
+        psi = products if number + 1 == n_sweeps else xp.empty_like(products)
+        sums = []
+        for block in cuda_rows.find_blocks(len(coupling)):
+            own, other = constant[block], None
+            if block.start:
+                other = to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
+            if number == 0:
+                own = own - later[block] @ start
+            else:
+                above = to_device(later[block], psi) @ history[-1]
+                other = above if other is None else other + above
+            table = to_device(cuda_rows.lay_out(coupling[block, block], own), psi)
+            sums.append(cuda_rows.sweep(products[block, :], other, table, weights, psi[block, :]))
+        history.append(psi)
+    return Swept(history, None, sums)
 
 
 def _mixing(coupling: Floats) -> Floats:
@@ -263,65 +319,130 @@ class FeatureSums(NamedTuple):
     entropy: float
 
 
-def sum_features(psi: DeviceArray, theta: DeviceArray, weights: DeviceArray | None) -> FeatureSums:
-    """Sum what the objective needs to know of the features of rows, all (K, n); weights (n,) say how often each counts.
+def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceArray | None) -> FeatureSums:
+    """Sum what the objective needs to know of the features of rows; weights (n,) say how often each counts.
 
     The work arrays are a block of features long.
     """
+    psi, theta = swept.history[-1], swept.theta
     xp = namespace_of(psi)
+    weighed = psi if weights is None else psi * weights
+    gram, counts = multiply_rows(weighed, psi), sum_of(weighed, axis=1)
+    if theta is None:  # theta is the logits and what they left of it: psi' theta = psi' logits + psi' coupling psi
+        before = swept.history[-2:-1]
+        found = gather(counts, gram, *swept.sums, *(multiply_rows(weighed, other) for other in before))
+        beside = found[-1] if before else found[0][:, None] * start
+        inside = np.sum(np.tril(coupling, -1) * found[1]) + np.sum(np.triu(coupling, 1) * beside)
+        by_logits, by_row = np.add.reduce(found[2 : 2 + len(swept.sums)])
+        return FeatureSums(found[0], found[1], float(by_logits + inside), float(by_row))
     entropy_of = find_entropy(xp)
-    by_theta, entropy, counts = [], [], []
+    by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
-        weighed = some if weights is None else some * weights
-        counts.append(sum_of(weighed, axis=1))
-        by_theta.append(sum_of(weighed * theta[block, :]))
+        by_theta.append(sum_of(weighed[block, :] * theta[block, :]))
         each = entropy_of(some)
         each += entropy_of(1.0 - some)
         entropy.append(sum_of(each if weights is None else each * weights))
-    gram = multiply_rows(psi if weights is None else psi * weights, psi)
-    found = gather(xp.concat(counts), gram, xp.stack(by_theta), xp.stack(entropy))
+    found = gather(counts, gram, xp.stack(by_theta), xp.stack(entropy))
     return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
 
 
 def reverse_features(
-    gradient: DeviceArray, history: Sequence[DeviceArray], coupling: Floats, start: Floats
+    gradient: DeviceArray | None,
+    history: Sequence[DeviceArray],
+    coupling: Floats,
+    start: Floats,
+    weight: float = 0.0,
+    weights: DeviceArray | None = None,
+    moments: tuple[Floats, Floats] | None = None,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Differentiate a function of the swept state with respect to theta and coupling.
+    """Differentiate a function of the swept state, and the rows' own terms, with respect to theta and coupling.
 
-    `regbayes.kernels.sweeps.reverse_features` has the law.
+    `regbayes.kernels.sweeps.reverse_features` has the law; `regbayes.models.ilsvm.model.HostRows.pull_back` says what
+    the terms of rows with a weight add: ``weight L' (psi - before)`` to the gradient, where L is the coupling below its
+    diagonal and the state is that before the last sweep, and ``-weight psi`` to the result.
 
     Parameters
     ----------
-    gradient : (K, n)
+    gradient : (K, n) or None
         With respect to the last state. It is overwritten.
     history : sequence of (K, n)
         The states after each sweep.
     coupling, start
         As in `sweep_features`.
+    weight : float
+        Of the rows' own terms.
+    weights : (n,), default=None
+        How often rows count in them.
+    moments : (K,) and (K, K), on the host
+        The sums of psi and of psi psi' over rows with weights, where there is a weight.
 
     Returns
     -------
-    by_theta : (K, n)
+    left : (K, n)
+        The gradient by theta, less weight psi.
     by_coupling : (K, K)
-    theta_sum : (K,)
+    left_sum : (K,)
         The first summed over rows.
     """
-    xp = namespace_of(gradient)
-    mixing, above = to_device(_mixing(coupling), gradient), to_device(np.triu(coupling, 1), gradient)
-    lower = to_device(np.tril(np.ones_like(coupling), -1), gradient, xp.float64)
+    psi = history[-1]
+    xp = namespace_of(psi)
+    upper = to_device(np.triu(np.ones_like(coupling), 1), psi, xp.float64)
+    begin = to_device(start, psi, xp.float64)
+    launches = cuda_rows.takes(psi, weights) and (gradient is None or cuda_rows.takes(gradient, psi))
+    if launches and len(history) == 1:
+        left = _launch_reverse(gradient, psi, coupling, weight * (start @ np.tril(coupling, -1)), weight, weights)
+        by_coupling, left_sum = multiply_rows(left, psi), sum_of(left, axis=1)
+        total = left_sum
+        if weight:
+            assert moments is not None
+            counts, gram = (weight * to_device(moment, psi, xp.float64) for moment in moments)
+            by_coupling, total = by_coupling + gram, left_sum + counts
+        return left, -(by_coupling * upper.T + total[:, None] * begin * upper), left_sum
+    incoming = xp.zeros_like(psi) if gradient is None else gradient
+    if weight:
+        below = np.tril(coupling, -1).T
+        before = to_device(start, psi)[:, None] if len(history) == 1 else history[-2]
+        own = to_device(weight * below, psi) @ (psi - before)
+        incoming += own if weights is None else own * weights
     total, by_coupling = None, None
+    mixing, above = to_device(_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
-        delta = _reverse_sweep(gradient, history[number], mixing)
-        found = multiply_rows(delta, history[number]) * lower
-        if number > 0:
-            found += multiply_rows(delta, history[number - 1]) * lower.T
-            gradient = -(above.T @ delta)
+        if launches:
+            delta = _launch_reverse(incoming, history[number], coupling, np.zeros(len(coupling)), 0.0, None)
         else:
-            found += sum_of(delta, axis=1)[:, None] * to_device(start, gradient, xp.float64) * lower.T
+            delta = _reverse_sweep(incoming, history[number], mixing)
+        found = multiply_rows(delta, history[number]) * upper.T
+        if number > 0:
+            found += multiply_rows(delta, history[number - 1]) * upper
+            incoming = -(above.T @ delta)
+        else:
+            found += sum_of(delta, axis=1)[:, None] * begin * upper
         by_coupling = -found if by_coupling is None else by_coupling - found
         total = delta if total is None else total + delta
+    if weight:
+        total -= weight * (psi if weights is None else psi * weights)
     return total, by_coupling, sum_of(total, axis=1)
+
+
+def _launch_reverse(
+    gradient: DeviceArray | None,
+    psi: DeviceArray,
+    coupling: Floats,
+    constant: Floats,
+    weight: float,
+    weights: DeviceArray | None,
+) -> DeviceArray:
+    """Reverse one sweep by kernels, from the last block of features to the first; the gradient is overwritten."""
+    left, K = namespace_of(psi).empty_like(psi) if gradient is None else gradient, len(coupling)
+    for block in reversed(cuda_rows.find_blocks(K)):
+        incoming = None if gradient is None else gradient[block, :]
+        if block.stop < K:
+            sent = to_device(-coupling[block.stop :, block].T, psi) @ left[block.stop :, :]
+            incoming = sent if incoming is None else incoming + sent
+        table = to_device(cuda_rows.lay_out(coupling[block, block][::-1, ::-1].T, constant[block][::-1]), psi)
+        cuda_rows.reverse(incoming, psi[block, :], table, weights, weight, left[block, :])
+    return left
 
 
 def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
@@ -369,6 +490,11 @@ class HingeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+        if cuda_rows.takes(scores, self.C, None if self._has_gaps(scores) else self.signs):
+            targets, kind = self.labels, cuda_rows.LABELS
+            if self.signs is not None:
+                targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+            return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         scores = _shift(scores, constant)
         signs = self._signs(scores)
         missed = _positive(self.margin - signs * scores)
@@ -385,7 +511,7 @@ class HingeRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        return _bend(self.C, _shift(change, constant), multipliers)
+        return _bend(self.C, change, constant, multipliers)
 
     def _signs(self, scores: DeviceArray) -> DeviceArray:
         xp = namespace_of(scores)
@@ -395,7 +521,7 @@ class HingeRows:
 
     def _has_gaps(self, scores: DeviceArray) -> bool:
         """Whether signs may be zero where the price is not."""
-        return self.signs is not None and self.signs.dtype != scores.dtype
+        return self.signs is not None and self.signs.dtype == namespace_of(scores).int8
 
 
 @dataclass(frozen=True)
@@ -408,6 +534,8 @@ class TubeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+        if cuda_rows.takes(scores, self.C, self.values):
+            return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
         if self.epsilon == 0.0:
@@ -425,7 +553,7 @@ class TubeRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        return _bend(self.C, _shift(change, constant), multipliers if self.epsilon > 0.0 else None)
+        return _bend(self.C, change, constant, multipliers if self.epsilon > 0.0 else None)
 
 
 @dataclass(frozen=True)
@@ -445,6 +573,9 @@ class ClassRows:
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
+        if cuda_rows.takes_classes(scores, self.C, self.cost):
+            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
+            return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
@@ -459,6 +590,11 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        if cuda_rows.takes_classes(change, self.C, multipliers):
+            sums = cuda_rows.look_at_classes(
+                change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
+            )
+            return Bent(change, sums[3:])
         xp, change = namespace_of(change), _shift(change, constant)
         truth, active = true_classes(self.labels, change), multipliers < 0.0
         own, shared, _ = self.slopes(active)
@@ -513,9 +649,20 @@ def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> Ro
     return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
 
 
-def _bend(C: DeviceArray, change: DeviceArray, multipliers: DeviceArray | None) -> Bent:
+def _launch_boxes(
+    scores: DeviceArray, constant: DeviceArray | None, C: DeviceArray, targets: DeviceArray, margin: float, kind: int
+) -> RowLosses:
+    losses, totals = cuda_rows.look_at_boxes(scores, constant, C, targets, margin, kind)
+    loss = sum_of(losses)
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, scores, totals)
+
+
+def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
     """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
-    found = 2.0 * C * change
+    if cuda_rows.takes(change, C, multipliers):
+        kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
+        return Bent(change, cuda_rows.look_at_boxes(change, constant, C, multipliers, 0.0, kind)[1])
+    found = 2.0 * C * _shift(change, constant)
     if multipliers is not None:
         found *= namespace_of(change).astype(multipliers != 0.0, change.dtype)
     return Bent(found, sum_of(found, axis=1))
