@@ -9,6 +9,7 @@ from array_namespaces import Place, list_places
 from regbayes.framework.newton import MAX_DENSE, BoxBlock, RowBoxes, SharedPrior, SimplexBlock
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
+from regbayes.margins import device
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DevicePrior
 from regbayes.margins.device_tasks import lay_out_targets
 from regbayes.margins.head import MarginHead
@@ -51,6 +52,7 @@ def test_a_curvature_of_many_classes_is_held_as_a_whole_on_the_device(
     n, d, L = 300, 40, 26
     assert L * d > MAX_DENSE
     monkeypatch.setattr(arrays, "ROOM", 100 * (d * (d + 1) + L * (L + 1)) // 2)  # three pieces
+    monkeypatch.setattr(device, "MIN_SPLIT", 10)
     features, labels, C = rng.normal(size=(n, d)), rng.integers(L, size=n), rng.random(n)
     C[:10] = 0.0
     weights, direction = 0.3 * rng.normal(size=(2, L, d))
@@ -85,7 +87,7 @@ def test_rows_in_pieces_are_all_rows(place: Place, kind: str, monkeypatch: pytes
         law = RowBoxes(features, form)
         rows = TubeRows(place(C), place(targets.values.T), 0.1)
     block = DeviceBlock(DeviceColumns(place(features.T), np.zeros(d)), rows)
-    monkeypatch.setattr(arrays, "ROOM", 30 * M)
+    monkeypatch.setattr(device, "PASS_ROOM", 30 * M)
     assert len(list(block.look(weights))) == 4
     expected, found = law.sums(weights), block.sums(weights)
     tol = 100 * place.tol

@@ -225,7 +225,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
     latent, weights = state.latent, state.tasks.weights
     n_columns, n_features = latent.logits.shape
     attributes = {
-        "components_": latent.psi.T,
+        "components_": latent.psi.T.copy(),
         "n_components_": int(in_use(latent.psi).sum()),
         "stick_weights_": stick_weights(latent.sticks),
         "noise_variance_": latent.noise_variance,

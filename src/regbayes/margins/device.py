@@ -24,6 +24,9 @@ from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead,
 from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
+PASS_ROOM = 1 << 26  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
+SPLIT = 8  # parts of the rows in products that sum over them and have few results: one would leave most of a card idle
+MIN_SPLIT = 1 << 12  # rows of such a part
 MAX_WHOLE = 4096  # weights of classes: of more, their second derivative is not held as a whole on a device either
 
 
@@ -187,7 +190,7 @@ class DeviceBlock:
     def look(self, weights: Floats) -> Iterator[tuple[DeviceColumns, RowLosses]]:
         """Look at the rows at given weights (outputs, d), piece by piece."""
         there = self.columns.place(weights)
-        for rows in arrays.pieces(len(self), max(1, arrays.ROOM // len(weights))):
+        for rows in arrays.pieces(len(self), max(1, PASS_ROOM // len(weights))):
             columns = self.columns.cut(rows)
             targets = self.rows if columns is self.columns else cut_targets(self.rows, rows)
             yield columns, targets.look(columns.products(there), there.constant)
@@ -271,7 +274,7 @@ def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> Devi
         both = pairs.multiply(signed)
         bent = xp.where(both < 0.0, -own, xp.zeros_like(own)) - shared * both
         bent[:L, :] += own * xp.abs(signed)
-        found = arrays.multiply_rows(bent, squares.multiply(seen[:, rows]))
+        found = _multiply_rows(bent, squares.multiply(seen[:, rows]))
         total = found if total is None else total + found
     places = pairs.places[:, None, :, None] * len(squares) + squares.places[None, :, None, :]
     return xp.reshape(xp.take(xp.reshape(total, (-1,)), xp.reshape(places, (-1,))), places.shape)
@@ -295,9 +298,21 @@ def _weigh_squares(seen: DeviceArray, weights: DeviceArray) -> DeviceArray:
         return arrays.weigh_grams(seen, weights)
     squares, total = _Pairs.of(d, seen), None
     for rows in arrays.pieces(n, max(1, arrays.ROOM // len(squares))):
-        found = arrays.multiply_rows(weights[:, rows], squares.multiply(seen[:, rows]))
+        found = _multiply_rows(weights[:, rows], squares.multiply(seen[:, rows]))
         total = found if total is None else total + found
     return xp.reshape(xp.take(total, xp.reshape(squares.places, (-1,)), axis=1), (M, d, d))
+
+
+def _multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
+    """Return ``left @ right'`` of (a, n) and (b, n) in double precision, parts of the rows beside each other."""
+    xp, n, size = namespace_of(left), left.shape[1], left.shape[1] // SPLIT
+    if left.dtype != xp.float64 or size < MIN_SPLIT:
+        return arrays.multiply_rows(left, right)
+    parts = [xp.reshape(array[:, : SPLIT * size], (array.shape[0], SPLIT, size)) for array in (left, right)]
+    found = xp.sum(xp.permute_dims(parts[0], (1, 0, 2)) @ xp.permute_dims(parts[1], (1, 2, 0)), axis=0)
+    if SPLIT * size < n:
+        found += left[:, SPLIT * size :] @ right[:, SPLIT * size :].T
+    return found
 
 
 @dataclass(frozen=True)

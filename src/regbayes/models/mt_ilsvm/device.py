@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,26 @@ class DeviceTaskModel(MultiTaskModel):
         return ByFeatures(arrays.gather(arrays.multiply_rows(gradient.T, rows.T))[0].T / scale)
 
 
-def sum_moments(X: DeviceArray, sample_weight: Floats | None) -> Moments:
+@dataclass(frozen=True)
+class DeviceMoments(Moments):
+    """The moments of rows on a device: products with them are taken there."""
+
+    like: DeviceArray = None  # of the rows
+
+    def multiply(self, columns: Floats) -> Floats:
+        """Return ``X^T X`` times columns (D, K), on the host."""
+        return arrays.gather(self._there @ to_device(columns, self._there))[0]
+
+    @cached_property
+    def _there(self) -> DeviceArray:
+        return to_device(self.gram, self.like, arrays.namespace_of(self.like).float64)
+
+
+def sum_moments(X: DeviceArray, sample_weight: Floats | None) -> DeviceMoments:
     """Return the moments of rows, on the host."""
     weighed = X.T if sample_weight is None else X.T * to_device(sample_weight, X)
     n_rows = float(X.shape[0]) if sample_weight is None else float(sample_weight.sum())
-    return Moments(arrays.gather(arrays.multiply_rows(weighed, X.T))[0], n_rows)
+    return DeviceMoments(arrays.gather(arrays.multiply_rows(weighed, X.T))[0], n_rows, X[:1, :1])
 
 
 def decide(X: DeviceArray, state: State, outputs: Integers | None = None) -> Floats:

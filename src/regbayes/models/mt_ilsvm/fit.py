@@ -486,13 +486,12 @@ def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], param
     tasks, scales, latent = before.warm_start, problem.model.scales, params.latent
     if len(tasks.multipliers):
         return tasks
-    (n_columns, K), products = latent.psi.shape, feature_products(latent.psi)
+    (n_columns, K), psi, products = latent.psi.shape, latent.psi, feature_products(latent.psi)
     products[np.diag_indices(K)] += latent.noise_variance / latent.weight_variance
     seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
     seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
-    system, scores = latent.psi.T @ seen + np.eye(K), seen.T @ (before.params.latent.psi @ tasks.weights[:, :K].T)
-    carried = np.hstack([np.linalg.solve(system, scores).T, tasks.weights[:, K:]])
-    return replace(tasks, weights=carried)
+    carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)
+    return replace(tasks, weights=np.hstack([tasks.weights[:, :K] @ carry.T, tasks.weights[:, K:]]))
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:

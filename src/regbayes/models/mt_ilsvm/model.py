@@ -9,6 +9,7 @@ for more rows but through the head.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -163,7 +164,11 @@ class Moments(RowSums):
 
     def count(self, times: float) -> Moments:
         """Count every row so many times."""
-        return Moments(times * self.gram, times * self.n_rows)
+        return replace(self, gram=times * self.gram, n_rows=times * self.n_rows)
+
+    def multiply(self, columns: Floats) -> Floats:
+        """Return ``X^T X`` times columns (D, K): the largest product of an iteration that is not over rows."""
+        return self.gram @ columns
 
     @property
     def squared_norm(self) -> float:
@@ -186,9 +191,9 @@ class Latent:
     noise_variance: float  # lambda^2
     weight_variance: float  # sigma0^2
 
-    @property
+    @cached_property
     def psi(self) -> Floats:
-        """Probabilities of the features, (D, K)."""
+        """Probabilities of the features, (D, K); not to be written to."""
         return expit(self.logits)
 
 
@@ -275,7 +280,7 @@ def update_factors(latent: Latent, moments: Moments) -> Factors:
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
     projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
     covariance = np.eye(n_features) * (n_features / np.trace(precision))
-    cross = moments.gram @ projection
+    cross = moments.multiply(projection)
     return Factors(projection, covariance, cross, projection.T @ cross + moments.n_rows * covariance)
 
 
@@ -297,7 +302,7 @@ def update_features(latent: Latent, factors: Factors, temperature: float, margin
 
     ``margins`` (D, K) is what they add to the logits, if there are any.
     """
-    psi = latent.psi
+    psi = latent.psi.copy()
     M = factors.second_moment / latent.noise_variance
     prior = stick_expectations(latent.sticks).log_odds
     logits = np.empty_like(psi)
