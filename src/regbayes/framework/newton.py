@@ -46,6 +46,7 @@ SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
 MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
 SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
+SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
 
 
 @dataclass(frozen=True)
@@ -452,6 +453,7 @@ def solve_boxes(
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
+    ceiling: float = np.inf,
 ) -> NewtonSolution:
     """Minimise squared hinges or tubes plus the prior, to a duality gap of ``tol`` times the value.
 
@@ -468,8 +470,10 @@ def solve_boxes(
         Takes the blocks; one after another by default.
     sample : callable, default=None
         Where the curvature comes from; by default it is all rows.
+    ceiling : float, default=inf
+        A value that is of no interest: steps end, STOPPED, where it is plain that the minimum is higher.
     """
-    return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample, ceiling), start, tol, max_passes)
 
 
 def solve_smoothed(
@@ -550,8 +554,15 @@ def _solve(problem: _Problem, start: Floats, tol: float, max_passes: float) -> N
 class _Problem:
     """The primal objective as a function of the position, over all blocks."""
 
-    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor, sample: Sample | None = None) -> None:
-        self.blocks, self.prior, self.executor = blocks, prior, executor
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        prior: Prior,
+        executor: Executor,
+        sample: Sample | None = None,
+        ceiling: float = np.inf,
+    ) -> None:
+        self.blocks, self.prior, self.executor, self.ceiling = blocks, prior, executor, ceiling
         self.sample, self.level = sample, 0
         self.sampled = None if sample is None else sample(0)
         self.n_passes = 0
@@ -634,10 +645,14 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
             return at.solution(problem.n_passes, Status.STALLED)
         if moved.gap > ENOUGH * at.gap:
             problem.refine()
-        settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
+        fall, left = at.objective - moved.objective, moved.gap / at.gap
+        settled = np.isinf(moved.gap) and fall <= tol * abs(moved.objective)
         at = moved
         if settled:
             return at.solution(problem.n_passes, Status.CONVERGED)
+        # What is left to gain falls as the gap does, though far below it.
+        if left < 0.5 and at.objective - SAFE * fall * left / (1.0 - left) > problem.ceiling:
+            return at.solution(problem.n_passes, Status.STOPPED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 

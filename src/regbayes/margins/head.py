@@ -67,6 +67,7 @@ class Tolerance:
     gap: float  # duality gap, relative to the value
     max_epochs: float  # passes over the rows
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
+    ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""

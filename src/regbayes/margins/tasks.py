@@ -175,7 +175,14 @@ class TaskHead:
             start = warm_start.weights
         prior = SharedPrior(self.outputs.groups, self.sharing) if prior is None else prior
         found = solve_boxes(
-            rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
+            rows,
+            prior,
+            start,
+            tol=tolerance.gap,
+            max_passes=tolerance.max_epochs,
+            executor=executor,
+            sample=sample,
+            ceiling=tolerance.ceiling,
         )
         weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
         penalty = self.penalty(weights)

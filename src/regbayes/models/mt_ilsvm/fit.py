@@ -20,7 +20,7 @@ from regbayes.kernels.arrays import is_plain, pieces, take_rows
 from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
-from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
+from regbayes.margins.tasks import BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm import device
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
@@ -466,11 +466,13 @@ def _evaluate_if_no_higher(
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
     for factor in TIGHTER_GAPS:
-        tighter = replace(tolerance, gap=factor * tolerance.gap)
+        tighter = replace(tolerance, gap=factor * tolerance.gap, ceiling=room)
         fitted = look.solve(warm_start=warm_start, tolerance=tighter)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
         if fitted.value - fitted.gap > room:
+            return None
+        if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:
             return None
         warm_start = fitted.weights
     return None
