@@ -7,7 +7,6 @@ import pytest
 
 from array_namespaces import Place, list_places
 from regbayes.framework.newton import MAX_DENSE, BoxBlock, RowBoxes, SharedPrior, SimplexBlock
-from regbayes.kernels import arrays
 from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
 from regbayes.margins import device
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DevicePrior
@@ -51,8 +50,7 @@ def test_a_curvature_of_many_classes_is_held_as_a_whole_on_the_device(
     rng = np.random.default_rng(2)
     n, d, L = 300, 40, 26
     assert L * d > MAX_DENSE
-    monkeypatch.setattr(arrays, "ROOM", 100 * (d * (d + 1) + L * (L + 1)) // 2)  # three pieces
-    monkeypatch.setattr(device, "MIN_SPLIT", 10)
+    monkeypatch.setattr(device, "SQUARE_ROOM", 100 * (d * (d + 1) + L * (L + 1)) // 2)  # three pieces
     features, labels, C = rng.normal(size=(n, d)), rng.integers(L, size=n), rng.random(n)
     C[:10] = 0.0
     weights, direction = 0.3 * rng.normal(size=(2, L, d))
@@ -66,8 +64,11 @@ def test_a_curvature_of_many_classes_is_held_as_a_whole_on_the_device(
     np.testing.assert_allclose(found, expected, rtol=0, atol=100 * place.tol * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("rows_per_piece", [40, 101])
 @pytest.mark.parametrize("kind", ["signs", "numbers", "classes"])
-def test_rows_in_pieces_are_all_rows(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_pieces_are_all_rows(
+    place: Place, kind: str, rows_per_piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(3)
     n, d, M = 101, 5, 7
     features, C, weights = rng.normal(size=(n, d)), rng.random(n) + 0.5, rng.normal(size=(M, d))
@@ -99,8 +100,10 @@ def test_rows_in_pieces_are_all_rows(place: Place, kind: str, monkeypatch: pytes
     np.testing.assert_allclose(
         to_host(block.pull(weights, matrix)), matrix @ phi.T, rtol=0, atol=tol * np.abs(phi).max() * M
     )
-    curvature = law.curvature(weights)
-    np.testing.assert_allclose(block.curvature(weights), curvature, rtol=0, atol=tol * np.abs(curvature).max())
+    monkeypatch.setattr(device, "SQUARE_ROOM", rows_per_piece * d * (d + 1) // 2)
+    for at in (weights, 2.0 * weights):  # what is kept of the first is of use for the second
+        curvature = law.curvature(at)
+        np.testing.assert_allclose(block.curvature(at), curvature, rtol=0, atol=tol * np.abs(curvature).max())
 
 
 @pytest.mark.parametrize("weighted", ["no", "rows", "cells"])

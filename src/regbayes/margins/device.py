@@ -24,9 +24,8 @@ from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead,
 from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
-PASS_ROOM = 1 << 26  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
-SPLIT = 8  # parts of the rows in products that sum over them and have few results: one would leave most of a card idle
-MIN_SPLIT = 1 << 12  # rows of such a part
+PASS_ROOM = 1 << 27  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
+SQUARE_ROOM = 1 << 26  # numbers in products of columns, for the same reason
 MAX_WHOLE = 4096  # weights of classes: of more, their second derivative is not held as a whole on a device either
 
 
@@ -178,6 +177,7 @@ class DeviceBlock:
     rows: Targets
     keeps_curvature: bool = False
     _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
+    _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # products of columns
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -221,9 +221,27 @@ class DeviceBlock:
         seen, phi, targets = self.columns.take().features, self.multipliers(weights), self.rows
         if isinstance(targets, ClassRows) and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE):
             found = _bend_pairs(seen, targets, phi)
-        else:
-            found = _bend_outputs(seen, targets, phi)
+        elif seen.shape[0] > 2 * len(weights):
+            found = arrays.weigh_grams(seen, _bend_outputs(targets, phi))
+        else:  # of many outputs, for which products of columns are the same
+            found = self._weigh_squares(seen, _bend_outputs(targets, phi))
         return found if self.keeps_curvature else arrays.gather(found)[0]
+
+    def _weigh_squares(self, seen: DeviceArray, weights: DeviceArray) -> DeviceArray:
+        """Return ``sum_n weights_on x_n x_n'`` of each output, (outputs, d, d), from (d, n) and (outputs, n).
+
+        Products of columns that fit at once are kept: a sample is looked at in every step of a solve.
+        """
+        xp, (d, n), M = namespace_of(seen), seen.shape, weights.shape[0]
+        squares, total = _Pairs.of(d, seen), None
+        parts = arrays.pieces(n, max(1, SQUARE_ROOM // len(squares)))
+        for rows in parts:
+            products = self._squares[0] if self._squares else squares.multiply(seen[:, rows])
+            if len(parts) == 1:
+                self._squares[:] = [products]
+            found = arrays.multiply_rows(weights[:, rows], products)
+            total = found if total is None else total + found
+        return xp.reshape(xp.take(total, xp.reshape(squares.places, (-1,)), axis=1), (M, d, d))
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, (outputs, d)."""
@@ -250,14 +268,13 @@ def _pack(*parts: DeviceArray) -> DeviceArray:
     return xp.concat([xp.astype(xp.reshape(part, (-1,)), xp.float64, copy=False) for part in parts])
 
 
-def _bend_outputs(seen: DeviceArray, targets: Targets, phi: DeviceArray) -> DeviceArray:
-    """Return the second derivatives by each output's weights, (outputs, d, d), at multipliers (outputs, n)."""
-    if isinstance(targets, ClassRows):
-        signed, own, shared = _sign_classes(targets, phi)
-        bent = own * namespace_of(phi).abs(signed) - shared * signed * signed
-    else:
-        bent = targets.bend(namespace_of(phi).ones_like(phi), phi).coefficients
-    return _weigh_squares(seen, bent)
+def _bend_outputs(targets: Targets, phi: DeviceArray) -> DeviceArray:
+    """Return the second derivatives by each output's score, (outputs, n), at multipliers (outputs, n)."""
+    xp = namespace_of(phi)
+    if not isinstance(targets, ClassRows):
+        return targets.bend(xp.ones_like(phi), phi).coefficients
+    signed, own, shared = _sign_classes(targets, phi)
+    return own * xp.abs(signed) - shared * signed * signed
 
 
 def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> DeviceArray:
@@ -269,12 +286,12 @@ def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> Devi
     """
     xp, (L, n) = namespace_of(phi), phi.shape
     pairs, squares, total = _Pairs.of(L, phi), _Pairs.of(seen.shape[0], phi), None
-    for rows in arrays.pieces(n, max(1, arrays.ROOM // (len(pairs) + len(squares)))):
+    for rows in arrays.pieces(n, max(1, SQUARE_ROOM // (len(pairs) + len(squares)))):
         signed, own, shared = _sign_classes(cut_targets(targets, rows), phi[:, rows])
         both = pairs.multiply(signed)
         bent = xp.where(both < 0.0, -own, xp.zeros_like(own)) - shared * both
         bent[:L, :] += own * xp.abs(signed)
-        found = _multiply_rows(bent, squares.multiply(seen[:, rows]))
+        found = arrays.multiply_rows(bent, squares.multiply(seen[:, rows]))
         total = found if total is None else total + found
     places = pairs.places[:, None, :, None] * len(squares) + squares.places[None, :, None, :]
     return xp.reshape(xp.take(xp.reshape(total, (-1,)), xp.reshape(places, (-1,))), places.shape)
@@ -286,33 +303,6 @@ def _sign_classes(targets: ClassRows, phi: DeviceArray) -> tuple[DeviceArray, De
     own, shared, count = targets.slopes(active)
     truth = arrays.true_classes(targets.labels, phi)
     return xp.where(truth, -count, xp.astype(active, phi.dtype)), own, shared
-
-
-def _weigh_squares(seen: DeviceArray, weights: DeviceArray) -> DeviceArray:
-    """Return ``sum_n weights_on x_n x_n'`` of each output, (outputs, d, d), from rows (d, n) and weights (outputs, n).
-
-    With many outputs the products of columns are taken first, and are the same for all.
-    """
-    xp, (d, n), M = namespace_of(seen), seen.shape, weights.shape[0]
-    if d > 2 * M:
-        return arrays.weigh_grams(seen, weights)
-    squares, total = _Pairs.of(d, seen), None
-    for rows in arrays.pieces(n, max(1, arrays.ROOM // len(squares))):
-        found = _multiply_rows(weights[:, rows], squares.multiply(seen[:, rows]))
-        total = found if total is None else total + found
-    return xp.reshape(xp.take(total, xp.reshape(squares.places, (-1,)), axis=1), (M, d, d))
-
-
-def _multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
-    """Return ``left @ right'`` of (a, n) and (b, n) in double precision, parts of the rows beside each other."""
-    xp, n, size = namespace_of(left), left.shape[1], left.shape[1] // SPLIT
-    if left.dtype != xp.float64 or size < MIN_SPLIT:
-        return arrays.multiply_rows(left, right)
-    parts = [xp.reshape(array[:, : SPLIT * size], (array.shape[0], SPLIT, size)) for array in (left, right)]
-    found = xp.sum(xp.permute_dims(parts[0], (1, 0, 2)) @ xp.permute_dims(parts[1], (1, 2, 0)), axis=0)
-    if SPLIT * size < n:
-        found += left[:, SPLIT * size :] @ right[:, SPLIT * size :].T
-    return found
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from regbayes.models.mt_ilsvm.model import (
     Posterior,
     Settings,
     State,
-    feature_products,
     input_factor,
     resolve_scales,
 )
@@ -488,8 +487,8 @@ def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], param
     tasks, scales, latent = before.warm_start, problem.model.scales, params.latent
     if len(tasks.multipliers):
         return tasks
-    (n_columns, K), psi, products = latent.psi.shape, latent.psi, feature_products(latent.psi)
-    products[np.diag_indices(K)] += latent.noise_variance / latent.weight_variance
+    (n_columns, K), psi = latent.psi.shape, latent.psi
+    products = latent.products + latent.noise_variance / latent.weight_variance * np.eye(K)
     seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
     seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
     carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)

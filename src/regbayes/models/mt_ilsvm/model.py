@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -196,6 +196,25 @@ class Latent:
         """Probabilities of the features, (D, K); not to be written to."""
         return expit(self.logits)
 
+    @cached_property
+    def products(self) -> Floats:
+        """``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40); not to be written to."""
+        return feature_products(self.psi)
+
+    @cached_property
+    def entropy(self) -> float:
+        """Entropy of q(Z)."""
+        return feature_entropy(self.logits)
+
+    def change(self, **others: Any) -> Latent:
+        """Return the same features with other sticks or variances; what was found of the features stays known."""
+        new = replace(self, **others)
+        new.__dict__.update({name: self.__dict__[name] for name in OF_FEATURES if name in self.__dict__})
+        return new
+
+
+OF_FEATURES = ("psi", "products", "entropy")
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -246,10 +265,10 @@ def feature_entropy(logits: Floats) -> float:
     return float(np.sum(np.log1p(odds) + magnitude * odds / (1.0 + odds)))
 
 
-def expected_residual(psi: Floats, factors: Factors, moments: Moments) -> float:
+def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> float:
     """Return ``sum_n E||x_n - Z w_n||^2``, docs/math.md eq. (40)."""
-    fitted = float(np.sum(psi * factors.cross))
-    return moments.squared_norm - 2.0 * fitted + float(np.sum(feature_products(psi) * factors.second_moment))
+    fitted = float(np.sum(latent.psi * factors.cross))
+    return moments.squared_norm - 2.0 * fitted + float(np.sum(latent.products * factors.second_moment))
 
 
 def generative_terms(
@@ -262,11 +281,11 @@ def generative_terms(
     kl_factors = 0.5 * float(np.trace(factors.second_moment)) / weight_variance
     kl_factors += 0.5 * n * (n_features * (float(np.log(weight_variance)) - 1.0) - log_determinant)
     likelihood = 0.5 * n * n_columns * float(np.log(2.0 * np.pi * noise_variance))
-    likelihood += 0.5 * expected_residual(psi, factors, moments) / noise_variance
+    likelihood += 0.5 * expected_residual(latent, factors, moments) / noise_variance
     prior = cross_entropy_features(stick_expectations(latent.sticks), psi.sum(axis=0), float(n_columns))
     return {
         "kl_sticks": kl_sticks(latent.sticks, alpha),
-        "kl_features": prior - temperature * feature_entropy(latent.logits),
+        "kl_features": prior - temperature * latent.entropy,
         "kl_factors": kl_factors,
         "likelihood": likelihood,
     }
@@ -274,9 +293,8 @@ def generative_terms(
 
 def update_factors(latent: Latent, moments: Moments) -> Factors:
     """Return the q(w) that is optimal for q(Z), docs/math.md eq. (41): one K x K system for all rows."""
-    psi, U = latent.psi, feature_products(latent.psi)
-    n_features = psi.shape[1]
-    precision = U / latent.noise_variance
+    psi, n_features = latent.psi, latent.psi.shape[1]
+    precision = latent.products / latent.noise_variance
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
     projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
     covariance = np.eye(n_features) * (n_features / np.trace(precision))
@@ -324,20 +342,20 @@ def update_sticks(latent: Latent, alpha: float) -> Latent:
     def cost(sticks: Sticks) -> float:
         return kl_sticks(sticks, alpha) + cross_entropy_features(stick_expectations(sticks), counts, n_columns)
 
-    return replace(latent, sticks=new) if cost(new) <= cost(latent.sticks) else latent
+    return latent.change(sticks=new) if cost(new) <= cost(latent.sticks) else latent
 
 
 def update_noise_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set lambda^2 to its optimum for q(Z) and q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * len(latent.logits)
-    residual = expected_residual(latent.psi, factors, moments) / size
-    return replace(latent, noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
+    residual = expected_residual(latent, factors, moments) / size
+    return latent.change(noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
 
 
 def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set sigma0^2 to its optimum for q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * latent.logits.shape[1]
-    return replace(latent, weight_variance=float(np.trace(factors.second_moment)) / size)
+    return latent.change(weight_variance=float(np.trace(factors.second_moment)) / size)
 
 
 # The model under a head
