@@ -112,17 +112,16 @@ static void launch(int n_blocks, int n_threads, std::function<void()> kernel)
 
 #include "rows.cu"
 
-extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, const REAL* other, const REAL* table,
-    const REAL* weights, REAL* psi, double* sums, int n, int K, int n_parts, int has_other, int has_weights)
+extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, const REAL* table, const REAL* weights,
+    REAL* psi, double* sums, int n, int K, int n_parts, int has_weights)
 {
-    launch(n_blocks, n_threads, [=] { sweep(products, other, table, weights, psi, sums, n, K, n_parts, has_other,
-        has_weights); });
+    launch(n_blocks, n_threads, [=] { sweep(products, table, weights, psi, sums, n, K, n_parts, has_weights); });
 }
 
-extern "C" void run_reverse(int n_blocks, int n_threads, const REAL* gradient, const REAL* psi, const REAL* table,
-    const REAL* weights, REAL* left, double weight, int n, int K, int has_gradient, int has_weights)
+extern "C" void run_reverse(int n_blocks, int n_threads, REAL* left, const REAL* gradient, const REAL* psi,
+    const REAL* table, const REAL* weights, double weight, int n, int K, int has_gradient, int has_weights)
 {
-    launch(n_blocks, n_threads, [=] { reverse(gradient, psi, table, weights, left, weight, n, K, has_gradient,
+    launch(n_blocks, n_threads, [=] { reverse(left, gradient, psi, table, weights, weight, n, K, has_gradient,
         has_weights); });
 }
 

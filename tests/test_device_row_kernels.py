@@ -72,6 +72,7 @@ def kernels(request, tmp_path_factory, monkeypatch):
 
     monkeypatch.setattr(cuda, "compile_kernel", compile_kernel)
     monkeypatch.setattr(cuda, "is_cuda", lambda array: isinstance(array, torch.Tensor))
+    monkeypatch.setattr(cuda, "compiles", lambda _: True)
     return found
 
 
@@ -257,11 +258,16 @@ def test_arrays_that_the_kernels_do_not_take_are_left_to_operations(kernels):
     whole = kernels(np.zeros((4, 10)))
     assert cuda_rows.takes(whole, None, whole[:, 2:5])
     assert not cuda_rows.takes(whole[:, 2:5])
+    assert not cuda_rows.takes(whole[:, :0])
     assert not cuda_rows.takes(whole, whole[:, ::2])
     assert not cuda_rows.takes(whole, whole.to(torch.int8))
     assert not cuda_rows.takes(whole.to(torch.int8))
-    assert not cuda_rows.takes_classes(kernels(np.zeros((2000, 1))))
+    assert not cuda_rows.takes(whole, n_classes=2000)
     check = ClassRows(kernels(np.ones(3)), kernels(np.array([0, 1, 1999])), None, 0.1)
     check.look(kernels(np.zeros((2000, 3))))
     HingeRows(kernels(np.ones(3)), labels=kernels(np.arange(3))).look(whole[:, 2:5])
+    signs = kernels(np.tile([[1], [-1], [0]], (1, 4)).astype(np.int8)).T
+    rows = HingeRows(kernels(np.ones(3)), signs=signs)  # next to each other along the first axis
+    expected, _ = by_operations(rows, whole[:, :3], whole[:, :3], None)
+    kernels.close(rows.look(kernels(np.zeros((4, 3)))).loss, expected.loss)
     assert kernels.launched == 0

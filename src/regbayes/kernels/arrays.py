@@ -93,9 +93,18 @@ def to_host(array: Any) -> NDArray[Any]:
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
     """Return numbers of the host as an array where another lies, of its type unless one is given."""
-    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain, dtype = np.ascontiguousarray(values), like.dtype if dtype is None else dtype
     plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
-    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
+    if _is_torch(like) and lies_elsewhere(like):
+        # What is in ordinary memory is read before the call returns: nothing but the device's own work is waited for.
+        return like.new_empty(plain.shape, dtype=dtype).copy_(_wrap(plain), non_blocking=True)
+    return namespace_of(like).asarray(plain, dtype=dtype, device=like.device)
+
+
+def _wrap(plain: NDArray[Any]) -> DeviceArray:
+    import torch
+
+    return torch.from_numpy(plain)
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
@@ -275,16 +284,15 @@ def _launch_sweeps(
         psi = products if number + 1 == n_sweeps else xp.empty_like(products)
         sums = []
         for block in cuda_rows.find_blocks(len(coupling)):
-            own, other = constant[block], None
-            if block.start:
-                other = to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
+            own, given = constant[block], products[block, :]
             if number == 0:
                 own = own - later[block] @ start
             else:
-                above = to_device(later[block], psi) @ history[-1]
-                other = above if other is None else other + above
+                given = given - to_device(later[block], psi) @ history[-1]
+            if block.start:
+                given = given - to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
             table = to_device(cuda_rows.lay_out(coupling[block, block], own), psi)
-            sums.append(cuda_rows.sweep(products[block, :], other, table, weights, psi[block, :]))
+            sums.append(cuda_rows.sweep(given, table, weights, psi[block, :]))
         history.append(psi)
     return Swept(history, None, sums)
 
@@ -490,10 +498,10 @@ class HingeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        if cuda_rows.takes(scores, self.C, None if self._has_gaps(scores) else self.signs):
-            targets, kind = self.labels, cuda_rows.LABELS
-            if self.signs is not None:
-                targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+        targets, kind = self.labels, cuda_rows.LABELS
+        if self.signs is not None:
+            targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+        if cuda_rows.takes(scores, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         scores = _shift(scores, constant)
         signs = self._signs(scores)
@@ -573,7 +581,7 @@ class ClassRows:
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes_classes(scores, self.C, self.cost):
+        if cuda_rows.takes(scores, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
             sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
@@ -590,7 +598,7 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes_classes(change, self.C, multipliers):
+        if cuda_rows.takes(change, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
                 change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
             )

@@ -45,7 +45,7 @@ class Shape:
 
 def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
     """Whether the kernels take documents that lie where an array does; a reverse keeps two vectors for every sweep."""
-    if not is_cuda(array) or n_topics > MOST_TOPICS:
+    if not is_cuda(array) or not compiles(array) or n_topics > MOST_TOPICS:
         return False
     return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*find_place(array))) > 0
 
@@ -166,6 +166,22 @@ def make_double(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
     import torch
 
     return make_array(shape, like, torch.float64)
+
+
+def compiles(array: DeviceArray) -> bool:
+    """Whether an array's library has NVIDIA's compiler: PyTorch from 2.8 on, and CuPy, which may be for other cards."""
+    return _compiles(find_place(array)[0])
+
+
+@cache
+def _compiles(library: str) -> bool:
+    if library == "torch":
+        import torch
+
+        return torch.version.hip is None and hasattr(torch.cuda, "_compile_kernel")
+    import cupy
+
+    return not cupy.cuda.runtime.is_hip
 
 
 @cache
