@@ -42,7 +42,8 @@ from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
-from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
+from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
+from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
@@ -335,7 +336,7 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     settings = TaskSettings(n_components=K, C=0.01, task_sharing=0.0, temperature=0.03)
     device.wait()
     start = time.perf_counter()
-    moments = sum_moments(X, None)
+    moments = DeviceTaskRows(X).sum_moments(None)
     show("moments, once", time.perf_counter() - start)
     scale, every = float(np.sqrt(moments.mean_square)), np.arange(M)
     head = DeviceTaskHead(

@@ -13,15 +13,12 @@ from scipy.special import expit
 
 from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
-from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.engine.executor import Executor, Serial
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
-from regbayes.kernels.arrays import is_plain, pieces, take_rows
-from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
 from regbayes.margins.tasks import BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
-from regbayes.models.mt_ilsvm import device
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -32,6 +29,7 @@ from regbayes.models.mt_ilsvm.model import (
     Posterior,
     Settings,
     State,
+    find_rows,
     input_factor,
     resolve_scales,
 )
@@ -154,31 +152,19 @@ def prepare(
     executor : Executor, optional
         Takes the blocks of rows; one after another by default. The result does not depend on it.
     """
-    executor, n_targets = executor or Serial(), float(len(observations))
+    rows, executor, n_targets = find_rows(X), executor or Serial(), float(len(observations))
     if sample_weight is not None:
         observations, n_targets = observations.count(sample_weight)
-
-    def moments_of(rows: slice) -> Moments:
-        return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
-
-    there = not is_plain(X)  # rows lie on a device, and what is their size stays there
-    moments = device.sum_moments(X, sample_weight) if there else executor.map_reduce(moments_of, row_blocks(len(X)))
-    input_scale = float(np.sqrt(moments.mean_square))
+    moments = rows.sum_moments(sample_weight, executor)
     has_target = observations.find_rows(X.shape[0])
     if not has_target.all():
-        observations = observations.keep_rows(has_target)
-        X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
-    X = np.ascontiguousarray(X, dtype=np.float64) if isinstance(X, np.ndarray) else X
-    head = build_head(settings, observations, outputs, X, input_scale)
-    if there or not head.takes_blocks(settings.n_components):
-        head = replace(head, observations=observations.as_list())
-    if there:
-        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
-        head = make_device_head(head, X) if len(observations) else head
-    else:
-        blocks = [X[rows] for rows in row_blocks(len(X))]
-    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
-    return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
+        observations, rows = observations.keep_rows(has_target), rows.keep(has_target)
+    blocks, head = rows.blocks(), None
+    if len(observations):
+        head = build_head(settings, observations, outputs, rows.X, float(np.sqrt(moments.mean_square)))
+        head = rows.take_head(head, settings.n_components)
+    model = first_model(settings, moments, n_targets, rows.model)
+    return Problem(model, blocks, head, Serial() if rows.in_turn else executor, settings, moments, n_targets)
 
 
 def build_head(

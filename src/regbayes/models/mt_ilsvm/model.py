@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Reals
-from regbayes.engine.executor import row_blocks
+from regbayes._types import Flags, Floats, Integers, Reals
+from regbayes.engine.executor import Executor, row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import is_plain, to_device
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
-from regbayes.margins.tasks import TaskWeights
+from regbayes.margins.tasks import TaskHead, TaskWeights
 from regbayes.priors import indian_buffet
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
 
@@ -445,13 +444,104 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
         return latent
 
 
+# Rows, wherever they lie
+
+
+class Rows(Protocol):
+    """Centred inputs of rows: what a fit and prediction ask of them. `HostRows` are NumPy's."""
+
+    model: ClassVar[type[MultiTaskModel]]  # that takes blocks of such rows
+    in_turn: ClassVar[bool]  # whether blocks are taken one after another, whoever offers to take them
+
+    @property
+    def X(self) -> Any:  # noqa: N802
+        """The inputs, (N, D)."""
+
+    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
+        """Return the moments of the rows."""
+
+    def keep(self, wanted: Flags) -> Self:
+        """Return some of the rows."""
+
+    def blocks(self) -> list[Any]:
+        """Return the rows in blocks of fixed size, as the model takes them."""
+
+    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
+        """Return a head of the rows, whose observations are on the host, as it solves for so many features of them."""
+
+    def infer(self, state: State) -> Any:
+        """Return the latent features of the rows, (n, K)."""
+
+    def decide(self, state: State, outputs: Integers | None) -> Floats:
+        """Return the scores of the rows; see `decision`."""
+
+
+@dataclass(frozen=True)
+class HostRows:
+    """Rows that are NumPy's, or lie in a file and stand for such an array."""
+
+    X: Any
+    model: ClassVar[type[MultiTaskModel]] = MultiTaskModel
+    in_turn: ClassVar[bool] = False
+
+    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
+        """Return the moments of the rows; block by block, in their order."""
+
+        def of_block(rows: slice) -> Moments:
+            return Moments.of(self.X[rows], None if sample_weight is None else sample_weight[rows])
+
+        return executor.map_reduce(of_block, row_blocks(len(self.X)))
+
+    def keep(self, wanted: Flags) -> HostRows:
+        """Return some of the rows."""
+        return HostRows(self.X[wanted])
+
+    def blocks(self) -> list[Any]:
+        """Return the rows in blocks of fixed size."""
+        X = np.ascontiguousarray(self.X, dtype=np.float64) if isinstance(self.X, np.ndarray) else self.X
+        return [X[rows] for rows in row_blocks(len(X))]
+
+    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
+        """Return the head, with a list of its observations where rows are not taken in blocks."""
+        return head if head.takes_blocks(n_features) else replace(head, observations=head.observations.as_list())
+
+    def infer(self, state: State) -> Floats:
+        """Return the latent features of the rows, (n, K)."""
+        return latent_features(self.X, state.latent.psi, state.input_scale)
+
+    def decide(self, state: State, outputs: Integers | None) -> Floats:
+        """Return the scores of the rows; see `decision`."""
+        X = self.X
+        found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
+        # Negative indices count from the end, so group g's shared weights are put at -1 - g.
+        table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
+        for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
+            inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
+            own = latent_features(X[rows], state.latent.psi, state.input_scale)
+            seen = design(own, None, inputs, state.fit_intercept, factor)
+            if outputs is None:
+                found[rows] = seen @ state.tasks.weights.T
+            else:
+                for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
+                    here[...] = np.einsum("np,np->n", seen, table[wanted])
+        return found
+
+
+def find_rows(X: Any) -> Rows:
+    """Return centred inputs as rows: on the host, or on the device where an array of another library lies."""
+    if isinstance(X, np.ndarray) or not hasattr(X, "device"):
+        return HostRows(X)
+    from regbayes.models.mt_ilsvm.device import DeviceRows
+
+    return DeviceRows(X)
+
+
 # What a fitted state says about rows
 
 
 def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
-    weights = psi / (input_scale * np.sqrt(len(psi)))
-    return X @ (weights if is_plain(X) else to_device(weights, X))
+    return X @ (psi / (input_scale * np.sqrt(len(psi))))
 
 
 def input_factor(n_columns: int, input_scale: float) -> float:
@@ -461,7 +551,7 @@ def input_factor(n_columns: int, input_scale: float) -> float:
 
 def features(X: Floats, state: State) -> Floats:
     """Return the latent features of rows, (n, K)."""
-    return latent_features(X, state.latent.psi, state.input_scale)
+    return find_rows(X).infer(state)
 
 
 def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats:
@@ -477,21 +567,6 @@ def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats
 
     Returns
     -------
-    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
+    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``; on the host.
     """
-    if not is_plain(X):
-        from regbayes.models.mt_ilsvm.device import decide
-
-        return decide(X, state, outputs)
-    found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
-    # Negative indices count from the end, so group g's shared weights are put at -1 - g.
-    table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
-    for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
-        inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
-        seen = design(features(X[rows], state), None, inputs, state.fit_intercept, factor)
-        if outputs is None:
-            found[rows] = seen @ state.tasks.weights.T
-        else:
-            for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
-                here[...] = np.einsum("np,np->n", seen, table[wanted])
-    return found
+    return find_rows(X).decide(state, outputs)
