@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 from array_namespaces import Place, list_places
-from regbayes.framework.newton import MAX_DENSE, BoxBlock, RowBoxes, SharedPrior, SimplexBlock
+from regbayes.framework.newton import MAX_DENSE, BoxBlock, SharedPrior, SimplexBlock
 from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
 from regbayes.margins import device
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DevicePrior
 from regbayes.margins.device_tasks import lay_out_targets
 from regbayes.margins.head import MarginHead
-from regbayes.margins.targets import Classes, Numbers, Signs, observe_classes, observe_numbers, zero_one_cost
+from regbayes.margins.targets import (
+    Classes,
+    Numbers,
+    Signs,
+    layout_of,
+    observe_classes,
+    observe_numbers,
+    zero_one_cost,
+)
 from regbayes.margins.tasks import TaskHead
 
 
@@ -82,10 +90,10 @@ def test_rows_in_pieces_are_all_rows(
         law = SimplexBlock(features, form, targets.labels, 0.1)
         rows = ClassRows(place(C), place.make(targets.labels), None, 0.1)
     elif kind == "signs":
-        law = RowBoxes(features, form)
+        law = BoxBlock.of(features, form, layout_of(n, M))
         rows = HingeRows(place(C), signs=place.make(targets.signs.T.astype(np.int8)))
     else:
-        law = RowBoxes(features, form)
+        law = BoxBlock.of(features, form, layout_of(n, M))
         rows = TubeRows(place(C), place(targets.values.T), 0.1)
     block = DeviceBlock(DeviceColumns(place(features.T), np.zeros(d)), rows)
     monkeypatch.setattr(device, "PASS_ROOM", 30 * M)
@@ -95,7 +103,7 @@ def test_rows_in_pieces_are_all_rows(
     for name in ("loss", "excess", "bias"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=tol * abs(expected.loss))
     np.testing.assert_allclose(found.pulled, expected.pulled, rtol=0, atol=tol * np.abs(expected.pulled).max())
-    phi, matrix = law.multipliers(weights), rng.normal(size=(2, M))
+    phi, matrix = law.multipliers(weights).reshape(n, M), rng.normal(size=(2, M))
     np.testing.assert_allclose(to_host(block.multipliers(weights)), phi.T, rtol=0, atol=tol * np.abs(phi).max())
     np.testing.assert_allclose(
         to_host(block.pull(weights, matrix)), matrix @ phi.T, rtol=0, atol=tol * np.abs(phi).max() * M
