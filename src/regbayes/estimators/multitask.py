@@ -311,7 +311,8 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Steps at most.
     tol : float, default=1e-4
         Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
-        to a relative duality gap of ten times this, and of 0.001 at most; 0 solves them exactly.
+        to a relative duality gap of ten times this, and of 0.001 at most; many labels, while steps gain more than
+        that, to fifty times that at most. 0 solves them exactly.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None

@@ -177,7 +177,9 @@ class DeviceBlock:
     rows: Targets
     keeps_curvature: bool = False
     _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
-    _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # products of columns
+    _squares: list[Any] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )  # pairs of columns, and their products
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -232,13 +234,14 @@ class DeviceBlock:
 
         Products of columns that fit at once are kept: a sample is looked at in every step of a solve.
         """
-        xp, (d, n), M = namespace_of(seen), seen.shape, weights.shape[0]
-        squares, total = _Pairs.of(d, seen), None
+        xp, (d, n), M, kept = namespace_of(seen), seen.shape, weights.shape[0], self._squares
+        if not kept:
+            kept.append(_Pairs.of(d, seen))
+        squares, total = kept[0], None
         parts = arrays.pieces(n, max(1, SQUARE_ROOM // len(squares)))
         for rows in parts:
-            products = self._squares[0] if self._squares else squares.multiply(seen[:, rows])
-            if len(parts) == 1:
-                self._squares[:] = [products]
+            products = kept[1] if len(kept) > 1 else squares.multiply(seen[:, rows])
+            kept[1:] = [products] if len(parts) == 1 else []
             found = arrays.multiply_rows(weights[:, rows], products)
             total = found if total is None else total + found
         return xp.reshape(xp.take(total, xp.reshape(squares.places, (-1,)), axis=1), (M, d, d))

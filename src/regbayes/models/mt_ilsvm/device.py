@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from regbayes._types import Flags, Floats, Integers
-from regbayes.engine.executor import Executor
+from regbayes.engine import Executor
 from regbayes.joint.model import Inferred
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, to_device, to_host

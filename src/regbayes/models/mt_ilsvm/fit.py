@@ -60,6 +60,8 @@ FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
 """The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
+EARLY_GAP = 50.0
+"""How many times as large it may be where rows are taken in blocks and steps gain more than that."""
 TIGHTER_GAPS = (1.0, 0.1, 0.01)
 """How the duality gap is tightened while it leaves open whether a step lowers the objective."""
 
@@ -409,6 +411,7 @@ class Point:
     at: Evaluation[Posterior, NoSums]
     pulled: ByFeatures  # what the head's gradient by features is by psi
     step_length: float = FIRST_STEP  # gamma, the step to try next
+    gained: float = np.inf  # by the last step; of the first one much is hoped for
 
     @property
     def latent(self) -> Latent:
@@ -428,20 +431,24 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
     for _ in range(MAX_HALVINGS):
-        found = _evaluate_if_no_higher(problem, model.move(params, params.latent.logits + length * direction), at)
+        moved = model.move(params, params.latent.logits + length * direction)
+        found = _evaluate_if_no_higher(problem, moved, at, point.gained)
         if found is not None:
-            new = Point(found[0], problem.pull_back(*found), min(1.0, GROW * length))
+            gained = point.at.objective - found[0].objective
+            new = Point(found[0], problem.pull_back(*found), min(1.0, GROW * length), gained)
             return StepResult(new, new.at.terms, {"step_length": length, "gap": new.at.gap})
         length *= SHRINK
     return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
 
 
 def _evaluate_if_no_higher(
-    problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums]
+    problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums], gained: float
 ) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
     """Return J at some parameters if it is no higher than before, None otherwise.
 
-    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving.
+    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving. Where
+    no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
+    what Newton steps leave is far less.
     """
     terms, tolerance = problem.model.terms(params), problem.tolerance
     room = before.objective - sum(terms.values())
@@ -450,8 +457,11 @@ def _evaluate_if_no_higher(
     look, warm_start = problem.look(params), carry_weights(problem, before, params)
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
-    for factor in TIGHTER_GAPS:
-        tighter = replace(tolerance, gap=factor * tolerance.gap, ceiling=room)
+    gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
+    if isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
+        gaps.insert(0, min(gained / before.head.value, EARLY_GAP * gaps[0]))
+    for gap in gaps:
+        tighter = replace(tolerance, gap=gap, ceiling=room)
         fitted = look.solve(warm_start=warm_start, tolerance=tighter)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred

@@ -18,7 +18,8 @@ from scipy.special import expit
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers, Reals
-from regbayes.engine.executor import Executor, row_blocks
+from regbayes.engine import Executor
+from regbayes.engine.executor import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
@@ -90,7 +91,8 @@ class Settings:
     tol : float
         Change of the objective that ends either: per entry of Z in the factor analysis, where the objective is in
         nats; per target, in units of loss, in the joint fit. The large-margin problems are solved to a duality gap of
-        ten times this, relative to their value, and to 0.001 at least.
+        ten times this, relative to their value, and to 0.001 at least; many targets to what the last step gained,
+        while that is more, within fifty times that.
     """
 
     n_components: int = 20
