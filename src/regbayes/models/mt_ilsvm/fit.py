@@ -459,7 +459,7 @@ def _evaluate_if_no_higher(
         return None
     gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
     if isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
-        gaps.insert(0, min(gained / before.head.value, EARLY_GAP * gaps[0]))
+        gaps.insert(0, min(gained / max(before.head.value, 1e-300), EARLY_GAP * gaps[0]))
     for gap in gaps:
         tighter = replace(tolerance, gap=gap, ceiling=room)
         fitted = look.solve(warm_start=warm_start, tolerance=tighter)
