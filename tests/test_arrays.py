@@ -88,6 +88,20 @@ def test_single_precision_sums_are_taken_in_pieces() -> None:
     assert float(found[0, 0]) == pytest.approx(n * float(np.float32(0.1)), rel=1e-5)
 
 
+@pytest.mark.parametrize("n", [3, 8, 16, 29])
+@pytest.mark.parametrize("room", [1, 15, 1000])
+def test_products_over_rows_are_sums_of_pieces(
+    place: Place, n: int, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "PIECE", 8)
+    monkeypatch.setattr(arrays, "ROOM", room)
+    rng = np.random.default_rng(n)
+    left, rows = rng.normal(size=(3, n)), rng.normal(size=(n, 5))
+    found = arrays.multiply_rows(place(left), place(rows).T)
+    assert str(found.dtype).endswith("float64")
+    assert_close(found, left @ rows, place.tol)
+
+
 # --- margins
 
 

@@ -196,10 +196,14 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     xp = namespace_of(left)
     if left.dtype == xp.float64:
         return left @ right.T
-    found = None
-    for rows in pieces(left.shape[1], PIECE):
-        part = xp.astype(left[:, rows] @ right[:, rows].T, xp.float64)
-        found = part if found is None else found + part
+    n_pieces, a, b = left.shape[1] // PIECE, left.shape[0], right.shape[0]
+    end = n_pieces * PIECE
+    found = xp.astype(left[:, end:] @ right[:, end:].T, xp.float64)
+    for some in pieces(n_pieces, max(1, ROOM // (a * b))) if n_pieces else []:  # side by side: one operation for many
+        rows = slice(some.start * PIECE, some.stop * PIECE)
+        mine = xp.permute_dims(xp.reshape(left[:, rows], (a, -1, PIECE)), (1, 0, 2))
+        other = xp.permute_dims(xp.reshape(right[:, rows], (b, -1, PIECE)), (1, 2, 0))
+        found += sum_of(mine @ other, axis=0)
     return found
 
 
@@ -393,20 +397,21 @@ def reverse_features(
     left_sum : (K,)
         The first summed over rows.
     """
-    psi = history[-1]
+    psi, triangle = history[-1], np.tril(np.ones_like(coupling), -1)
     xp = namespace_of(psi)
-    upper = to_device(np.triu(np.ones_like(coupling), 1), psi, xp.float64)
-    begin = to_device(start, psi, xp.float64)
     launches = cuda_rows.takes(psi, weights) and (gradient is None or cuda_rows.takes(gradient, psi))
     if launches and len(history) == 1:
         left = _launch_reverse(gradient, psi, coupling, weight * (start @ np.tril(coupling, -1)), weight, weights)
         by_coupling, left_sum = multiply_rows(left, psi), sum_of(left, axis=1)
-        total = left_sum
+        # The gradient by theta is what is left and weight psi, whose sums over rows are known.
+        known = np.zeros_like(coupling)
         if weight:
             assert moments is not None
-            counts, gram = (weight * to_device(moment, psi, xp.float64) for moment in moments)
-            by_coupling, total = by_coupling + gram, left_sum + counts
-        return left, -(by_coupling * upper.T + total[:, None] * begin * upper), left_sum
+            known = -weight * (triangle * moments[1] + triangle.T * moments[0][:, None] * start)
+        factors = to_device(np.stack([known, -triangle, -triangle.T * start]), psi, xp.float64)
+        by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
+        return left, by_coupling, left_sum
+    upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
     incoming = xp.zeros_like(psi) if gradient is None else gradient
     if weight:
         below = np.tril(coupling, -1).T
@@ -492,7 +497,7 @@ class HingeRows:
     """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
-    labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
+    labels: DeviceArray | None = None  # (n,), int64: the output whose sign is 1, where all others have -1
     signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
     margin: float = 1.0
 
@@ -501,7 +506,7 @@ class HingeRows:
         targets, kind = self.labels, cuda_rows.LABELS
         if self.signs is not None:
             targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
-        if cuda_rows.takes(scores, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
+        if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         scores = _shift(scores, constant)
         signs = self._signs(scores)
@@ -542,7 +547,7 @@ class TubeRows:
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        if cuda_rows.takes(scores, self.C, self.values):
+        if cuda_rows.takes(scores, constant, self.C, self.values):
             return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
@@ -574,15 +579,15 @@ class ClassRows:
     """
 
     C: DeviceArray  # (n,)
-    labels: DeviceArray  # (n,)
+    labels: DeviceArray  # (n,), int64
     cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
     smoothing: float  # delta
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes(scores, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
-            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, False)
+        if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
+            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
@@ -598,9 +603,9 @@ class ClassRows:
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes(change, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
+        if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
             sums = cuda_rows.look_at_classes(
-                change, constant, self.C, self.labels, multipliers, self.smoothing, is_bent=True
+                change, constant, self.C, self.labels, multipliers, self.smoothing, bent=True
             )
             return Bent(change, sums[3:])
         xp, change = namespace_of(change), _shift(change, constant)
@@ -667,7 +672,7 @@ def _launch_boxes(
 
 def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
     """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
-    if cuda_rows.takes(change, C, multipliers):
+    if cuda_rows.takes(change, constant, C, multipliers):
         kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
         return Bent(change, cuda_rows.look_at_boxes(change, constant, C, multipliers, 0.0, kind)[1])
     found = 2.0 * C * _shift(change, constant)

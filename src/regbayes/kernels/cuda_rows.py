@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ from regbayes._types import Floats
 from regbayes.kernels import cuda
 
 WIDEST, STEP = 60, 10  # features that a thread keeps in registers, at most; by how many the kernels differ
-ROW_THREADS = 128
-BOX_THREADS, BOX_TURNS = 256, 16
+ROW_THREADS, BOX_THREADS, BOX_TURNS = 128, 256, 16
 ROOM = 47 << 10  # bytes of shared memory that a block has without being asked
 LABELS, SIGNS, BYTES, TUBE, BENT, ALL_BENT = range(6)  # targets of boxes
 
@@ -32,18 +30,18 @@ def takes(first: Any, *others: Any, whole: Any = None, n_classes: int = 0) -> bo
 
 
 def find_blocks(n_features: int) -> list[slice]:
-    """Return the features in blocks that the kernels take."""
-    edges = np.linspace(0, n_features, -(-n_features // WIDEST) + 1).astype(int)
-    return [slice(int(first), int(last)) for first, last in pairwise(edges)]
+    """Return the features in blocks that the kernels take, as many in each."""
+    size = -(-n_features // -(-n_features // WIDEST))
+    return [slice(first, min(first + size, n_features)) for first in range(0, n_features, size)]
 
 
 def lay_out(coupling: Floats, constant: Floats) -> Floats:
     """Return what features tell those after them, and a constant (K,) for each, as the kernels read it."""
-    K = len(constant)
-    table = np.zeros((_width(K) + 1, _width(K)))
-    for k in range(K):
-        table[k, : K - 1 - k] = -coupling[k + 1 :, k]
-    table[-1, :K] = constant
+    K, width = len(constant), _width(len(constant))
+    table, sent = np.zeros((width + 1, width)), np.zeros((K, K + width))
+    sent[:, :K], table[-1, :K] = -coupling.T, constant
+    behind_diagonal = (K, width), (sent.strides[0] + 8, 8)  # of row k
+    table[:K] = np.lib.stride_tricks.as_strided(sent[:, 1:], *behind_diagonal)
     return table
 
 
@@ -74,17 +72,14 @@ def look_at_boxes(scores: Any, constant: Any, C: Any, targets: Any, margin: floa
     return sums.sum(-1)
 
 
-def look_at_classes(
-    scores: Any, constant: Any, C: Any, labels: Any, beside: Any, smoothing: float, is_bent: bool
-) -> Any:
+def look_at_classes(scores: Any, constant: Any, C: Any, labels: Any, beside: Any, smoothing: float, bent: bool) -> Any:
     """Write multipliers, or their changes, over scores; return loss, excess, bias and sums, (3 + classes,)."""
     (n_classes, n), itemsize = scores.shape, scores.dtype.itemsize
     n_threads = next(size for size in (128, 64, 32) if n_classes * (size + 1) * itemsize <= ROOM)
     n_blocks, n_bytes = -(-n // n_threads), n_classes * (n_threads + 1) * itemsize
-    sums = cuda.make_double((3 + n_classes, n_blocks), scores)
+    sums, flags = cuda.make_double((3 + n_classes, n_blocks), scores), [constant is not None, beside is not None, bent]
     distance = n if beside is None else cuda.find_strides(beside)[0]
-    flags = [int(constant is not None), int(beside is not None), int(is_bent)]
-    numbers = [float(smoothing), n, n_classes, n_blocks, distance, *flags]
+    numbers = [float(smoothing), n, n_classes, n_blocks, distance, *map(int, flags)]
     _launch("classes", STEP, n_blocks, n_threads, n_bytes, [scores, constant, C, labels, beside, sums, *numbers])
     return sums.sum(-1)
 

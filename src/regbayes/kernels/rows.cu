@@ -1,5 +1,4 @@
 // Rows of iLSVM and of large margins on a GPU: sweeps over binary features, their reverse, and losses at given scores.
-//
 // The NumPy functions of sweeps.py and framework/newton.py are the law, arrays.py says the same in array operations.
 // Arrays are feature-major, (K, n): neighbouring threads have neighbouring rows. A sum over rows is written in parts,
 // one for each block of threads, so that the same rows give the same bits. Compiled with REAL (float or double) and
@@ -20,10 +19,8 @@ __device__ __forceinline__ double sum_lanes(double x)
 template <int count> __device__ __forceinline__ void write_sums(const double* x, double* sums, size_t distance)
 {
     __shared__ double parts[count][32];
-    for (int j = 0; j < count; j++) {
-        const double part = sum_lanes(x[j]);
-        if (threadIdx.x % 32 == 0) parts[j][threadIdx.x / 32] = part;
-    }
+    for (int j = 0; j < count; j++)
+        if (const double part = sum_lanes(x[j]); threadIdx.x % 32 == 0) parts[j][threadIdx.x / 32] = part;
     __syncthreads();
     if (threadIdx.x >= count) return;
     double sum = 0;
@@ -120,7 +117,7 @@ enum { LABELS, SIGNS, BYTES, TUBE, BENT, ALL_BENT };  // what targets (n,) or (o
 // Squared hinges and tubes: multipliers over scores (outputs, n), to which a constant (outputs,) is added. Or how
 // multipliers, which are the targets then, follow a change of scores. Prices C have distances between outputs and rows;
 // sums (2, outputs, parts) are of losses and of what is written. A block takes a part of the rows of one output.
-extern "C" __global__ void boxes(
+extern "C" __global__ void __launch_bounds__(256, 8) boxes(
     REAL* scores, const REAL* constant, const REAL* C, const void* targets, double* sums, double margin_or_epsilon,
     int n, int n_outputs, int n_parts, int C_output, int C_row, int distance, int kind, int has_constant)
 {
@@ -133,19 +130,15 @@ extern "C" __global__ void boxes(
         const int row = (part * BOX_TURNS + turn) * blockDim.x + threadIdx.x;
         if (row >= n) break;
         const REAL score = own[row] + shift, price = 2 * prices[(size_t)row * C_row];
-        REAL target = 0, missed = 0, found = 0;
+        REAL target = 1;
         if (kind == LABELS) target = ((const long long*)targets)[row] == output ? 1 : -1;
         else if (kind == BYTES) target = ((const signed char*)targets)[(size_t)output * distance + row];
         else if (kind != ALL_BENT) target = ((const REAL*)targets)[(size_t)output * distance + row];
-        if (kind >= BENT) {
-            if (kind == ALL_BENT || target != 0) found = price * score;
-        } else {
-            const REAL away = kind == TUBE ? target - score : edge - target * score;
-            const REAL sign = kind == TUBE ? (away < 0 ? (REAL)-1 : (REAL)1) : target;
-            missed = kind == TUBE ? away * sign - edge : away;
-            if (missed < 0 || (kind == BYTES && sign == 0)) missed = 0;
-            found = price * missed * sign;
-        }
+        const REAL away = kind == TUBE ? target - score : edge - target * score;
+        const REAL sign = kind == TUBE ? (away < 0 ? (REAL)-1 : (REAL)1) : target;
+        REAL missed = kind == TUBE ? away * sign - edge : away;
+        if (missed < 0 || kind >= BENT || (kind == BYTES && sign == 0)) missed = 0;
+        const REAL found = kind < BENT ? price * missed * sign : target != 0 ? price * score : (REAL)0;
         total[0] += 0.5 * price * missed * missed, total[1] += own[row] = found;
     }
     write_sums<2>(total, sums + (size_t)output * n_parts + part, (size_t)n_outputs * n_parts);
@@ -161,10 +154,9 @@ extern "C" __global__ void classes(
 {
     extern __shared__ __align__(16) char shared[];
     const int row = blockIdx.x * blockDim.x + threadIdx.x, width = blockDim.x + 1;  // odd: columns are read, too
-    const bool is_row = row < n;
+    const int is_row = row < n, label = is_row ? (int)labels[row] : 0;
     REAL* const mine = (REAL*)shared + threadIdx.x;
     const REAL delta = (REAL)smoothing, rest = 1 - delta, price = is_row ? 2 * C[row] : (REAL)0;
-    const int label = is_row ? (int)labels[row] : 0;
     const auto counts = [&](int c) {  // classes without a multiplier have no say in a change
         return c != label && (!is_bent || (is_row && beside[(size_t)c * distance + row] < 0));
     };
@@ -174,7 +166,6 @@ extern "C" __global__ void classes(
     const REAL own = mine[label * width];
     REAL worst = 0, sum = 0, least = 0, all = 0, squares = 0;
     int count = 0;
-#pragma unroll 4
     for (int c = 0; c < n_classes; c++) {
         const REAL cost = is_bent ? (REAL)0 : has_cost && is_row ? beside[(size_t)c * distance + row] : (REAL)1;
         const REAL away = counts(c) ? mine[c * width] - own + cost : (REAL)0;
