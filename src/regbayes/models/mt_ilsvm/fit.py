@@ -458,7 +458,7 @@ def _evaluate_if_no_higher(
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
     gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
-    if isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
+    if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
         gaps.insert(0, min(gained / max(before.head.value, 1e-300), EARLY_GAP * gaps[0]))
     for gap in gaps:
         tighter = replace(tolerance, gap=gap, ceiling=room)
