@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from regbayes.engine.executor import make_executor
+from regbayes.engine import make_executor
 from regbayes.joint.model import Inferred
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Classes, zero_one_cost

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import DiminishingReturns, FitResult
-from regbayes.engine.executor import Serial
+from regbayes.engine import DiminishingReturns, FitResult, Serial
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred

@@ -18,8 +18,7 @@ from scipy.special import expit
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers, Reals
-from regbayes.engine import Executor
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import Executor, row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
