@@ -449,11 +449,11 @@ def _evaluate_if_no_higher(
     no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
     what Newton steps leave is far less.
     """
+    look = problem.look(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
-    room = before.objective - sum(terms.values())
+    room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
         return None
-    look, warm_start = problem.look(params), carry_weights(problem, before, params)
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
     gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
