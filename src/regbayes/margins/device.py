@@ -177,9 +177,7 @@ class DeviceBlock:
     rows: Targets
     keeps_curvature: bool = False
     _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
-    _squares: list[Any] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )  # pairs of columns, and their products
+    _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # pairs, their products
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -330,7 +328,9 @@ class _Pairs:
     def multiply(self, rows: DeviceArray) -> DeviceArray:
         """Return the products of each pair of rows (d, n), (pairs, n)."""
         xp = namespace_of(rows)
-        return xp.take(rows, self.first, axis=0) * xp.take(rows, self.second, axis=0)
+        found = xp.take(rows, self.first, axis=0)
+        found *= xp.take(rows, self.second, axis=0)
+        return found
 
 
 @dataclass(frozen=True)
