@@ -347,13 +347,8 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
 
     Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
     """
-    half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
-    scale, scaled = np.ones(len(half)), atoms
-    if half.max() > EXTREME or (half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any()):
-        largest = np.zeros(int(blocks.max()) + 1)
-        np.maximum.at(largest, blocks, half)
-        scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-        scaled = atoms.change_units(0.0, scale)
+    scale = find_scales(np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2)), blocks)
+    scaled = atoms.change_units(0.0, scale) if (scale != 1.0).any() else atoms
     size = np.abs(scaled.mean)
     far = size > FAR * np.minimum(scaled.unit, size)
     if scaled is atoms and not far.any():
@@ -363,6 +358,18 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
         center = center + np.where(far, scaled.mean_about(center), 0.0)
         scaled = scaled.change_units(center, 1.0)
     return scaled, center * scale, scale
+
+
+def find_scales(sizes: Floats, blocks: Indices) -> Floats:
+    """Return units for features of such sizes in which squares are numbers: ones, unless some size is extreme.
+
+    They are powers of two, and equal within a block.
+    """
+    if sizes.max() <= EXTREME and (sizes.min() >= 1 / EXTREME or not ((sizes < 1 / EXTREME) & (sizes > 0)).any()):
+        return np.ones(len(sizes))
+    largest = np.zeros(int(blocks.max()) + 1)
+    np.maximum.at(largest, blocks, sizes)
+    return np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
 
 
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
