@@ -347,12 +347,13 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
 
     Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
     """
-    scale = find_scales(np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2)), blocks)
-    scaled = atoms.change_units(0.0, scale) if (scale != 1.0).any() else atoms
+    found = find_scales(np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2)), blocks)
+    scaled = atoms if found is None else atoms.change_units(0.0, found)
     size = np.abs(scaled.mean)
     far = size > FAR * np.minimum(scaled.unit, size)
     if scaled is atoms and not far.any():
         return None
+    scale = np.ones(len(far)) if found is None else found
     center = np.where(far, scaled.mean, 0.0)
     if far.any():  # a mean of values that agree in most digits is known to the last of them, through differences
         center = center + np.where(far, scaled.mean_about(center), 0.0)
@@ -360,13 +361,13 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
     return scaled, center * scale, scale
 
 
-def find_scales(sizes: Floats, blocks: Indices) -> Floats:
-    """Return units for features of such sizes in which squares are numbers: ones, unless some size is extreme.
+def find_scales(sizes: Floats, blocks: Indices) -> Floats | None:
+    """Return units for features of such sizes in which squares are numbers; None where all sizes are ordinary.
 
     They are powers of two, and equal within a block.
     """
     if sizes.max() <= EXTREME and (sizes.min() >= 1 / EXTREME or not ((sizes < 1 / EXTREME) & (sizes > 0)).any()):
-        return np.ones(len(sizes))
+        return None
     largest = np.zeros(int(blocks.max()) + 1)
     np.maximum.at(largest, blocks, sizes)
     return np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]

@@ -88,8 +88,9 @@ def find_influences(
     """
     weights = samples.weights
     stack = Stack.of(regularizer, values.shape[1])
-    scale = find_scales(np.maximum(values.max(axis=0), -values.min(axis=0)), stack.blocks)
-    if np.any(scale != 1):
+    found = find_scales(np.maximum(values.max(axis=0), -values.min(axis=0)), stack.blocks)
+    scale = np.ones(values.shape[1]) if found is None else found
+    if found is not None:
         values, stacked = values / scale, stacked * scale[stack.index]
         stack = stack.in_units(np.zeros(len(scale)), scale)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -154,7 +154,8 @@ class Dual:
             curved, along = held.covariance @ moved, float(moved @ gained)
             if not along > 0:
                 return partition.covariance(point.phi)
-            found = held.covariance - np.outer(curved, curved / (moved @ curved)) + np.outer(gained, gained / along)
+            found = held.covariance - curved[:, None] * (curved / (moved @ curved))
+            found += gained[:, None] * (gained / along)
         self._held = _Held(found, point.phi, point.expectation, error)
         return found
 
