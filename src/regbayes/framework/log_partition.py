@@ -282,6 +282,10 @@ class WeightedAtoms:
             self._phi = phi
         return self._value, self._expectation
 
+    def has_covariance(self, phi: Floats) -> bool:
+        """Whether the covariance there came with the last look."""
+        return self._covariance.size > 0 and self._is_at(phi)
+
     def covariance(self, phi: Floats) -> Floats:
         self.evaluate(phi)
         if not self._covariance.size:
