@@ -25,8 +25,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Array, Floats
-from regbayes.engine import Status, StepResult, run
-from regbayes.engine.loop import Callback
+from regbayes.engine import Callback, Status, StepResult, run
 from regbayes.framework.composite import Stack
 from regbayes.framework.diagnostics import pareto_k
 from regbayes.framework.draws import as_draws
