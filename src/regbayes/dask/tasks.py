@@ -423,7 +423,7 @@ class RemoteTasks(Problem):
 
         def sample(level: int) -> list[BoxBlock] | None:
             draw = self.sample.draw(level, head)
-            return None if draw is None else [sampled_cells(seen.array(draw.rows), draw.form, draw.places)]
+            return None if draw is None else sampled_cells(seen.array(draw.rows), draw.form, draw.places)
 
         rows = RemoteRows(self.places, shared, None, mixes=False, n_easier=len(EASED) - 1)
         return head.solve_newton([rows], sample, n_features, warm_start, tolerance, Serial())

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Array, Floats, Integers, Reals
-from regbayes.framework.newton import EASED, BlockSums, BoxBlock, Columns
+from regbayes.framework.newton import EASED, BlockSums, BoxBlock, Columns, cut_sample
 from regbayes.framework.regularizers.base import BoxDual
 
 MIN_SHARE = 0.25  # of the cells of a block's rows and outputs: where fewer exist, products with all of them do not pay
@@ -292,13 +292,25 @@ class CellTargets:
         return CellList(features, self.losses, self.rows, self.segments)
 
 
-def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> BoxBlock:
-    """Return cells that stand for others: for each output rows of some features, cells one output after another."""
-    edges = np.cumsum([0, *map(len, rows)]).tolist()
-    cells: list[tuple[Array | slice, Array | slice]] = [
-        (mine, slice(first, end)) for mine, first, end in zip(rows, edges[:-1], edges[1:], strict=True)
-    ]
-    return BoxBlock(features, form, tuple(cells))
+def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> list[BoxBlock]:
+    """Return cells that stand for others: for each output rows of some features, cells one output after another.
+
+    They come in pieces that threads can share, each with its part of every output.
+    """
+    ends = np.cumsum([0, *map(len, rows)])
+    pieces = cut_sample(max(map(len, rows), default=0), len(rows) * features.shape[1] ** 2)
+    found = []
+    for index in range(len(pieces)):
+        cuts = [(len(mine) * index // len(pieces), len(mine) * (index + 1) // len(pieces)) for mine in rows]
+        own = form
+        if len(pieces) > 1:
+            own = form.take(np.concatenate([np.arange(at + a, at + b) for at, (a, b) in zip(ends, cuts, strict=False)]))
+        edges = np.cumsum([0, *(b - a for a, b in cuts)]).tolist()
+        cells: list[tuple[Array | slice, Array | slice]] = [
+            (mine[a:b], slice(*places)) for mine, (a, b), places in zip(rows, cuts, pairwise(edges), strict=True)
+        ]
+        found.append(BoxBlock(features, own, tuple(cells)))
+    return found
 
 
 def _sides(form: BoxDual) -> NDArray[np.int8] | None:

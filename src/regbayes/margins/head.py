@@ -35,7 +35,16 @@ from regbayes.framework.coordinate_ascent import (
     TaskLayout,
     ascend,
 )
-from regbayes.framework.newton import BoxBlock, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
+from regbayes.framework.newton import (
+    MAX_DENSE,
+    BoxBlock,
+    RowBoxes,
+    SharedPrior,
+    SimplexBlock,
+    cut_sample,
+    solve_boxes,
+    solve_smoothed,
+)
 from regbayes.framework.regularizers.base import BoxDual, DualForm, SimplexDual
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 
@@ -223,7 +232,7 @@ class MarginHead:
                 return None
             drawn = np.sort(self._draw_order[:n_drawn])
             seen = np.concatenate([part.pick(row.features, drawn) for row, part in zip(rows, parts, strict=True)])
-            return [self.sampled_block(seen, drawn, view, n_drawn / len(self.targets))]
+            return self.sampled_blocks(seen, drawn, view, n_drawn / len(self.targets))
 
         found = self.solve_newton(rows, sample, view, weight, warm_start, tolerance, executor)
         return replace(found, parts=parts)
@@ -316,8 +325,15 @@ class MarginHead:
         spread[part.rows] = found
         return spread
 
-    def sampled_block(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
-        """Return some of the rows, which are a share of all, as if they were all."""
+    def sampled_blocks(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> list[NewtonBlock]:
+        """Return some of the rows, which are a share of all, as if they were all, in pieces that threads can share."""
+        n_weights, n_columns = self.targets.n_outputs * columns.shape[1], columns.shape[1]
+        n_numbers = n_weights * (n_weights if self.mixes and n_weights <= MAX_DENSE else n_columns)
+        return [
+            self._sampled_block(columns[rows], drawn[rows], view, share) for rows in cut_sample(len(drawn), n_numbers)
+        ]
+
+    def _sampled_block(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
         if isinstance(self.targets, Classes):
             form: Any = self.form.take(drawn)
             labels = self.targets.labels[drawn]

@@ -152,9 +152,8 @@ class TaskHead:
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
-            return [
-                sampled_cells(np.concatenate([part.pick(x, draw.rows) for part, x in pairs]), draw.form, draw.places)
-            ]
+            seen_there = np.concatenate([part.pick(x, draw.rows) for part, x in pairs])
+            return sampled_cells(seen_there, draw.form, draw.places)
 
         found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
         return replace(found, parts={(part.rows.start, part.rows.stop): part for part in parts})
