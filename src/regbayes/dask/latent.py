@@ -109,7 +109,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
         labels[0] = 0
         nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
+    settle_fields(data.X, *(() if head is None else (head, head.targets, *([head.form] if head.mixes else []))))
     pieces = data.X.blocks()
     return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 

@@ -82,7 +82,7 @@ def settle_again(block: Any) -> None:
         settle_fields(*([block] if hasattr(block, "__dict__") else []))
         return
     head = block.head
-    parts = [head, *(getattr(head, name, None) for name in ("targets", "form"))]
+    parts = [head, *(vars(head).get(name) for name in ("targets", "form") if head is not None)]
     settle_fields(*(part for part in (*pieces, *parts) if hasattr(part, "__dict__")))
     if isinstance(pieces[0], np.ndarray) and not is_mapped(pieces[0]):
         worker = _find_worker()

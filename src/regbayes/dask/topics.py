@@ -69,7 +69,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
         row_weights=documents.weights,
         in_blocks=True,
     )
-    settle_fields(documents, head, head.targets, head.form)
+    settle_fields(documents, head, head.targets, *([head.form] if head.mixes else []))
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
     return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 

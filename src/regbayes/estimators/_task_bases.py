@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import row_blocks
+from regbayes.engine.mapped import StandardRows
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
@@ -52,7 +53,6 @@ from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
 from regbayes.models.ilsvm.device import DeviceRows
-from regbayes.models.mt_ilsvm.mapped import StandardRows
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,13 @@ class CellLosses:
 
     @classmethod
     def of(cls, form: BoxDual, rows: Integers, columns: Integers, shape: tuple[int, int]) -> CellLosses:
-        """Return those of cells at rows and columns of a matrix, with nothing asked elsewhere."""
+        """Return those of cells at rows and columns of a matrix, with nothing asked elsewhere.
+
+        A cell whose multiplier can only be zero, because it costs nothing, is left out.
+        """
+        fixed = (form.lower == 0.0) & (form.upper == 0.0)
+        if fixed.any():
+            form, rows, columns = form.take(~fixed), rows[~fixed], columns[~fixed]
         side, seen = _sides(form), None
         if side is not None:
             side = _spread(side, rows, columns, shape)
@@ -173,7 +179,8 @@ class CellMatrix(CellBlock):
 
     def add_curvature(self, weights: Floats, found: Floats) -> None:
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
-        features, bent = self._array(), self.losses.curvatures(self.scores(weights))
+        features = self._array()
+        bent = self.losses.curvatures(features @ self._own(weights).T)
         for column in range(bent.shape[1]):
             among = np.flatnonzero(bent[:, column])
             scaled = features[among] * np.sqrt(bent[among, column])[:, None]
