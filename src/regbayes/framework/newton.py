@@ -103,6 +103,12 @@ class Columns(Protocol):
     def combine(self, coefficients: Floats) -> Floats:
         """Return the sums of rows with coefficients (n, outputs), shape (outputs, d)."""
 
+    def split(self, weights: Floats) -> tuple[Floats, Floats, Floats] | None:
+        """Return an array (n, k), weights (outputs, k) and constants (outputs,) that make the scores, if they do."""
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of that array's rows (outputs, k) and of coefficients (outputs,)."""
+
     def array(self) -> Floats:
         """Return it as one array, for the curvature."""
 

@@ -39,7 +39,6 @@ from regbayes.framework.coordinate_ascent import (
 from regbayes.framework.newton import (
     MAX_DENSE,
     BoxBlock,
-    RowBoxes,
     SharedPrior,
     SimplexBlock,
     cut_sample,
@@ -67,7 +66,7 @@ MIN_ROWS_PER_WEIGHT = 10
 # features, which the gap blurs, gains more by it.
 NEWTON_SHARE = 0.01
 
-NewtonBlock = CellMatrix | RowBoxes | SimplexBlock
+NewtonBlock = CellMatrix | SimplexBlock
 
 
 @dataclass(frozen=True)
@@ -346,7 +345,7 @@ class MarginHead:
         form = replace(form, ridge=share * form.ridge)
         if isinstance(self.targets, Classes):
             return SimplexBlock(columns, form, self.targets.labels[drawn], view.smoothing)
-        return RowBoxes(columns, form)
+        return CellMatrix(columns, self._losses_of(form), None)
 
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many rows with targets the curvature is taken from."""
@@ -387,10 +386,7 @@ class MarginHead:
         if self.mixes:
             form: Any = self.form.take(targets)
         else:
-            own: Any = self.form_of(self.targets.take(targets))
-            shape = (targets.stop - targets.start, self.targets.n_outputs)
-            rows, outputs = (index.ravel() for index in np.indices(shape))
-            form = CellLosses.of(own, rows, outputs, shape)
+            form = self._losses_of(self.form_of(self.targets.take(targets)))
         return HeadPart(
             first=first,
             n_rows=end - first,
@@ -400,6 +396,12 @@ class MarginHead:
             inputs=None if self.inputs is None else self.inputs[targets],
             row_weights=None if self.row_weights is None else self.row_weights[targets],
         )
+
+    def _losses_of(self, form: Any) -> CellLosses:
+        """Return the losses of some rows that have every output, with few bytes a cell."""
+        shape = len(form) // self.targets.n_outputs, self.targets.n_outputs
+        rows, outputs = (index.ravel() for index in np.indices(shape))
+        return CellLosses.of(form, rows, outputs, shape)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each row at given scores (n, outputs), shape (n,)."""
@@ -493,6 +495,19 @@ class Columns:
             parts.append(coefficients.T @ self.inputs)
         if self.fit_intercept:
             parts.append(totals)
+        return self.scale * np.hstack(parts)
+
+    def split(self, weights: Floats) -> tuple[Any, Floats, Floats] | None:
+        """Return features, weights and constants that make the scores; None where there are inputs too."""
+        if self.inputs is not None:
+            return None
+        scaled, K = self.scale * weights, self.features.shape[1]
+        constant = (scaled[:, -1] if self.fit_intercept else 0.0) - scaled[:, :K] @ self.centre
+        return self.features, scaled[:, :K], constant
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of the features' rows, (outputs, d)."""
+        parts = [pulled - totals[:, None] * self.centre, *([totals[:, None]] if self.fit_intercept else [])]
         return self.scale * np.hstack(parts)
 
     def array(self) -> Floats:

@@ -21,7 +21,7 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
-from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
+from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.framework.regularizers.base import BoxDual
 from regbayes.margins.head import (
     MAX_CURVATURE,
@@ -147,7 +147,7 @@ class TaskHead:
         rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
         n_features = blocks[0].shape[1]
 
-        def sample(level: int) -> list[BoxBlock] | None:
+        def sample(level: int) -> list[CellBlock] | None:
             draw = self._draw(SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level)
             if draw is None:
                 return None
@@ -370,6 +370,17 @@ class TaskColumns:
         if self.fit_intercept:
             parts.append((np.ones(len(coefficients)) @ coefficients)[:, None])
         return np.hstack(parts)
+
+    def split(self, weights: Floats) -> tuple[Any, Floats, Floats] | None:
+        """Return features, weights and constants that make the scores; None where there are inputs too."""
+        if self.inputs is not None:
+            return None
+        K = self.features.shape[1]
+        return self.features, weights[:, :K], weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of the features' rows, (outputs, P)."""
+        return np.hstack([pulled, totals[:, None]]) if self.fit_intercept else pulled
 
     def array(self, rows: Integers | slice = slice(None)) -> Floats:
         """Return what is seen of all rows or some as an array, (n, P)."""
