@@ -32,7 +32,7 @@ from regbayes.dask._bases import (
     sample_size,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_floats
+from regbayes.dask.rows import Block, draw_sample, read_floats, read_where_they_lie
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
@@ -66,6 +66,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     Stats,
+    centre_rows,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
@@ -96,13 +97,13 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(HostRows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
-    if recipe.supervised and len(data.labeled):
+    if recipe.supervised and (len(data.labeled) or not isinstance(data.X, HostRows)):
         head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))
@@ -153,7 +154,8 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, read_floats, X, y, sample_weight)
+        # Features with amounts have no kernels on devices.
+        rows = self._place(client, read_floats if self.slab else read_where_they_lie, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
         settings = recipe.settings

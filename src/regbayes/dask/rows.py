@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle
-from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
 
 Reader = Callable[..., "Block"]
 
@@ -34,7 +34,7 @@ FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data fra
 class Block:
     """Rows as a worker has read them."""
 
-    X: Any  # (n, D): floats, or counts in compressed rows
+    X: Any  # (n, D): floats, on a device if they were given there, or counts in compressed rows
     y: NDArray[Any] | None  # (n,) or (n, outputs)
     weights: Floats | None  # (n,), positive
     task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
@@ -44,9 +44,8 @@ class Block:
 
     def take(self, rows: Any) -> Block:
         """Return some of the rows."""
-        return Block(
-            self.X[rows], *(None if part is None else part[rows] for part in (self.y, self.weights, self.task))
-        )
+        X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
+        return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
 
     @classmethod
     def join(cls, blocks: Sequence[Block]) -> Block:
@@ -195,6 +194,23 @@ def read_floats(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: 
     return _read(FLOATS, read_targets, x, y, weights, task, place, n_columns)
 
 
+def read_where_they_lie(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+    """Read a block of rows of numbers; arrays of PyTorch and CuPy stay on their device, and what goes with them not."""
+    return _read(FLOATS if is_plain(x) else _check_there, read_targets, x, y, weights, task, place, n_columns)
+
+
+def _check_there(x: Any, **_: Any) -> Any:
+    """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
+    xp = namespace_of(x)
+    if x.ndim != 2:
+        raise ValueError(f"X has {x.ndim} dimension(s)")
+    if x.dtype not in (xp.float64, xp.float32):
+        raise TypeError(f"X has type {x.dtype} on {getattr(x, 'device', 'a device')}: give it as float32 or float64")
+    if not bool(xp.all(xp.isfinite(x))):
+        raise ValueError("X contains NaN or infinity")
+    return x
+
+
 def read_tasks(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
     """Read a block of rows of numbers, of whose targets some may be missing."""
     return _read(FLOATS, read_holes, x, y, weights, task, place, n_columns)
@@ -213,7 +229,8 @@ def _read(
     keep_freed_memory()
     check_room()
     named = f"in block {place} (counted from 0)"
-    x, y, weights, task = (part if is_plain(part) else to_host(part) for part in (x, y, weights, task))
+    x = x if is_plain(x) or check is _check_there else to_host(x)
+    y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
     try:
@@ -307,7 +324,10 @@ def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], l
     """
     keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
-    return Drawn(block.take(drawn), kinds[drawn], keys[drawn])
+    rows = block.take(drawn)
+    if not is_plain(rows.X):
+        rows = replace(rows, X=to_host(rows.X).astype(np.float64))  # a sample lies on the client
+    return Drawn(rows, kinds[drawn], keys[drawn])
 
 
 def draw_sample(
