@@ -243,8 +243,7 @@ class OnClusterFeatures(OnCluster):
             sizes = np.append(labels.counts, labels.n_rest)
             kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
         wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
-        block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
-        return block.take(order_sample(kinds, len(block)))
+        return draw_sample(rows, lengths, kinds_of, sizes, wanted, order_sample)[0]
 
     def _start_from(self, sample: Block, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
@@ -270,9 +269,10 @@ def _make_problem(
     n_all = int(moments.weight)
     if labels is not None:
         labeled = recipe.data(sample).labels != UNLABELED
-        sample, n_all = sample.take(np.flatnonzero(labeled)), int(labels.counts.sum())
+        sample = sample if labeled.all() else sample.take(np.flatnonzero(labeled))
+        n_all = int(labels.counts.sum())
     kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
-    local = ILSVMProblem.of(recipe.data(sample), recipe.settings, kind).joint
+    local = ILSVMProblem(recipe.data(sample), recipe.settings, None, kind).joint
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
-from regbayes.dask.storage import check_room, settle
+from regbayes.dask.storage import check_room, settle, trim_memory
 from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
 
 Reader = Callable[..., "Block"]
@@ -46,14 +46,6 @@ class Block:
         """Return some of the rows."""
         X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
         return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
-
-    @classmethod
-    def join(cls, blocks: Sequence[Block]) -> Block:
-        """Return the rows of several blocks as one."""
-        first = blocks[0]
-        X = vstack([block.X for block in blocks], format="csr") if issparse(first.X) else _joined(blocks, "X")
-        others = "y", "weights", "task"
-        return cls(X, *(None if getattr(first, part) is None else _joined(blocks, part) for part in others))
 
 
 def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
@@ -331,34 +323,66 @@ def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], l
 
 
 def draw_sample(
-    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], sizes: Integers, n_wanted: int
+    rows: Workers,
+    lengths: Sequence[int],
+    kinds_of: Callable[[Block], Integers],
+    sizes: Integers,
+    n_wanted: int,
+    arrange: Callable[[Integers, int], Integers] | None = None,
 ) -> tuple[Block, Integers]:
     """Bring a sample of about so many rows here: of each kind its share, and one row at least. Return their kinds too.
 
-    ``sizes`` are the numbers of rows of each kind.
+    ``sizes`` are the numbers of rows of each kind. Rows come in their order, or as ``arrange`` orders their kinds.
     """
     n_rows = max(int(sizes.sum()), 1)
     wanted = np.minimum(np.ceil(sizes * min(1.0, n_wanted / n_rows)), sizes)
     # More come than are wanted, as many as chance makes safe; the last of them are left out here.
     limits = (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(sizes, 1)
-    drawn = draw_shares(rows, lengths, kinds_of, limits)
-    kinds = drawn.kinds
-    order = np.lexsort((drawn.keys, kinds))
+    parts = _bring_shares(rows, lengths, kinds_of, limits)
+    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
+    order = np.lexsort((keys, kinds))
     starts = np.searchsorted(kinds[order], np.arange(len(sizes)))
-    kept = order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]]
-    return drawn.rows.take(np.sort(kept)), kinds[np.sort(kept)]
+    kept = np.sort(order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]])
+    kept = kept if arrange is None else kept[arrange(kinds[kept], len(kept))]
+    found = _join_drawn(parts, kept)
+    trim_memory()  # what came is as large again
+    return found, kinds[kept]
 
 
 def draw_shares(rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
     """Bring a share of the rows of each kind here, as `draw_rows` draws them."""
+    parts = _bring_shares(rows, lengths, kinds_of, limits)
+    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
+    return Drawn(_join_drawn(parts, np.arange(len(kinds))), kinds, keys)
+
+
+def _bring_shares(
+    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats
+) -> list[Drawn]:
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     there = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
-    parts = [part for part in there.each(_itself) if len(part.kinds)]
-    return Drawn(
-        Block.join([part.rows for part in parts]),
-        np.concatenate([part.kinds for part in parts]),
-        np.concatenate([part.keys for part in parts]),
-    )
+    return [part for part in there.each(_itself) if len(part.kinds)]
+
+
+def _join_drawn(parts: list[Drawn], order: Integers) -> Block:
+    """Return rows of several parts, numbered one part after another, in some order.
+
+    The parts are forgotten as it goes: a sample may have a quarter of a gigabyte, and is here once.
+    """
+    beside = [
+        None if getattr(parts[0].rows, name) is None else _joined([part.rows for part in parts], name)[order]
+        for name in ("y", "weights", "task")
+    ]
+    if issparse(parts[0].rows.X):
+        return Block(vstack([part.rows.X for part in parts], format="csr")[order], *beside)
+    X, first = np.empty((len(order), parts[0].rows.X.shape[1])), 0
+    parts.reverse()
+    while parts:
+        own = parts.pop().rows.X
+        mine = np.flatnonzero((order >= first) & (order < first + len(own)))
+        X[mine] = own[order[mine] - first]
+        first += len(own)
+    return Block(X, *beside)
 
 
 def _itself(drawn: Drawn) -> Drawn:
