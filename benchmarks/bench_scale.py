@@ -7,8 +7,9 @@ The curve is of fits with 30 inputs and 20 features. A row's time of a step is t
 its first step and its last of ``--steps``: start and warm-up, which see as many rows however many there are, are in
 the seconds of the whole fit alone. The goal was that it grows by a fifth at most from 10^4 rows to 10^6. Then the
 large-margin step of MT-iLSVM at 10^5 rows and 20 tasks, cold and from the weights at features that lay elsewhere by a
-hundredth, with its gap: rows in blocks against one array. Times are CPU seconds of all threads, so they can be compared on a machine that does other
-things, and say nothing about how many threads had work; ``--jobs`` adds seconds on the clock.
+hundredth, with its gap: rows in blocks against one array. Times are CPU seconds of all threads, so they can be compared
+on a machine that does other things, and say nothing about how many threads had work; ``--jobs`` adds seconds on the
+clock.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.engine import loop
-from regbayes.engine.executor import make_executor, row_blocks
+from regbayes.engine import loop, make_executor, row_blocks
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import TaskHead

@@ -25,7 +25,7 @@ import numpy as np
 from bench_large_margin import latent_features
 from threadpoolctl import threadpool_limits
 
-from regbayes.engine.executor import make_executor, row_blocks
+from regbayes.engine import make_executor, row_blocks
 from regbayes.framework.cells import runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import solve_box
 from regbayes.framework.log_partition import WeightedAtoms

@@ -186,13 +186,13 @@ def test_pieces_of_a_sample_have_its_curvature(rng, monkeypatch):
     seen, drawn = rng.normal(size=(300, 6)), np.sort(rng.permutation(n_rows)[:300])
     classes = Classes(labels, zero_one_cost(3), rng.uniform(0.5, 2.0, size=n_rows))
     owned = [np.arange(0), np.arange(40), np.arange(5, 12)]  # rows that outputs have, one after another
-    form = replace(Signs(np.ones((47, 1)), np.ones((47, 1))).loss(True).dual_form(47), ridge=rng.uniform(1, 2, 47))
+    form = replace(Signs(np.ones((47, 1)), np.ones((47, 1))).dual_form(True), ridge=rng.uniform(1, 2, 47))
 
     def curvatures():
         for targets in (classes, classes.one_vs_rest()):
             head = MarginHead(targets, squared=True, in_blocks=True)
             yield head.sampled_blocks(seen, drawn, HeadView(np.zeros(5), 0.1), 0.4), weights
-        yield sampled_cells(features, form.reflect(), owned), weights[:, :5]
+        yield sampled_cells(features, form, owned), weights[:, :5]
 
     def sums():
         return [(len(blocks), sum(block.curvature(at) for block in blocks)) for blocks, at in curvatures()]

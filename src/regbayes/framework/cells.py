@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers, Reals
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import EASED, BlockSums, Columns, cut_sample
-from regbayes.framework.regularizers.base import BoxDual
 from regbayes.kernels import cells as kernels
 
 MIN_SHARE = 0.25  # of the cells of a block's rows and outputs: where fewer exist, products with all of them do not pay

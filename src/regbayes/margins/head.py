@@ -36,6 +36,7 @@ from regbayes.framework.coordinate_ascent import (
     TaskLayout,
     ascend,
 )
+from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
 from regbayes.framework.newton import (
     MAX_DENSE,
     BoxBlock,
@@ -45,7 +46,6 @@ from regbayes.framework.newton import (
     solve_boxes,
     solve_smoothed,
 )
-from regbayes.framework.regularizers.base import BoxDual, DualForm, SimplexDual
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
@@ -125,15 +125,7 @@ class MarginHead:
     @cached_property
     def form(self) -> DualForm:
         """Conjugate of the loss of all rows: of differences to the true class's score, or of minus the scores."""
-        return self.form_of(self.targets)
-
-    def form_of(self, targets: Targets) -> DualForm:
-        """Return the conjugate of the loss of rows with targets."""
-        if not len(targets) and not isinstance(targets, Classes):
-            return BoxDual(*np.zeros((5, 0)))
-        form = targets.loss(self.squared).dual_form(len(targets) * targets.n_outputs)
-        assert form is not None
-        return form.reflect() if isinstance(form, BoxDual) else form
+        return self.targets.dual_form(self.squared)
 
     @property
     def mixes(self) -> bool:
@@ -341,7 +333,7 @@ class MarginHead:
         ]
 
     def _sampled_block(self, columns: Any, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
-        form: Any = self.form_of(self.targets.take(drawn))
+        form: Any = self.targets.take(drawn).dual_form(self.squared)
         form = replace(form, ridge=share * form.ridge)
         if isinstance(self.targets, Classes):
             return SimplexBlock(columns, form, self.targets.labels[drawn], view.smoothing)
@@ -386,7 +378,7 @@ class MarginHead:
         if self.mixes:
             form: Any = self.form.take(targets)
         else:
-            form = self._losses_of(self.form_of(self.targets.take(targets)))
+            form = self._losses_of(self.targets.take(targets).dual_form(self.squared))
         return HeadPart(
             first=first,
             n_rows=end - first,
