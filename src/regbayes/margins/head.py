@@ -55,6 +55,9 @@ MIN_BLOCK_ROWS = 10_000  # with targets: fewer are left to coordinate ascent, wh
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
 SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output
+# Of many rows a larger sample: so many rows for each of its rows and columns, that its curvature costs little beside a
+# pass over all of them, and steps gain more.
+ROWS_PER_SAMPLED = 2
 CLASS_SAMPLE_PER_WEIGHT = 20  # the same for each weight of a multi-class margin
 MIN_PASSES = 12.0  # over the rows, that Newton's method may take
 # A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
@@ -222,6 +225,9 @@ class MarginHead:
 
         def sample(level: int) -> list[NewtonBlock] | None:
             n_drawn = self.n_sampled(level, len(view.centre))
+            if not self.mixes:
+                affordable = len(self.targets) // (ROWS_PER_SAMPLED * self.n_columns(len(view.centre)))
+                n_drawn = max(n_drawn, affordable * 2**level)
             if n_drawn >= len(self.targets):
                 return None
             drawn = np.sort(self._draw_order[:n_drawn])
