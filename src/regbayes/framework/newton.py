@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import methodcaller
 from typing import ClassVar, Protocol, Self
 
@@ -44,6 +45,8 @@ ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
 MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
 SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
+PIECE_ROWS = 512  # at least in a piece of a sample that a thread takes the curvature of
+PIECE_NUMBERS = 1 << 24  # in the second derivatives of all pieces of a sample together, at most
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
 SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
 
@@ -99,6 +102,12 @@ class Columns(Protocol):
 
     def combine(self, coefficients: Floats) -> Floats:
         """Return the sums of rows with coefficients (n, outputs), shape (outputs, d)."""
+
+    def split(self, weights: Floats) -> tuple[Floats, Floats, Floats] | None:
+        """Return an array (n, k), weights (outputs, k) and constants (outputs,) that make the scores, if they do."""
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of that array's rows (outputs, k) and of coefficients (outputs,)."""
 
     def array(self) -> Floats:
         """Return it as one array, for the curvature."""
@@ -211,6 +220,16 @@ class BoxBlock:
         for output, (rows, cells) in enumerate(self.cells):
             scores[cells] = self.features[rows] @ weights[output]
         return scores
+
+
+def cut_sample(n_rows: int, n_numbers: int) -> list[slice]:
+    """Return slices of rows that curvature comes from, for threads: a function of sizes alone.
+
+    Each piece has second derivatives of its own, so many numbers; where these are large there are few pieces.
+    """
+    n_pieces = max(1, min(n_rows // PIECE_ROWS, PIECE_NUMBERS // max(n_numbers, 1)))
+    edges = np.linspace(0, n_rows, n_pieces + 1).astype(np.int64).tolist()
+    return [slice(first, end) for first, end in pairwise(edges)]
 
 
 def _ease(form: BoxDual) -> list[BoxDual]:
