@@ -26,11 +26,11 @@ from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
-    ROWS_PER_SAMPLED,
     SAMPLE_PER_WEIGHT,
     HeadTerms,
     HeadView,
     Tolerance,
+    cheap_sample,
     design,
     solve_tasks,
 )
@@ -148,7 +148,7 @@ class TaskHead:
 
         def sample(level: int) -> list[CellBlock] | None:
             n_columns, n_each = self.n_columns(n_features), len(self.observations) // len(self.outputs)
-            draw = self._draw(max(SAMPLE_PER_WEIGHT * n_columns, n_each // (ROWS_PER_SAMPLED * n_columns)) * 2**level)
+            draw = self._draw(max(SAMPLE_PER_WEIGHT * n_columns, cheap_sample(n_each, n_columns)) * 2**level)
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
