@@ -1,12 +1,12 @@
 """Time the models over arrays of PyTorch or CuPy, on a graphics card and beside the processor's threads.
 
     python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large graphics card
-    python benchmarks/bench_gpu.py --part ilsvm        # or regularize, tasks, host
+    python benchmarks/bench_gpu.py --part ilsvm        # or kernels, regularize, tasks, fit, host
     python benchmarks/bench_gpu.py --dtype float32
     python benchmarks/bench_gpu.py --smoke             # small, PyTorch on the processor, or NumPy where it is missing
 
 Times are medians of warm calls, each waited for. The host's rows are fewer by a factor that is printed, and its times
-are multiplied by it.
+are multiplied by it. Row work of iLSVM is timed twice: with the kernels of `rows.cu`, and by array operations alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -32,16 +33,18 @@ from regbayes.framework.dual import solve_dual
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import HingeRows
-from regbayes.margins.device_tasks import DeviceTaskHead
+from regbayes.kernels import arrays, cuda_rows
+from regbayes.kernels.arrays import ClassRows, HingeRows
+from regbayes.margins.device import DeviceBlock, DevicePrior
+from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
-from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
-from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
+from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
+from regbayes.models.mt_ilsvm.device import DeviceTaskModel
+from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
 from regbayes.models.mt_ilsvm.model import resolve_scales
@@ -134,6 +137,57 @@ def show(name: str, seconds: float, note: str = "") -> None:
     print(f"  {name:46} {1e3 * seconds:10.2f} ms  {note}", flush=True)
 
 
+@contextmanager
+def kernels_are(used: bool) -> Iterator[str]:
+    """Use the kernels of rows where there are any, or array operations alone; give what to call it."""
+    if used:
+        yield "kernels"
+        return
+    chosen, cuda_rows.takes = cuda_rows.takes, lambda *_, **__: False
+    try:
+        yield "operations"
+    finally:
+        cuda_rows.takes = chosen
+
+
+def time_kernels(device: Device, n: int, K: int, L: int, M: int) -> None:
+    print(f"kernels of rows, {n} rows, K = {K}, {L} classes, {M} tasks, {device.dtype} on {device.name}")
+    for used in (True, False):
+        with kernels_are(used) as kind:
+            time_sweeps(device, n, K, kind)
+            time_losses(device, n, L, M, kind)
+        device.free()
+
+
+def time_sweeps(device: Device, n: int, K: int, kind: str) -> None:
+    rng, none = np.random.default_rng(0), np.zeros(K)
+    coupling, start = rng.normal(size=(K, K)) / K, rng.random(K)
+    swept = arrays.sweep_features(device.normal(K, n), none, coupling, start, 1)
+    sums, other = arrays.sum_features(swept, coupling, start, None), device.normal(K, n, seed=1)
+    given = (swept.history, coupling, start, 0.03, None, (sums.counts, sums.gram))
+    show(f"sweep, {kind}", device.time(lambda: arrays.sweep_features(other, none, coupling, start, 1)))
+    show(f"sums, {kind}", device.time(lambda: arrays.sum_features(swept, coupling, start, None)))
+    show(f"reverse and sums, {kind}", device.time(lambda: arrays.reverse_features(other, *given)))
+
+
+def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
+    """Time looks at scores, which are overwritten; those of classes are drawn anew."""
+    rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
+    labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
+    signs, one = np.sign(rng.normal(size=(M, n))), arrays.to_device(np.ones((1, 1)), scores)
+    ovr, classes = HingeRows(C, labels=labels), ClassRows(C, labels, None, 0.1)
+    bytes_ = HingeRows(one, signs=arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
+    reals = HingeRows(one, signs=arrays.to_device(signs, scores))
+    phi = classes.look(device.normal(L, n, seed=3)).multipliers
+    drawn = device.time(lambda: device.normal(L, n, seed=3))
+    show(f"look, one-vs-rest, {kind}", device.time(lambda: ovr.look(some)))
+    seconds = device.time(lambda: classes.look(device.normal(L, n, seed=3)))
+    show(f"look, multi-class, {kind}", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
+    show(f"bend, multi-class, {kind}", device.time(lambda: classes.bend(some, phi)))
+    show(f"look, tasks, {kind}", device.time(lambda: reals.look(scores)))
+    show(f"look, tasks, signs of a byte, {kind}", device.time(lambda: bytes_.look(scores)))
+
+
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
     print(f"iLSVM, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
     X, labels = make_rows(device, n, D, L)
@@ -153,28 +207,33 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
         params, joint = make_start(data, settings), ILSVMProblem.of(data, settings).joint
-        if one_vs_rest:
-            time_rows(device, joint, params)
-        device.free()
-        time_descent(device, joint, params, "one-vs-rest" if one_vs_rest else "multi-class", n_steps)
-        if device.name == "cuda":
-            used = device.peak_bytes() - size * n * D
-            print(f"  memory: X + {used / (size * n * K):.1f} arrays of rows x features", flush=True)
+        for used in (True, False):
+            with kernels_are(used) as kind:
+                if one_vs_rest:
+                    time_rows(device, joint, params, kind)
+                device.free()
+                time_descent(
+                    device, joint, params, f"{'one-vs-rest' if one_vs_rest else 'multi-class'}, {kind}", n_steps
+                )
+            if device.name == "cuda":
+                beyond = device.peak_bytes() - size * n * D
+                print(f"  memory: X + {beyond / (size * n * K):.1f} arrays of rows x features", flush=True)
         del joint
         device.free()
 
 
-def time_rows(device: Device, joint: Any, params: Any) -> None:
+def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
-    show("product with X and sweep", device.time(lambda: rows.sweep(params)))
-    theta, (*_, psi) = rows.sweep(params)
-    show("statistics", device.time(lambda: arrays.sum_features(psi, theta, None)))
+    show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
+    swept = rows.sweep(params)
+    seconds = device.time(lambda: arrays.sum_features(swept, params.coupling, params.start[0], None))
+    show(f"statistics, {kind}", seconds)
     inferred = model.infer(rows, params)
-    show("inference and statistics", device.time(lambda: model.infer(rows, params)))
-    show("reverse and product back", device.time(lambda: model.pull_back(rows, params, inferred, None)))
+    show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))
+    show(f"reverse and product back, {kind}", device.time(lambda: model.pull_back(rows, params, inferred, None)))
     show(
-        "row work without margins",
+        f"row work without margins, {kind}",
         device.time(lambda: model.pull_back(rows, params, model.infer(rows, params), None)),
     )
 
@@ -271,13 +330,13 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     X, _ = make_rows(device, n, D, 2)
     X = X - arrays.to_device(centre_rows(X).mean, X) if device.library is not None else X - X.mean(axis=0)
     scores = device.normal(M, D, seed=5) @ X.T
-    signs = 2.0 * (scores > 0) - 1.0
-    signs = signs.to(X.dtype) if device.library is not None else signs.astype(device.dtype)
+    signs = 2 * (scores > 0) - 1
+    signs = signs.to(device.library.int8) if device.library is not None else signs.astype(np.int8)
     del scores
     settings = TaskSettings(n_components=K, C=0.01, task_sharing=0.0, temperature=0.03)
     device.wait()
     start = time.perf_counter()
-    moments = sum_moments(X, None)
+    moments = DeviceTaskRows(X).sum_moments(None)
     show("moments, once", time.perf_counter() - start)
     scale, every = float(np.sqrt(moments.mean_square)), np.arange(M)
     head = DeviceTaskHead(
@@ -296,7 +355,9 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
     point = Point(at, problem.pull_back(at, inferred))
     show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
+    time_task_parts(device, problem, point, inferred)
     del at, inferred
+    device.free()
     seconds, passes, objectives = [], [], [point.at.objective]
     for _ in range(12):
         device.wait()
@@ -308,8 +369,37 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
     show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
+    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
     if device.name == "cuda":
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
+
+
+def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred: Any) -> None:
+    """Time what a step is made of."""
+    params, head = point.at.params, problem.head
+    weights, (columns, targets) = (
+        point.at.head.weights.weights,
+        (head._columns(inferred[0].features, (0, len(problem.blocks[0]))), head.targets),
+    )
+    block, prior = DeviceBlock(columns, targets, True), DevicePrior(head.outputs.groups, head.sharing)
+    places, few = head._draw_rows(SAMPLE_PER_OUTPUT * weights.shape[1], [(0, len(columns))], columns.features) or (
+        None,
+        None,
+    )
+    show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
+    show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
+    show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
+    show("  inference", device.time(lambda: problem.model.infer(problem.blocks[0], params)))
+    show("  pass over the margins", device.time(lambda: block.sums(weights)))
+    if places is not None:
+        show("  sample taken", device.time(lambda: columns.take(places[0])))
+        seen = columns.take(places[0])
+        sample = DeviceBlock(seen, few, True)
+        show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {len(seen)} rows")
+        curvature = sample.curvature(weights)
+        show("  systems", device.time(lambda: prior.solve(curvature, weights)))
+    show("  gradient by features", device.time(lambda: block.pull(weights, -weights[:, : len(columns.centre)].T)))
+    show("  gradient by features, and back", device.time(lambda: problem.pull_back(point.at, inferred)))
 
 
 def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
@@ -333,14 +423,17 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks", "fit"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "kernels", "host", "regularize", "tasks", "fit"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "fit", "host"]
+    parts = [arguments.part] if arguments.part else ["kernels", "ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
+    if "kernels" in parts:
+        time_kernels(device, n, K, L, 4 if arguments.smoke else 100)
+    device.free()
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
     if "regularize" in parts:

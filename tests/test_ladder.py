@@ -23,7 +23,7 @@ from regbayes import (
     regularize,
 )
 from regbayes.framework.pooling import Rung, pool_rungs
-from regbayes.ppl import Run, Sampler, Start, Tilt
+from regbayes.ppl import FunctionModel, Run, Sampler, Start, Tilt
 
 GRID = np.linspace(-12, 12, 4801)
 
@@ -366,6 +366,36 @@ def test_a_run_that_contradicts_its_prediction_is_not_believed():
     assert "contradicts" in result.doubts[0]
 
 
+class Misled(ExactGrid):
+    """Short runs under a tilt come from elsewhere, so that the first long run is far from what was asked."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": found.variables["x"] - 1.5 * (not final and not tilt.is_none)})
+
+
+def test_a_flat_contradiction_is_the_last_word_even_where_the_run_missed_what_was_asked():
+    result = quietly(Misled(GRID, standard), E("x") == 3)
+    assert result.status == "unreliable"
+    assert "contradicts" in result.doubts[0]
+    assert [one.final for one in result.rounds].count(True) == 1
+
+
+class Slow(ExactGrid):
+    """Every draw ten times, as chains that stand still."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, -(-n_draws // 10), seed=seed, start=start, final=final)
+        return Run({"x": np.repeat(found.variables["x"], 10, axis=1)[:, :n_draws]})
+
+
+def test_a_long_run_waits_until_a_hundred_effective_draws_predict_it():
+    result = quietly(Slow(GRID, standard), E("x") == 0.2, seed=1)
+    first = [one.final for one in result.rounds].index(True)
+    assert result.rounds[0].effective_size < 100
+    assert sum(one.effective_size for one in result.rounds[:first]) >= 100
+
+
 # --- what happens on the way
 
 
@@ -543,6 +573,18 @@ def test_bad_input_is_named():
         regularize(Gaussian([0.0], [1.0]), E([1.0]) == 1, resample=sampler)
     with pytest.raises(ValueError, match="unequal weights"):
         regularize(Samples(np.zeros(3), log_weights=[-1.0, 0, 0]), E("x") == 1, resample=sampler)
+
+
+def test_a_function_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"draw\(tilt, n_draws, rng, start\).*too many"):
+        FunctionModel(lambda n_draws: {"x": np.zeros(n_draws)})
+
+
+def test_draws_may_have_variables_that_the_model_has_not():
+    x = np.random.default_rng(0).normal(size=(4, 100))
+    result = quietly(Samples({"x": x, "mine": x**2}, chains=True), E("x") == 3, resample=ExactGrid(GRID, standard))
+    assert result.status == "optimal"
+    assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
 
 
 def test_a_tilt_off_any_scale_is_not_a_number():

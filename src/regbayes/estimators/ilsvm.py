@@ -71,6 +71,7 @@ class BinaryFeatures(LatentModel):
     """
 
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
@@ -79,11 +80,11 @@ class BinaryFeatures(LatentModel):
         return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
-        """Return the fitted attributes that describe the features."""
-        psi, found = state.embedding, {}
+        """Return the fitted attributes that describe the features, and the classifier where there is one."""
+        psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
         if state.probabilities is not None:
             psi = state.probabilities
-            found = {"probabilities_": psi}
+            found["probabilities_"] = psi
         return found | {
             "components_": state.params.loadings,
             "embedding_": state.embedding,
@@ -514,9 +515,6 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return data, make_settings(parameters, data.X, supervision)
-
-    def _attributes(self, state: State) -> dict[str, Any]:
-        return super()._attributes(state) | self._head_attributes(state)
 
     def _head_attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""

@@ -27,15 +27,18 @@ from regbayes.estimators._bases import (
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.estimators._labels import TaskClassifier, judge_signs, sum_signs
 from regbayes.estimators._task_bases import (
-    TaskClassifier,
+    SHARE_EMPTY,
+    SHARE_NEW,
+    Layout,
+    TargetMatrix,
+    Targets,
     TaskModel,
     TaskProblem,
     TaskRegressor,
-    judge_signs,
-    sum_signs,
+    check_no_empty_task,
 )
-from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, TargetMatrix, Targets, check_no_empty_task
 from regbayes.kernels.arrays import is_plain
 from regbayes.margins.targets import ObservedMatrix
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
@@ -225,7 +228,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
     latent, weights = state.latent, state.tasks.weights
     n_columns, n_features = latent.logits.shape
     attributes = {
-        "components_": latent.psi.T,
+        "components_": latent.psi.T.copy(),
         "n_components_": int(in_use(latent.psi).sum()),
         "stick_weights_": stick_weights(latent.sticks),
         "noise_variance_": latent.noise_variance,
@@ -311,7 +314,8 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Steps at most.
     tol : float, default=1e-4
         Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
-        to a relative duality gap of ten times this, and of 0.001 at most; 0 solves them exactly.
+        to a relative duality gap of ten times this, and of 0.001 at most; many labels, while steps gain more than
+        that, to fifty times that at most. 0 solves them exactly.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None

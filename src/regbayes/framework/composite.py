@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
 from regbayes.framework.box_quadratic import Groups
-from regbayes.framework.regularizers.base import Atom, BoxDual, Regularizer, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import Atom, Regularizer
 from regbayes.framework.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is

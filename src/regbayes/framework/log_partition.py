@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.engine.executor import make_executor
+from regbayes.engine import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
 HELD_BYTES = 1 << 17  # of which a copy costs less than what it saves

@@ -10,8 +10,8 @@ import scipy.linalg
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.dual.problem import Certificate, Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine
-from regbayes.framework.regularizers.base import BoxDual
 
 REDUNDANT = 1e-13  # of the first one: a pivot below it is rounding, and its equality says what others say
 TRUSTED = 1e-10  # of the first one: pivots between the two leave too few digits

@@ -15,8 +15,8 @@ from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.framework.composite import minimize_composite
 from regbayes.framework.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60

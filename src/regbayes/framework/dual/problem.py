@@ -10,8 +10,9 @@ import numpy as np
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Piece, Stack, block_scale, prox_conjugate
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP, BoxDual, Regularizer
+from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
 
 EPSILON = 8 * float(np.finfo(np.float64).eps)
 MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this

@@ -7,8 +7,8 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.dual.problem import MOST_ROUNDING, Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
