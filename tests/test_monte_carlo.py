@@ -366,3 +366,13 @@ def test_errors_do_not_depend_on_units_whose_squares_are_no_numbers(scale):
         ]
 
     np.testing.assert_allclose(errors(scale), errors(1.0), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("rho", [-0.9, -0.4, 0.0, 0.3, 0.6, 0.9, 0.99])
+def test_few_lags_and_all_lags_give_the_same_autocorrelation_time(rho, monkeypatch):
+    """Independent draws need no Fourier transform, and whoever needs one gets the same number."""
+    rng = np.random.default_rng(0)
+    chains = [autoregressive(rng, rho, shape) for shape in [(1, 400), (4, 250), (3, 1001), (2, 5000), (1, 96), (5, 97)]]
+    quick = [autocorrelation_time(x) for x in chains]
+    monkeypatch.setattr("regbayes.framework.diagnostics.FIRST_LAGS", 10**6)  # longer than any chain
+    np.testing.assert_allclose(quick, [autocorrelation_time(x) for x in chains], rtol=1e-9)

@@ -192,7 +192,7 @@ class Bounds:
 
     @property
     def meet(self) -> bool:
-        # A lower bound that is clearly above the upper one is rounding times a multiplier without limit: nothing is known.
+        # A lower bound clearly above the upper one is rounding times a multiplier without limit: nothing is known.
         return bool(np.isfinite(self.high) and abs(self.high - self.low) <= CLOSE * (1 + abs(self.high)))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from regbayes import E, Finite, Gaussian, NotConvergedWarning, Samples, UnreliableWeightsWarning, regularize
+from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.regularizers import AtMost, Ball, Hinge, MultiClassHinge, Regularizer, Ridge, Shifted
 
 RNG = np.random.default_rng(0)
@@ -203,3 +204,31 @@ def test_huge_log_weights_do_not_overflow():
     plain = regularize(POSTERIOR, E(lambda x: x) == REACHABLE)
     np.testing.assert_allclose(result.posterior.probabilities, plain.posterior.probabilities, atol=1e-8)
     assert shifted.log_evidence == pytest.approx(-1e5, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "m"), [(50, 3), (1000, 8), (1000, 20), (9000, 3), (9000, 20), (30_000, 40)])
+@pytest.mark.parametrize("even", [True, False])
+def test_moments_have_their_digits_wherever_zero_is(n, m, even):
+    """Zero may be among the atoms, beside them or far away, and a feature may be rare, nearly sure or constant."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(n, m))
+    features[:, 0] += 1000
+    features[:, 1] = rng.random(n) < 0.98
+    features[:, 2] = 7.0 if m > 3 else np.exp(features[:, 2])
+    logs = np.zeros(n) if even else rng.normal(size=n)
+    weights = np.exp(logs) / np.exp(logs).sum()
+    atoms = WeightedAtoms(features, np.log(weights))
+    phi = 0.3 * rng.normal(size=m) / np.sqrt(m)
+    for tilt in (np.zeros(m), phi):
+        q = weights * np.exp((features - features.mean(axis=0)) @ tilt)
+        q /= q.sum()
+        centred = features - q @ features
+        expected, scale = (centred.T * q) @ centred, centred.std(axis=0) + 1e-3
+        value, mean = atoms.evaluate(tilt)
+        np.testing.assert_allclose(mean, q @ features, rtol=1e-13, atol=1e-13)
+        aside = np.log(weights @ np.exp(features @ tilt - 1000 * tilt[0]))
+        np.testing.assert_allclose(value, aside + 1000 * tilt[0], rtol=1e-12, atol=1e-12)
+        found = atoms.covariance(tilt)
+        assert np.max(np.abs(found - expected) / np.outer(scale, scale)) < 1e-9
+    assert np.array_equal(atoms.lowest, features.min(axis=0))
+    assert np.array_equal(atoms.highest, features.max(axis=0))
