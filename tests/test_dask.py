@@ -25,6 +25,7 @@ from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
 from regbayes.estimators._bases import InterruptedWarning
+from regbayes.margins.head import order_sample
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.warmup import drop_empty
 
@@ -417,6 +418,19 @@ def test_a_sample_does_not_depend_on_how_rows_are_cut():
     np.testing.assert_array_equal(*found)
     whole, _ = draw_sample(OneProcess([Block(X, None, None)]), [1000], alike, np.array([1000]), 5000)
     np.testing.assert_array_equal(whole.X, X)
+
+
+def test_a_sample_comes_in_the_order_that_is_asked_for():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20_000, 40)), rng.integers(3, size=20_000)
+    cuts = (5000,) * 4
+    blocks = [Block(X[first : first + 5000], y[first : first + 5000], None) for first in range(0, 20_000, 5000)]
+    given = OneProcess(blocks), cuts, partial(code_labels, classes=np.arange(3), unlabeled=None, rest=0), np.bincount(y)
+    in_order, kinds = draw_sample(*given, 10_000)
+    sample, _ = draw_sample(*given, 10_000, order_sample)
+    expected = order_sample(kinds, len(kinds))
+    np.testing.assert_array_equal(sample.X, in_order.X[expected])
+    np.testing.assert_array_equal(sample.y, in_order.y[expected])
 
 
 def test_moments_of_blocks_are_those_of_all_rows():

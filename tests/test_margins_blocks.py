@@ -10,7 +10,8 @@ import pytest
 
 from large_margin_tools import minimise
 from regbayes.engine import Status, Threads
-from regbayes.margins.head import MIN_BLOCK_ROWS, BlockwiseHead, FittedHead, MarginHead, Tolerance
+from regbayes.framework.cells import sampled_cells
+from regbayes.margins.head import MIN_BLOCK_ROWS, BlockwiseHead, FittedHead, HeadView, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Signs, zero_one_cost
 from test_margins_head import KINDS, OPTIONS, N, make_head
 
@@ -177,3 +178,30 @@ def test_rows_with_targets_out_of_order_are_refused(rng):
     head, blocks = make_blocks("signs", rng, rows=True)
     with pytest.raises(ValueError, match="rows must ascend"):
         replace(head, rows=head.rows[::-1].copy()).solve(blocks, None, EXACT)
+
+
+def test_pieces_of_a_sample_have_its_curvature(rng, monkeypatch):
+    n_rows, features = 700, rng.normal(size=(40, 5))
+    labels, weights = rng.integers(3, size=n_rows), rng.normal(size=(3, 6))
+    seen, drawn = rng.normal(size=(300, 6)), np.sort(rng.permutation(n_rows)[:300])
+    classes = Classes(labels, zero_one_cost(3), rng.uniform(0.5, 2.0, size=n_rows))
+    owned = [np.arange(0), np.arange(40), np.arange(5, 12)]  # rows that outputs have, one after another
+    form = replace(Signs(np.ones((47, 1)), np.ones((47, 1))).dual_form(True), ridge=rng.uniform(1, 2, 47))
+
+    def curvatures():
+        for targets in (classes, classes.one_vs_rest()):
+            head = MarginHead(targets, squared=True, in_blocks=True)
+            yield head.sampled_blocks(seen, drawn, HeadView(np.zeros(5), 0.1), 0.4), weights
+        yield sampled_cells(features, form, owned), weights[:, :5]
+
+    def sums():
+        return [(len(blocks), sum(block.curvature(at) for block in blocks)) for blocks, at in curvatures()]
+
+    whole = sums()
+    monkeypatch.setattr("regbayes.framework.newton.PIECE_ROWS", 10)
+    for (one, expected), (many, found) in zip(whole, sums(), strict=True):
+        assert one == 1
+        assert many > 3
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    monkeypatch.setattr("regbayes.framework.newton.PIECE_NUMBERS", 100)  # each piece would have as many
+    assert [n for n, _ in sums()] == [1, 1, 1]

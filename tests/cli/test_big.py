@@ -254,7 +254,36 @@ def test_a_large_text_file_is_refused_before_it_is_read_and_parquet_is_named(pat
         for command in (("fit", text, "--output", tmp_path / "model"), ("predict", models / "kind", text)):
             run = run_here(*command)
             assert run.code != 0
-            assert "save it as Parquet, which fit and predict read in blocks" in " ".join(run.err.split())
-    run = run_here("evaluate", models / "kind", path)
+            assert "save it as Parquet, which fit, predict and evaluate read in blocks" in " ".join(run.err.split())
+
+
+@pytest.mark.parametrize(("name", "options"), [("kind", ()), ("kind", ("--threshold", "moss=0.4")), ("height", ())])
+def test_scores_of_a_large_file_are_those_of_a_small_one(path, models, monkeypatch, name, options):
+    found = []
+    monkeypatch.setattr(big, "BATCH_ROWS", 512)
+    for cells in (10**9, 10_000):
+        monkeypatch.setattr(big, "MAX_CELLS", cells)
+        run = run_here("evaluate", models / name, path, *options, "--json")
+        assert run.code == 0, run.err
+        said = " ".join(run.err.split())
+        assert ("512 are read at once" in said) == (cells == 10_000)
+        assert "rows have no target and are left out" in said
+        found.append(json.loads(run.out))
+    whole, batches = found
+    assert whole.keys() == batches.keys()
+    assert whole["rows"] == batches["rows"] < N
+    assert batches["scores"] == pytest.approx(whole["scores"], rel=1e-9)
+    pd.testing.assert_frame_equal(pd.DataFrame(whole["details"]), pd.DataFrame(batches["details"]), rtol=1e-9)
+
+
+def test_scores_need_a_target(path, models, small_limits, tmp_path):
+    frame = pd.read_parquet(path)
+    frame["kind"] = pd.array([None] * N, dtype="string")
+    frame.to_parquet(tmp_path / "none.parquet")
+    run = run_here("evaluate", models / "kind", tmp_path / "none.parquet")
     assert run.code != 0
-    assert "choose fewer rows or columns" in " ".join(run.err.split())
+    assert "no value of the target in any row" in " ".join(run.err.split())
+    frame.drop(columns="kind").to_parquet(tmp_path / "without.parquet")
+    run = run_here("evaluate", models / "kind", tmp_path / "without.parquet")
+    assert run.code != 0
+    assert "no column 'kind'" in " ".join(run.err.split())

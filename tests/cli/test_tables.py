@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file
 
-from regbayes.cli.errors import BadDataError, MissingPieceError
+from regbayes.cli.errors import BadDataError, MissingPieceError, UserError
 from regbayes.cli.tables import Table, check_size, format_of, read_table
+from regbayes.cli.targets import choose_targets
 
 FIELDS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
@@ -224,3 +225,35 @@ def test_there_is_no_file_or_it_is_a_folder(tmp_path):
 def test_what_does_not_fit_into_memory_is_refused():
     with pytest.raises(BadDataError, match="as dense numbers take 80 GB"):
         check_size((10**6, 10**4), "large.libsvm")
+
+
+def test_an_array_of_numpy_is_a_table(tmp_path):
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    np.save(tmp_path / "rows.npy", X)
+    table = read_table(str(tmp_path / "rows.npy"))
+    assert table.names == ("x0", "x1", "x2")
+    np.testing.assert_array_equal(table.column("x1"), X[:, 1])
+    records = np.array([(1.5, "a"), (2.0, "b")], dtype=[("size", "f4"), ("kind", "U3")])
+    np.save(tmp_path / "records.npy", records)
+    table = read_table(str(tmp_path / "records.npy"))
+    assert table.names == ("size", "kind")
+    assert table.column("kind").tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.ones(4), r'shape \(4,\).*numpy.savez\("data.npz", X=X, y=y\)'),
+        (np.array([{}], dtype=object), "cannot be read as NPY"),
+    ],
+)
+def test_an_array_that_is_no_table_is_refused(array, said, tmp_path):
+    np.save(tmp_path / "rows.npy", array)
+    with pytest.raises(BadDataError, match=said):
+        read_table(str(tmp_path / "rows.npy"))
+
+
+def test_inputs_without_a_target_are_told_of_archives(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((4, 2)))
+    with pytest.raises(UserError, match=r"numpy\.savez"):
+        choose_targets(read_table(str(tmp_path / "rows.npy")), [])

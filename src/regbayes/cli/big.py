@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.cli import Format
-from regbayes.cli.errors import BadDataError, counted, listed, need
+from regbayes.cli.errors import BadDataError, UserError, counted, listed, need
 from regbayes.cli.inputs import TableInputs
-from regbayes.cli.options import FitRequest
+from regbayes.cli.options import FitRequest, ModelRequest
 from regbayes.cli.output import Output
 from regbayes.cli.tables import MAX_CELLS, Table, format_of
 from regbayes.cli.targets import (
@@ -40,7 +40,10 @@ from regbayes.cli.targets import (
     task_values,
 )
 
-__all__ = ["BigTable", "WholeFile", "find_big"]
+if TYPE_CHECKING:
+    from regbayes.cli.modelfile import ModelFile
+
+__all__ = ["BigTable", "WholeFile", "find_big", "read_for_model"]
 
 SAMPLE_ROWS = 10_000  # that settings are chosen on
 FEWEST_OF_A_CLASS = 50  # in the sample, where there are so many
@@ -95,6 +98,26 @@ def find_big(path: str, format: Format | None = None) -> BigTable | None:  # noq
 
     n_rows, names = parquet_shape(path)
     return BigTable(path, n_rows, names) if n_rows * len(names) > MAX_CELLS else None
+
+
+def read_for_model(
+    model: ModelFile, table: BigTable, request: ModelRequest, beside: Sequence[str], out: Output
+) -> Iterator[Table]:
+    """Read what a model needs of a large file, and some columns beside it, in batches; say once what looks odd."""
+    if model.of_documents:
+        raise UserError(f"{table.path} is too large to read its documents at once: give parts of it")
+    if request.text:
+        raise UserError(f"--text {request.text[0]}: this model was not fitted to documents")
+    out.say(f"{table.path} has {table.n_rows} rows, {table.gigabytes:.1f} GB as numbers; {BATCH_ROWS} are read at once")
+    wanted = [*model.inputs.columns_, *beside, *filter(None, [model.target.task])]
+    columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(table.names) else None  # None: all, for the message
+    doubts: list[str] = []
+    for batch in table.batches(columns):
+        if not doubts:  # they count rows: one batch is enough to say what is odd
+            doubts = model.doubts(batch)
+            for doubt in doubts:
+                out.warn(f"in one batch of {batch.n_rows} rows, the first to show it: {doubt}")
+        yield batch
 
 
 @dataclass(frozen=True)

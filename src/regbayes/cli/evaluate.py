@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from regbayes.cli.errors import counted
 from regbayes.cli.options import ModelRequest, Thresholds
@@ -30,14 +31,22 @@ class EvaluateRequest(ModelRequest):
 
 def evaluate(request: EvaluateRequest) -> None:
     """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
-    from regbayes.cli.modelfile import open_model
+    from regbayes.cli.big import find_big, read_for_model
+    from regbayes.cli.modelfile import load_model, open_model
     from regbayes.cli.scores import evaluate as judge
 
     out = Output(json=request.json, quiet=request.quiet)
-    model, table = open_model(request, out)
-    found = judge(model, table, out, request.threshold)
+    if big := find_big(request.data, request.format):
+        model = load_model(request.model)
+        weight = [name for name in [model.facts.get("weight")] if name in big.names]
+        batches: Any = read_for_model(model, big, request, [*model.target.names, *weight], out)
+        source = big.path
+    else:
+        model, table = open_model(request, out)
+        batches, source = [table], table.source
+    found = judge(model, batches, source, out, request.threshold)
     noun = "document" if model.of_documents else "row"
-    out.table(f"{counted(found['rows'], noun)} of {table.source}", ["", "score"], _rows(found["scores"]))
+    out.table(f"{counted(found['rows'], noun)} of {source}", ["", "score"], _rows(found["scores"]))
     details = found["details"]
     if details:
         columns = list(details[0])

@@ -83,29 +83,17 @@ def predict(request: PredictRequest) -> None:
 
 def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictRequest, out: Output) -> None:
     """Answer a file that is too large for memory: a batch of its rows is read, answered and written at a time."""
-    from regbayes.cli.big import BATCH_ROWS
+    from regbayes.cli.big import read_for_model
     from regbayes.cli.writers import write_in_batches
 
-    if model.of_documents:
-        raise UserError(f"{table.path} is too large to read its documents at once: predict parts of it")
-    if request.text:
-        raise UserError(f"--text {request.text[0]}: this model was not fitted to documents")
     if request.json and request.output is None:
         raise UserError(f"answers to {table.n_rows} rows are too many for one line of JSON: give --output")
-    out.say(f"{table.path} has {table.n_rows} rows, {table.gigabytes:.1f} GB as numbers; {BATCH_ROWS} are read at once")
-    wanted = [*model.inputs.columns_, *request.keep, *filter(None, [model.target.task])]
-    columns = list(dict.fromkeys(wanted)) if set(wanted) <= set(table.names) else None  # None: all, for the message
-    batches = table.batches(columns)
+    batches = read_for_model(model, table, request, request.keep, out)
     first = next(batches)
     kinds = {name: str if first.column(name).dtype == object else float for name in request.keep}
     kinds |= dict.fromkeys(model.target.names, float) if model.target.kind == "regressor" else {}
-    doubts: list[str] = []
     with out.hearing_warnings(), write_in_batches(request.output, kinds) as write:
         for batch in chain([first], batches):
-            if not doubts:  # they count rows: one batch is enough to say what is odd
-                doubts = model.doubts(batch)
-                for doubt in doubts:
-                    out.warn(f"in one batch of {batch.n_rows} rows, the first to show it: {doubt}")
             write(_predicted_columns(model, batch, request))
     if request.output is not None:
         out.say(f"{table.n_rows} predictions written to {request.output}")

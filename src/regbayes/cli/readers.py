@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from regbayes.cli.errors import BadDataError, need
 from regbayes.cli.tables import MAX_CELLS, Table, check_size, make_frame
 
-__all__ = ["DENSE", "SPARSE", "decoded", "read_arff", "read_csv", "read_libsvm", "read_npz", "read_parquet"]
+__all__ = ["DENSE", "SPARSE", "decoded", "read_arff", "read_csv", "read_libsvm", "read_npy", "read_npz", "read_parquet"]
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "None", "?")
 DELIMITERS = (",", ";", "\t", "|")
@@ -404,6 +404,24 @@ def read_npz(path: str, *, sparse: bool = False) -> Table:
     return replace(found, inputs=(), counts=X, words=inputs, keys=("doc_ids",) if "doc_ids" in found else ())
 
 
+def read_npy(path: str) -> Table:
+    """Read one array: a matrix, whose columns are called x0, x1 and so on as those of an NPZ archive, or records."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise BadDataError(f"{path} cannot be read as NPY: {error}") from None
+    if array.dtype.names is not None and array.ndim == 1:
+        check_size((len(array), len(array.dtype.names)), path)
+        return Table(make_frame((name, _natural(np.asarray(array[name]))) for name in array.dtype.names), path)
+    if array.ndim != 2:
+        raise BadDataError(
+            f"{path} holds an array of shape {array.shape}, and a table has rows and columns. Inputs and targets go "
+            'into one archive: numpy.savez("data.npz", X=X, y=y)'
+        )
+    check_size(array.shape, path)
+    return Table(make_frame((f"x{i}", _natural(np.asarray(array[:, i]))) for i in range(array.shape[1])), path)
+
+
 def _npz_input_names(arrays: dict[str, NDArray[Any]], n_inputs: int, path: str) -> tuple[str, ...]:
     given = arrays.get("feature_names", arrays.get("vocabulary"))
     names = tuple(map(str, given)) if given is not None else tuple(f"x{i}" for i in range(n_inputs))
@@ -502,4 +520,4 @@ def read_libsvm(path: str, *, sparse: bool = False) -> Table:
 
 
 SPARSE: dict[str, Callable[..., Table]] = {"npz": read_npz, "libsvm": read_libsvm}
-DENSE: dict[str, Callable[[str], Table]] = {"parquet": read_parquet, "arff": read_arff}
+DENSE: dict[str, Callable[[str], Table]] = {"parquet": read_parquet, "arff": read_arff, "npy": read_npy}

@@ -26,6 +26,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".npz": "npz",
+    ".npy": "npy",
     ".arff": "arff",
     ".libsvm": "libsvm",
     ".svm": "libsvm",
@@ -152,7 +153,7 @@ def format_of(path: str) -> Format:
 
 
 def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
-    """Read a table from a CSV, Parquet, NPZ, ARFF or LIBSVM file, or CSV from stdin (``-``).
+    """Read a table from a CSV, Parquet, NPZ, NPY, ARFF or LIBSVM file, or CSV from stdin (``-``).
 
     Parameters
     ----------
@@ -210,5 +211,6 @@ def check_size(shape: tuple[int, ...], source: str) -> None:
         raise BadDataError(
             f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "
             f"{8 * n_rows * n_columns / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
-            "Otherwise choose fewer rows or columns, or save it as Parquet, which fit and predict read in blocks"
+            "Otherwise choose fewer rows or columns, or save it as Parquet, which fit, predict and evaluate read in "
+            "blocks"
         )

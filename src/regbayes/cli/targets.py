@@ -38,9 +38,12 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
     if not wanted:
         if table.targets:
             return table.targets
+        archive = ""
+        if table.source.endswith(".npy"):
+            archive = '. Targets in another file go with the inputs into an archive: numpy.savez("data.npz", X=X, y=y)'
         raise UserError(
             f"say which column to predict, with --target (several times for several columns). {table.source} has "
-            f"{listed(table.names)}"
+            f"{listed(table.names)}{archive}"
         )
     names: list[str] = []
     for name in wanted:

@@ -31,11 +31,12 @@ from regbayes.dask.rows import (
     read_collections,
 )
 from regbayes.engine import FitResult, Status
-from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several
+from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several, column_ranges
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
-from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.kernels.arrays import is_plain, sum_squares, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
+from regbayes.models.ilsvm.device import DeviceRows
 
 START_ROWS = 10_000  # that the start is fitted on
 SAMPLE_BYTES = 1 << 28  # of the rows that come to the client, at most
@@ -343,6 +344,9 @@ class Moments:
         if n == 0:
             return cls(0.0, np.zeros(values.shape[1]), np.zeros(values.shape[1]))
         total = float(n if weights is None else weights.sum())
+        if not is_plain(values):
+            mean = DeviceRows.centre(values, weights=weights).mean
+            return cls(total, mean, sum_squares(values, mean, weights))
         with np.errstate(over="ignore", invalid="ignore"):
             mean = values.mean(axis=0) if weights is None else weights @ values / total
             squares = np.zeros(values.shape[1])
@@ -459,7 +463,8 @@ class FeatureRange:
     @classmethod
     def of(cls, parts: Sequence[Reals]) -> FeatureRange:
         """Return that of pieces of rows."""
-        return cls(np.min([part.min(axis=0) for part in parts], axis=0), np.max([p.max(axis=0) for p in parts], axis=0))
+        lowest, highest = zip(*(column_ranges(part) for part in parts), strict=True)
+        return cls(np.min(lowest, axis=0), np.max(highest, axis=0))
 
 
 def find_range(block: HeldRows[Any], version: Version) -> FeatureRange:

@@ -32,7 +32,7 @@ from regbayes.dask._bases import (
     sample_size,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_floats
+from regbayes.dask.rows import Block, draw_sample, read_floats, read_where_they_lie
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
@@ -66,6 +66,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     Stats,
+    centre_rows,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.warmup import drop_empty
@@ -96,20 +97,20 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(HostRows.centre(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
-    if recipe.supervised and len(data.labeled):
+    if recipe.supervised and (len(data.labeled) or not isinstance(data.X, HostRows)):
         head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))
         labels[0] = 0
         nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    settle_fields(data.X, *(() if head is None else (head, head.targets, head.form)))
+    settle_fields(data.X, *(() if head is None else (head, head.targets, *([head.form] if head.mixes else []))))
     pieces = data.X.blocks()
     return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
@@ -153,7 +154,8 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, read_floats, X, y, sample_weight)
+        # Features with amounts have no kernels on devices.
+        rows = self._place(client, read_floats if self.slab else read_where_they_lie, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
         settings = recipe.settings
@@ -241,8 +243,7 @@ class OnClusterFeatures(OnCluster):
             sizes = np.append(labels.counts, labels.n_rest)
             kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
         wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
-        block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
-        return block.take(order_sample(kinds, len(block)))
+        return draw_sample(rows, lengths, kinds_of, sizes, wanted, order_sample)[0]
 
     def _start_from(self, sample: Block, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
@@ -268,9 +269,10 @@ def _make_problem(
     n_all = int(moments.weight)
     if labels is not None:
         labeled = recipe.data(sample).labels != UNLABELED
-        sample, n_all = sample.take(np.flatnonzero(labeled)), int(labels.counts.sum())
+        sample = sample if labeled.all() else sample.take(np.flatnonzero(labeled))
+        n_all = int(labels.counts.sum())
     kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
-    local = ILSVMProblem.of(recipe.data(sample), recipe.settings, kind).joint
+    local = ILSVMProblem(recipe.data(sample), recipe.settings, None, kind).joint
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)

@@ -22,8 +22,8 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
-from regbayes.dask.storage import check_room, settle
-from regbayes.kernels.arrays import is_plain, to_host
+from regbayes.dask.storage import check_room, settle, trim_memory
+from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
 
 Reader = Callable[..., "Block"]
 
@@ -34,7 +34,7 @@ FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data fra
 class Block:
     """Rows as a worker has read them."""
 
-    X: Any  # (n, D): floats, or counts in compressed rows
+    X: Any  # (n, D): floats, on a device if they were given there, or counts in compressed rows
     y: NDArray[Any] | None  # (n,) or (n, outputs)
     weights: Floats | None  # (n,), positive
     task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
@@ -44,17 +44,8 @@ class Block:
 
     def take(self, rows: Any) -> Block:
         """Return some of the rows."""
-        return Block(
-            self.X[rows], *(None if part is None else part[rows] for part in (self.y, self.weights, self.task))
-        )
-
-    @classmethod
-    def join(cls, blocks: Sequence[Block]) -> Block:
-        """Return the rows of several blocks as one."""
-        first = blocks[0]
-        X = vstack([block.X for block in blocks], format="csr") if issparse(first.X) else _joined(blocks, "X")
-        others = "y", "weights", "task"
-        return cls(X, *(None if getattr(first, part) is None else _joined(blocks, part) for part in others))
+        X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
+        return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
 
 
 def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
@@ -195,6 +186,23 @@ def read_floats(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: 
     return _read(FLOATS, read_targets, x, y, weights, task, place, n_columns)
 
 
+def read_where_they_lie(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+    """Read a block of rows of numbers; arrays of PyTorch and CuPy stay on their device, and what goes with them not."""
+    return _read(FLOATS if is_plain(x) else _check_there, read_targets, x, y, weights, task, place, n_columns)
+
+
+def _check_there(x: Any, **_: Any) -> Any:
+    """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
+    xp = namespace_of(x)
+    if x.ndim != 2:
+        raise ValueError(f"X has {x.ndim} dimension(s)")
+    if x.dtype not in (xp.float64, xp.float32):
+        raise TypeError(f"X has type {x.dtype} on {getattr(x, 'device', 'a device')}: give it as float32 or float64")
+    if not bool(xp.all(xp.isfinite(x))):
+        raise ValueError("X contains NaN or infinity")
+    return x
+
+
 def read_tasks(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
     """Read a block of rows of numbers, of whose targets some may be missing."""
     return _read(FLOATS, read_holes, x, y, weights, task, place, n_columns)
@@ -213,7 +221,8 @@ def _read(
     keep_freed_memory()
     check_room()
     named = f"in block {place} (counted from 0)"
-    x, y, weights, task = (part if is_plain(part) else to_host(part) for part in (x, y, weights, task))
+    x = x if is_plain(x) or check is _check_there else to_host(x)
+    y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
     if issparse(x) and x.ndim != 2:
         raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
     try:
@@ -307,38 +316,73 @@ def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], l
     """
     keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
-    return Drawn(block.take(drawn), kinds[drawn], keys[drawn])
+    rows = block.take(drawn)
+    if not is_plain(rows.X):
+        rows = replace(rows, X=to_host(rows.X).astype(np.float64))  # a sample lies on the client
+    return Drawn(rows, kinds[drawn], keys[drawn])
 
 
 def draw_sample(
-    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], sizes: Integers, n_wanted: int
+    rows: Workers,
+    lengths: Sequence[int],
+    kinds_of: Callable[[Block], Integers],
+    sizes: Integers,
+    n_wanted: int,
+    arrange: Callable[[Integers, int], Integers] | None = None,
 ) -> tuple[Block, Integers]:
     """Bring a sample of about so many rows here: of each kind its share, and one row at least. Return their kinds too.
 
-    ``sizes`` are the numbers of rows of each kind.
+    ``sizes`` are the numbers of rows of each kind. Rows come in their order, or as ``arrange`` orders their kinds.
     """
     n_rows = max(int(sizes.sum()), 1)
     wanted = np.minimum(np.ceil(sizes * min(1.0, n_wanted / n_rows)), sizes)
     # More come than are wanted, as many as chance makes safe; the last of them are left out here.
     limits = (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(sizes, 1)
-    drawn = draw_shares(rows, lengths, kinds_of, limits)
-    kinds = drawn.kinds
-    order = np.lexsort((drawn.keys, kinds))
+    parts = _bring_shares(rows, lengths, kinds_of, limits)
+    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
+    order = np.lexsort((keys, kinds))
     starts = np.searchsorted(kinds[order], np.arange(len(sizes)))
-    kept = order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]]
-    return drawn.rows.take(np.sort(kept)), kinds[np.sort(kept)]
+    kept = np.sort(order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]])
+    kept = kept if arrange is None else kept[arrange(kinds[kept], len(kept))]
+    found = _join_drawn(parts, kept)
+    trim_memory()  # what came is as large again
+    return found, kinds[kept]
 
 
 def draw_shares(rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
     """Bring a share of the rows of each kind here, as `draw_rows` draws them."""
+    parts = _bring_shares(rows, lengths, kinds_of, limits)
+    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
+    return Drawn(_join_drawn(parts, np.arange(len(kinds))), kinds, keys)
+
+
+def _bring_shares(
+    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats
+) -> list[Drawn]:
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     there = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
-    parts = [part for part in there.each(_itself) if len(part.kinds)]
-    return Drawn(
-        Block.join([part.rows for part in parts]),
-        np.concatenate([part.kinds for part in parts]),
-        np.concatenate([part.keys for part in parts]),
-    )
+    return [part for part in there.each(_itself) if len(part.kinds)]
+
+
+def _join_drawn(parts: list[Drawn], order: Integers) -> Block:
+    """Return rows of several parts, numbered one part after another, in some order.
+
+    The parts are forgotten as it goes: a sample may have a quarter of a gigabyte, and is here once.
+    """
+    beside = [
+        None if getattr(parts[0].rows, name) is None else _joined([part.rows for part in parts], name)[order]
+        for name in ("y", "weights", "task")
+    ]
+    if issparse(parts[0].rows.X):
+        return Block(vstack([part.rows.X for part in parts], format="csr")[order], *beside)
+    X, first = np.empty((len(order), parts[0].rows.X.shape[1])), 0
+    parts.reverse()
+    while parts:
+        own = parts.pop().rows.X
+        mine = np.flatnonzero((order >= first) & (order < first + len(own)))
+        X[mine] = own[order[mine] - first]
+        first += len(own)
+    return Block(X, *beside)
 
 
 def _itself(drawn: Drawn) -> Drawn:

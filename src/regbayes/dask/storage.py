@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from regbayes.joint.model import Inferred
-from regbayes.kernels.arrays import is_mapped
+from regbayes.kernels.arrays import is_mapped, is_plain
 
 SHARE = 0.4  # of a worker's memory that may be taken before rows go to a file: features and work arrays need some too
 FULL = 0.7  # of it, from where on no block could be read: at 0.8 Dask gives a worker nothing more to do
@@ -39,7 +39,7 @@ _mapped: WeakSet[mmap.mmap] = WeakSet()
 def settle(X: Any) -> Any:
     """Return rows where they can stay: in memory as long as there is room, and in a file beyond."""
     worker = _find_worker()
-    if worker is None or _taken(worker) <= SHARE:
+    if worker is None or _taken(worker) <= SHARE or not is_plain(X):  # a device has its own memory
         return X
     if issparse(X):
         return csr_array((*_map([X.data, X.indices], worker), X.indptr), shape=X.shape)
@@ -49,7 +49,7 @@ def settle(X: Any) -> Any:
 def settle_inferred(found: list[Inferred[Any]]) -> list[Inferred[Any]]:
     """Return what inference found for the pieces of a block, its arrays where they can stay."""
     worker = _find_worker()
-    if worker is None or _taken(worker) <= SHARE:
+    if worker is None or _taken(worker) <= SHARE or not is_plain(found[0].features):
         return found
     cached = [part.cache for part in found if isinstance(part.cache, np.ndarray)]
     mapped = iter(_map([*(part.features for part in found), *cached], worker))
@@ -82,7 +82,7 @@ def settle_again(block: Any) -> None:
         settle_fields(*([block] if hasattr(block, "__dict__") else []))
         return
     head = block.head
-    parts = [head, *(getattr(head, name, None) for name in ("targets", "form"))]
+    parts = [head, *(vars(head).get(name) for name in ("targets", "form") if head is not None)]
     settle_fields(*(part for part in (*pieces, *parts) if hasattr(part, "__dict__")))
     if isinstance(pieces[0], np.ndarray) and not is_mapped(pieces[0]):
         worker = _find_worker()

@@ -39,8 +39,8 @@ from regbayes.estimators._labels import (
 )
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.framework.cells import sampled_cells
-from regbayes.framework.newton import EASED, BoxBlock
+from regbayes.framework.cells import CellBlock, sampled_cells
+from regbayes.framework.newton import EASED
 from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import RowSums
 from regbayes.joint.remote import HeldRows, RemoteRows, Version, pull_back
@@ -422,9 +422,9 @@ class RemoteTasks(Problem):
         features = self.model.infer(self.sample.X, version.params).features
         seen = TaskColumns(features, head.inputs, head.input_factor, head.fit_intercept)
 
-        def sample(level: int) -> list[BoxBlock] | None:
+        def sample(level: int) -> list[CellBlock] | None:
             draw = self.sample.draw(level, head)
-            return None if draw is None else [sampled_cells(seen.array(draw.rows), draw.form, draw.places)]
+            return None if draw is None else sampled_cells(seen.array(draw.rows), draw.form, draw.places)
 
         rows = RemoteRows(self.places, shared, None, mixes=False, n_easier=len(EASED) - 1)
         return head.solve_newton([rows], sample, n_features, warm_start, tolerance, Serial())

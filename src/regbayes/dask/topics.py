@@ -69,7 +69,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
         row_weights=documents.weights,
         in_blocks=True,
     )
-    settle_fields(documents, head, head.targets, head.form)
+    settle_fields(documents, head, head.targets, *([head.form] if head.mixes else []))
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
     return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
 
@@ -249,8 +249,7 @@ class OnClusterTopics(OnClusterLearner):
         n_outputs = max(len(sizes), 1)
         row_bytes = 12.0 * every.n_entries / max(every.n_documents, 1)
         wanted = sample_size(int(self.n_components) + 1, n_outputs, n_outputs > 2, row_bytes)
-        block, kinds = draw_sample(rows, lengths, kinds_of, sizes, wanted)
-        return block.take(order_sample(kinds, len(block)))
+        return draw_sample(rows, lengths, kinds_of, sizes, wanted, order_sample)[0]
 
     def _start_from(self, sample: Block, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""

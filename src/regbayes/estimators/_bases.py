@@ -115,11 +115,12 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
 def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
     """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
 
-    Mapped rows stay in single precision where blocks are converted.
+    Mapped rows keep the type that their file has where blocks are converted.
     """
     if isinstance(X, np.ndarray) or not is_elsewhere(X):
         by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
-        return validate_data(estimator, X, y, dtype=[np.float64, np.float32] if by_blocks else np.float64, **options)
+        kept = [X.dtype] if by_blocks and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 else []
+        return validate_data(estimator, X, y, dtype=[np.float64, *kept], **options)
     return read_there(estimator, X, y, **options)
 
 
@@ -185,7 +186,8 @@ def warn_of_no_features() -> None:
 
 def warn_if_unscaled(X: Floats) -> None:
     """Say when columns have such different ranges that the largest decide alone what the features are."""
-    ranges = np.subtract(*column_ranges(X)[::-1])
+    lowest, highest = (np.asarray(ends, dtype=np.float64) for ends in column_ranges(X))
+    ranges = highest - lowest
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(

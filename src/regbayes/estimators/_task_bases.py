@@ -23,6 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import row_blocks
+from regbayes.engine.mapped import StandardRows
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
@@ -35,7 +36,6 @@ from regbayes.estimators._bases import (
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
 from regbayes.models.ilsvm.device import DeviceRows
-from regbayes.models.mt_ilsvm.mapped import StandardRows
 
 Layout = Literal["single", "matrix", "ragged"]
 

@@ -71,6 +71,7 @@ class BinaryFeatures(LatentModel):
     """
 
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""

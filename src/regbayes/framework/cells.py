@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Array, Floats, Integers, Reals
+from regbayes._types import Floats, Integers, Reals
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.newton import EASED, BlockSums, BoxBlock, Columns
+from regbayes.framework.newton import EASED, BlockSums, Columns, cut_sample
+from regbayes.kernels import cells as kernels
 
 MIN_SHARE = 0.25  # of the cells of a block's rows and outputs: where fewer exist, products with all of them do not pay
 MAX_RUNS = 64  # of blocks, whatever the number of workers: each has sums of its own, as large as all weights
@@ -43,7 +44,13 @@ class CellLosses:
 
     @classmethod
     def of(cls, form: BoxDual, rows: Integers, columns: Integers, shape: tuple[int, int]) -> CellLosses:
-        """Return those of cells at rows and columns of a matrix, with nothing asked elsewhere."""
+        """Return those of cells at rows and columns of a matrix, with nothing asked elsewhere.
+
+        A cell whose multiplier can only be zero, because it costs nothing, is left out.
+        """
+        fixed = (form.lower == 0.0) & (form.upper == 0.0)
+        if fixed.any():
+            form, rows, columns = form.take(~fixed), rows[~fixed], columns[~fixed]
         side, seen = _sides(form), None
         if side is not None:
             side = _spread(side, rows, columns, shape)
@@ -61,6 +68,11 @@ class CellLosses:
     def of_list(cls, form: BoxDual) -> CellLosses:
         """Return those of a list of cells."""
         return cls(_few(form.linear), _few(form.absolute), _few(1.0 / form.ridge), _sides(form), None)
+
+    @property
+    def asked(self) -> kernels.Asked:
+        """What is asked of a matrix of cells, as kernels take it."""
+        return kernels.ask(self.linear, self.absolute, self.stiffness, self.side, self.seen)
 
     def look(self, scores: Floats) -> tuple[float, Floats]:
         """Return the sum of the losses, and the multipliers; the scores are overwritten."""
@@ -165,19 +177,37 @@ class CellMatrix(CellBlock):
     def combine(self, phi: Floats, n_outputs: int) -> Floats:
         """Return the sums of rows with multipliers (n, m), shape (outputs, d)."""
         own = phi.T @ self.features if isinstance(self.features, np.ndarray) else self.features.combine(phi)
-        if self.outputs is None:
-            return own
-        found = np.zeros((n_outputs, own.shape[1]))
-        found[self.outputs] = own
-        return found
+        return self._spread(own, n_outputs)
+
+    def multipliers(self, weights: Floats) -> Floats:
+        """Return phi, shape (n, m)."""
+        own = self._own(weights)
+        at = split_columns(self.features, own)
+        if at is None:
+            return super().multipliers(weights)
+        phi = np.empty((len(self.features), len(own)))
+        kernels.find_multipliers(*at, self.losses.asked, phi)
+        return phi
+
+    def sums(self, weights: Floats) -> BlockSums:
+        """Look at the rows at given weights (outputs, d)."""
+        own = self._own(weights)
+        at = split_columns(self.features, own)
+        if at is None:
+            return super().sums(weights)
+        seen = kernels.look(*at, self.losses.asked, np.empty((len(self.features), len(own))))
+        pulled = seen.pulled
+        if not isinstance(self.features, np.ndarray):
+            pulled = self.features.join_sums(seen.pulled, seen.totals)
+        return BlockSums(seen.loss, 0.0, 0.0, self._spread(pulled, len(weights)))
 
     def add_curvature(self, weights: Floats, found: Floats) -> None:
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
-        features, bent = self._array(), self.losses.curvatures(self.scores(weights))
-        for column in range(bent.shape[1]):
-            among = np.flatnonzero(bent[:, column])
-            scaled = features[among] * np.sqrt(bent[among, column])[:, None]
-            found[column if self.outputs is None else self.outputs[column]] += scaled.T @ scaled
+        features, own = np.ascontiguousarray(self._array(), dtype=np.float64), self._own(weights)
+        mine = found if self.outputs is None else np.zeros((len(own), *found.shape[1:]))
+        kernels.add_curvature(features, own, self.losses.asked, mine)
+        if self.outputs is not None:
+            found[self.outputs] += mine
 
     def pull(self, phi: Floats, weights: Floats) -> Floats:
         """Return each row's multipliers (n, m) times weights (outputs, k), shape (n, k)."""
@@ -185,6 +215,13 @@ class CellMatrix(CellBlock):
 
     def _own(self, weights: Floats) -> Floats:
         return weights if self.outputs is None else weights[self.outputs]
+
+    def _spread(self, own: Floats, n_outputs: int) -> Floats:
+        if self.outputs is None:
+            return own
+        found = np.zeros((n_outputs, own.shape[1]))
+        found[self.outputs] = own
+        return found
 
 
 @dataclass(frozen=True)
@@ -254,6 +291,17 @@ class CellRun:
         return [CellRun(blocks) for blocks in zip(*(block.ease() for block in self.blocks), strict=True)]
 
 
+def split_columns(features: Reals | Columns, weights: Floats) -> tuple[Floats, Floats, Floats] | None:
+    """Return an array, weights and constants of outputs that scores are made of; None: kernels cannot have them."""
+    found: Any = features, weights, np.zeros(len(weights))
+    if not isinstance(features, np.ndarray):
+        found = features.split(weights)
+    if found is None or found[0].dtype != np.float64 or not found[0].flags.c_contiguous:
+        return None
+    array, own, constant = found
+    return array, own, constant
+
+
 def runs_of(blocks: Sequence[CellBlock]) -> list[CellRun]:
     """Return blocks in runs, a function of their number alone."""
     n_runs = min(len(blocks), MAX_RUNS)
@@ -292,13 +340,19 @@ class CellTargets:
         return CellList(features, self.losses, self.rows, self.segments)
 
 
-def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> BoxBlock:
-    """Return cells that stand for others: for each output rows of some features, cells one output after another."""
-    edges = np.cumsum([0, *map(len, rows)]).tolist()
-    cells: list[tuple[Array | slice, Array | slice]] = [
-        (mine, slice(first, end)) for mine, first, end in zip(rows, edges[:-1], edges[1:], strict=True)
-    ]
-    return BoxBlock(features, form, tuple(cells))
+def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> list[CellBlock]:
+    """Return cells that stand for others: for each output rows of some features, cells one output after another.
+
+    They come in pieces that threads can share.
+    """
+    places, outputs = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
+    found = []
+    for piece in cut_sample(len(features), len(rows) * features.shape[1] ** 2):
+        mine = np.flatnonzero((places >= piece.start) & (places < piece.stop))
+        n_rows = piece.stop - piece.start
+        own = CellTargets.of(form.take(mine), places[mine] - piece.start, outputs[mine], n_rows, len(rows))
+        found.append(own.see(features[piece]))
+    return found
 
 
 def _sides(form: BoxDual) -> NDArray[np.int8] | None:

@@ -281,7 +281,7 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
             if n_rows > n_here or (self.share >= 1.0 and level > 0):
                 return None
             share = self.share * n_rows / n_here
-            return [problem.sampled_block(see(n_rows), np.arange(n_rows), view, share)]
+            return problem.sampled_blocks(see(n_rows), np.arange(n_rows), view, share)
 
         see(1)
         rows = RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease()))

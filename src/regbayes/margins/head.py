@@ -17,7 +17,7 @@ it keeps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
+from regbayes.framework.cells import CellLosses, CellMatrix
 from regbayes.framework.coordinate_ascent import (
     DEFAULT_MAX_EPOCHS,
     DEFAULT_TOL,
@@ -36,7 +37,15 @@ from regbayes.framework.coordinate_ascent import (
     ascend,
 )
 from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
-from regbayes.framework.newton import BoxBlock, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
+from regbayes.framework.newton import (
+    MAX_DENSE,
+    BoxBlock,
+    SharedPrior,
+    SimplexBlock,
+    cut_sample,
+    solve_boxes,
+    solve_smoothed,
+)
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
@@ -46,6 +55,9 @@ MIN_BLOCK_ROWS = 10_000  # with targets: fewer are left to coordinate ascent, wh
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
 SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output
+# Of many rows a larger sample, because steps gain more by it: a row of it for so many rows and each column, so that its
+# curvature costs little beside a pass over all rows; and for so many rows at least, because it is a copy.
+ROWS_PER_SAMPLED, MIN_ROWS_PER_SAMPLED = 2, 16
 CLASS_SAMPLE_PER_WEIGHT = 20  # the same for each weight of a multi-class margin
 MIN_PASSES = 12.0  # over the rows, that Newton's method may take
 # A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
@@ -57,7 +69,7 @@ MIN_ROWS_PER_WEIGHT = 10
 # features, which the gap blurs, gains more by it.
 NEWTON_SHARE = 0.01
 
-NewtonBlock = RowBoxes | SimplexBlock
+NewtonBlock = CellMatrix | SimplexBlock
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ class Tolerance:
     gap: float  # duality gap, relative to the value
     max_epochs: float  # passes over the rows
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
+    ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
@@ -113,12 +126,10 @@ class MarginHead:
     row_weights: Floats | None = None
     in_blocks: bool | None = None
 
-    form: DualForm = field(init=False)
-    """Conjugate of the loss: of differences to the true class's score, or of minus the scores."""
-
-    def __post_init__(self) -> None:
-        # Built here and not when it is first needed: a descent solves for the head a thousand times.
-        object.__setattr__(self, "form", self.targets.dual_form(self.squared))
+    @cached_property
+    def form(self) -> DualForm:
+        """Conjugate of the loss of all rows: of differences to the true class's score, or of minus the scores."""
+        return self.targets.dual_form(self.squared)
 
     @property
     def mixes(self) -> bool:
@@ -135,10 +146,8 @@ class MarginHead:
         if self.in_blocks is not None:
             return not self.in_blocks
         n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
-        if isinstance(self.form, SimplexDual):
-            fits = n_outputs * n_columns <= MAX_CLASS_WEIGHTS
-        else:
-            fits = n_outputs * n_columns**2 <= MAX_CURVATURE
+        n_numbers, most = (n_columns, MAX_CLASS_WEIGHTS) if self.mixes else (n_columns**2, MAX_CURVATURE)
+        fits = n_outputs * n_numbers <= most
         return not (self.squared and fits and len(self.targets) >= MIN_BLOCK_ROWS)
 
     def solve(
@@ -217,11 +226,17 @@ class MarginHead:
 
         def sample(level: int) -> list[NewtonBlock] | None:
             n_drawn = self.n_sampled(level, len(view.centre))
+            if not self.mixes:
+                n_drawn = max(n_drawn, cheap_sample(len(self.targets), self.n_columns(len(view.centre))) * 2**level)
             if n_drawn >= len(self.targets):
                 return None
             drawn = np.sort(self._draw_order[:n_drawn])
-            seen = np.concatenate([part.pick(row.features, drawn) for row, part in zip(rows, parts, strict=True)])
-            return [self.sampled_block(seen, drawn, view, n_drawn / len(self.targets))]
+            picked = np.concatenate([part.pick(block, drawn) for part, block in zip(parts, blocks, strict=True)])
+            inputs, scale = None if self.inputs is None else self.inputs[drawn], float(np.sqrt(self.weight_variance))
+            seen: Any = Columns(picked, view.centre, inputs, self.fit_intercept, scale)
+            if inputs is None or isinstance(inputs, np.ndarray):
+                seen = seen.array()  # once; inputs of a file are read piece by piece
+            return self.sampled_blocks(seen, drawn, view, n_drawn / len(self.targets))
 
         found = self.solve_newton(rows, sample, view, weight, warm_start, tolerance, executor)
         return replace(found, parts=parts)
@@ -235,6 +250,7 @@ class MarginHead:
         warm_start: LinearHead | None,
         tolerance: Tolerance,
         executor: Executor,
+        prior: SharedPrior | None = None,
     ) -> BlockwiseHead:
         """Take Newton steps over rows that may lie anywhere.
 
@@ -249,6 +265,8 @@ class MarginHead:
             What the rows with targets count together.
         warm_start, tolerance, executor
             As in `solve`.
+        prior : SharedPrior, default=None
+            Of the weights, standard normal: how systems are solved. By default on the host.
         """
         scale = float(np.sqrt(self.weight_variance))
         start = np.zeros((self.targets.n_outputs, self.n_columns(len(view.centre))))
@@ -256,10 +274,11 @@ class MarginHead:
             start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
         options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
+        prior = SharedPrior(np.arange(len(start))) if prior is None else prior
         if self.mixes:
-            found = solve_smoothed(rows, start, **options)
+            found = solve_smoothed(rows, start, prior=prior, **options)
         else:
-            found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
+            found = solve_boxes(rows, prior, start, **options)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
         head, common = LinearHead(scale * found.weights, view.centre, self.fit_intercept), None
         if self.fit_intercept and self.centred and weight > 0:
@@ -295,7 +314,7 @@ class MarginHead:
         columns = Columns(part.take(features), view.centre, part.inputs, self.fit_intercept, scale)
         if isinstance(self.targets, Classes):
             return SimplexBlock(columns, part.form, self.targets.labels[part.targets], view.smoothing)
-        return RowBoxes(columns, part.form)
+        return CellMatrix(columns, part.form, None)
 
     def gradient_of(
         self, part: HeadPart, features: Reals, view: HeadView, weights: Floats, common: Floats | None
@@ -314,15 +333,21 @@ class MarginHead:
         spread[part.rows] = found
         return spread
 
-    def sampled_block(self, columns: Floats, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
-        """Return some of the rows, which are a share of all, as if they were all."""
+    def sampled_blocks(self, columns: Any, drawn: Integers, view: HeadView, share: float) -> list[NewtonBlock]:
+        """Return some of the rows, which are a share of all, as if they were all, in pieces that threads can share."""
+        n_columns = columns.shape[1]
+        n_weights = self.targets.n_outputs * n_columns
+        n_numbers = n_weights * (n_weights if self.mixes and n_weights <= MAX_DENSE else n_columns)
+        return [
+            self._sampled_block(columns[rows], drawn[rows], view, share) for rows in cut_sample(len(drawn), n_numbers)
+        ]
+
+    def _sampled_block(self, columns: Any, drawn: Integers, view: HeadView, share: float) -> NewtonBlock:
+        form: Any = self.targets.take(drawn).dual_form(self.squared)
+        form = replace(form, ridge=share * form.ridge)
         if isinstance(self.targets, Classes):
-            form: Any = self.form.take(drawn)
-            labels = self.targets.labels[drawn]
-            return SimplexBlock(columns, replace(form, ridge=share * form.ridge), labels, view.smoothing)
-        cells = (drawn[:, None] * self.targets.n_outputs + np.arange(self.targets.n_outputs)).ravel()
-        boxes: Any = self.form.take(cells)
-        return RowBoxes(columns, replace(boxes, ridge=share * boxes.ridge))
+            return SimplexBlock(columns, form, self.targets.labels[drawn], view.smoothing)
+        return CellMatrix(columns, self._losses_of(form), None)
 
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many rows with targets the curvature is taken from."""
@@ -360,11 +385,10 @@ class MarginHead:
         if self.rows is not None:
             begin, stop = (int(place) for place in np.searchsorted(self.rows, [first, end]))
             of_rows, targets = self.rows[begin:stop] - first, slice(begin, stop)
-        if isinstance(self.form, SimplexDual):
-            form: DualForm = self.form.take(targets)
+        if self.mixes:
+            form: Any = self.form.take(targets)
         else:
-            n_outputs = self.targets.n_outputs
-            form = self.form.take(slice(targets.start * n_outputs, targets.stop * n_outputs))
+            form = self._losses_of(self.targets.take(targets).dual_form(self.squared))
         return HeadPart(
             first=first,
             n_rows=end - first,
@@ -374,6 +398,12 @@ class MarginHead:
             inputs=None if self.inputs is None else self.inputs[targets],
             row_weights=None if self.row_weights is None else self.row_weights[targets],
         )
+
+    def _losses_of(self, form: Any) -> CellLosses:
+        """Return the losses of some rows that have every output, with few bytes a cell."""
+        shape = len(form) // self.targets.n_outputs, self.targets.n_outputs
+        rows, outputs = (index.ravel() for index in np.indices(shape))
+        return CellLosses.of(form, rows, outputs, shape)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each row at given scores (n, outputs), shape (n,)."""
@@ -408,7 +438,7 @@ class HeadPart:
     n_rows: int  # with targets or without
     rows: Integers | None  # which of them have targets; None: all
     targets: slice  # where these are among all targets
-    form: Any  # the conjugate of their losses
+    form: Any  # the conjugate of their losses; of outputs that are judged one by one with few bytes a cell
     inputs: Floats | None  # of the rows with targets
     row_weights: Floats | None
 
@@ -416,10 +446,10 @@ class HeadPart:
         """Return the features of the rows with targets."""
         return features if self.rows is None else features[self.rows]
 
-    def pick(self, columns: Columns, drawn: Integers) -> Floats:
-        """Return what is seen of those rows that were drawn, numbered as targets are, (n, d)."""
+    def pick(self, features: Reals, drawn: Integers) -> Reals:
+        """Return the features of those rows that were drawn, numbered as targets are, (n, K)."""
         first, end = np.searchsorted(drawn, [self.targets.start, self.targets.stop])
-        return columns.array(drawn[first:end] - self.targets.start)
+        return self.take(features)[drawn[first:end] - self.targets.start]
 
 
 def _sum_features(block: tuple[HeadPart, Reals]) -> Floats:
@@ -441,10 +471,14 @@ class Columns:
         return len(self.features)
 
     @property
-    def n_columns(self) -> int:
-        """Columns of the design."""
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the design."""
         n_inputs = 0 if self.inputs is None else self.inputs.shape[1]
-        return self.features.shape[1] + n_inputs + int(self.fit_intercept)
+        return len(self), self.features.shape[1] + n_inputs + int(self.fit_intercept)
+
+    def __getitem__(self, rows: slice) -> Columns:
+        """Return some of the rows."""
+        return replace(self, features=self.features[rows], inputs=None if self.inputs is None else self.inputs[rows])
 
     def scores(self, weights: Floats) -> Floats:
         """Return the products with weights (outputs, d), shape (n, outputs)."""
@@ -465,10 +499,22 @@ class Columns:
             parts.append(totals)
         return self.scale * np.hstack(parts)
 
-    def array(self, rows: Integers | slice = slice(None)) -> Floats:
-        """Return what is seen of all rows or some as an array, (n, d)."""
-        inputs = None if self.inputs is None else self.inputs[rows]
-        return self.scale * design(self.features[rows], self.centre, inputs, self.fit_intercept)
+    def split(self, weights: Floats) -> tuple[Any, Floats, Floats] | None:
+        """Return features, weights and constants that make the scores; None where there are inputs too."""
+        if self.inputs is not None:
+            return None
+        scaled, K = self.scale * weights, self.features.shape[1]
+        constant = (scaled[:, -1] if self.fit_intercept else 0.0) - scaled[:, :K] @ self.centre
+        return self.features, scaled[:, :K], constant
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of the features' rows, (outputs, d)."""
+        parts = [pulled - totals[:, None] * self.centre, *([totals[:, None]] if self.fit_intercept else [])]
+        return self.scale * np.hstack(parts)
+
+    def array(self) -> Floats:
+        """Return what is seen of the rows as an array, (n, d)."""
+        return self.scale * design(self.features, self.centre, self.inputs, self.fit_intercept)
 
 
 @persistable(name="regbayes.LinearHead")
@@ -637,6 +683,11 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
     omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega
+
+
+def cheap_sample(n_rows: int, n_columns: int) -> int:
+    """Return how many rows the curvature may be taken from at little cost beside a pass over all of them."""
+    return n_rows // max(ROWS_PER_SAMPLED * n_columns, MIN_ROWS_PER_SAMPLED)
 
 
 def order_sample(kinds: Integers | None, n_rows: int) -> Integers:

@@ -66,16 +66,16 @@ class Classes:
 
     def one_vs_rest(self) -> Signs:
         """Return a margin for each class, which is the row's or not. Costs do not enter."""
-        signs = np.full((len(self), self.n_outputs), -1.0)
-        signs[np.arange(len(self)), self.labels] = 1.0
-        return Signs(signs, np.repeat(self.C[:, None], self.n_outputs, axis=1))
+        signs = np.full((len(self), self.n_outputs), -1, dtype=np.int8)
+        signs[np.arange(len(self)), self.labels] = 1
+        return Signs(signs, np.broadcast_to(self.C[:, None], signs.shape))
 
 
 @dataclass(frozen=True)
 class Signs:
     """A sign for each row and output: ``sign * score`` shall be at least the margin."""
 
-    signs: Floats  # (n, outputs): 1 or -1
+    signs: NDArray[Any]  # (n, outputs): 1 or -1
     C: Floats  # (n, outputs)
     margin: float = 1.0
 

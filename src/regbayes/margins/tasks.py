@@ -22,7 +22,7 @@ from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
+from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
@@ -30,6 +30,7 @@ from regbayes.margins.head import (
     HeadTerms,
     HeadView,
     Tolerance,
+    cheap_sample,
     design,
     solve_tasks,
 )
@@ -145,14 +146,14 @@ class TaskHead:
         rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
         n_features = blocks[0].shape[1]
 
-        def sample(level: int) -> list[BoxBlock] | None:
-            draw = self._draw(SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level)
+        def sample(level: int) -> list[CellBlock] | None:
+            n_columns, n_each = self.n_columns(n_features), len(self.observations) // len(self.outputs)
+            draw = self._draw(max(SAMPLE_PER_WEIGHT * n_columns, cheap_sample(n_each, n_columns)) * 2**level)
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
-            return [
-                sampled_cells(np.concatenate([part.pick(x, draw.rows) for part, x in pairs]), draw.form, draw.places)
-            ]
+            seen_there = np.concatenate([part.pick(x, draw.rows) for part, x in pairs])
+            return sampled_cells(seen_there, draw.form, draw.places)
 
         found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
         return replace(found, parts={(part.rows.start, part.rows.stop): part for part in parts})
@@ -165,14 +166,22 @@ class TaskHead:
         warm_start: TaskWeights | None,
         tolerance: Tolerance,
         executor: Executor,
+        prior: SharedPrior | None = None,
     ) -> BlockwiseTasks:
         """Take Newton steps over rows that may lie anywhere; arguments as those of `MarginHead.solve_newton`."""
         start = np.zeros((len(self.outputs), self.n_columns(n_features)))
         if warm_start is not None and warm_start.weights.shape == start.shape:
             start = warm_start.weights
-        prior = SharedPrior(self.outputs.groups, self.sharing)
+        prior = SharedPrior(self.outputs.groups, self.sharing) if prior is None else prior
         found = solve_boxes(
-            rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
+            rows,
+            prior,
+            start,
+            tol=tolerance.gap,
+            max_passes=tolerance.max_epochs,
+            executor=executor,
+            sample=sample,
+            ceiling=tolerance.ceiling,
         )
         weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
         penalty = self.penalty(weights)
@@ -360,6 +369,17 @@ class TaskColumns:
         if self.fit_intercept:
             parts.append((np.ones(len(coefficients)) @ coefficients)[:, None])
         return np.hstack(parts)
+
+    def split(self, weights: Floats) -> tuple[Any, Floats, Floats] | None:
+        """Return features, weights and constants that make the scores; None where there are inputs too."""
+        if self.inputs is not None:
+            return None
+        K = self.features.shape[1]
+        return self.features, weights[:, :K], weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
+
+    def join_sums(self, pulled: Floats, totals: Floats) -> Floats:
+        """Return what `combine` does from sums of the features' rows, (outputs, P)."""
+        return np.hstack([pulled, totals[:, None]]) if self.fit_intercept else pulled
 
     def array(self, rows: Integers | slice = slice(None)) -> Floats:
         """Return what is seen of all rows or some as an array, (n, P)."""

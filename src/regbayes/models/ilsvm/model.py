@@ -25,9 +25,10 @@ from scipy.special import entr, expit
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import BLOCK_ROWS, make_executor, row_blocks
+from regbayes.engine.mapped import StandardRows
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays import is_mapped, to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -35,6 +36,7 @@ from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sti
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
 
+MAPPED_TAKEN = 8192  # rows of a file that a start may be made of
 MAX_TRIALS = 8
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
 PATIENCE = 3  # small changes in a row that count as settled
@@ -133,21 +135,24 @@ class Rows(Protocol):
 class HostRows:
     """Centred rows without a copy of the inputs, which are the largest array and the user's.
 
-    Products are taken with the rows as they are and corrected by the mean.
+    Products are taken with the rows as they are and corrected by the mean. Rows of a mapped file have its type, and
+    blocks of them become double precision when they are looked at.
     """
 
     X: Floats  # (N, D), as they came
     mean: Floats  # (D,)
     weights: Floats | None = None  # (N,): how often each row counts; None: once
-    max_taken: ClassVar[int] = sys.maxsize
     max_threads: ClassVar[int] = sys.maxsize
     join = staticmethod(np.concatenate)
 
     @classmethod
     def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> HostRows:
         """Return rows less a mean: their own, unless it is given."""
-        if mean is None:
-            mean = X.mean(axis=0) if weights is None else weights @ X / weights.sum()
+        if mean is None and weights is not None:
+            blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
+            mean = np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum()
+        elif mean is None:
+            mean = X.mean(axis=0, dtype=np.float64)
         return cls(X, mean, weights)
 
     def __len__(self) -> int:
@@ -157,6 +162,11 @@ class HostRows:
     def n_inputs(self) -> int:
         """How many columns the rows have, D."""
         return int(self.X.shape[1])
+
+    @property
+    def max_taken(self) -> int:
+        """How many rows a start may be made of, at most: those of a file are not all to be copied."""
+        return MAPPED_TAKEN if is_mapped(self.X) else sys.maxsize
 
     @cached_property
     def total_weight(self) -> float:
@@ -191,7 +201,8 @@ class HostRows:
         """Return some of the rows, less the same mean; None: all of them."""
         if rows is None:
             return self
-        return HostRows(self.X[rows], self.mean, None if self.weights is None else self.weights[rows])
+        X = self.X[rows] if isinstance(rows, slice) else self.X[rows].astype(np.float64, copy=False)
+        return HostRows(X, self.mean, None if self.weights is None else self.weights[rows])
 
     def array(self) -> Floats:
         """Return the centred rows themselves, shape (N, D)."""
@@ -273,22 +284,32 @@ class HostRows:
     def build_head(self, data: Data, settings: Settings) -> MarginHead:
         """Return the head of the labelled rows: what they ask for, and what it sees of them."""
         labeled = data.labeled
-        everything = len(labeled) == len(self)
-        rows = self if everything else self.take(labeled)
+        places = None if len(labeled) == len(self) else labeled
         classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
         return MarginHead(
             classes.one_vs_rest() if settings.one_vs_rest else classes,
             settings.squared,
             settings.fit_intercept,
-            inputs=settings.input_scale * rows.array() if settings.input_scale else None,
-            rows=None if everything else labeled,
-            row_weights=rows.weights,
+            inputs=self.scale_inputs(settings.input_scale, places) if settings.input_scale else None,
+            rows=places,
+            row_weights=self.weights if self.weights is None or places is None else self.weights[places],
         )
+
+    def scale_inputs(self, factor: float, places: Integers | None) -> Any:
+        """Return centred rows times a factor, some of them or all: an array, or of a file what stands for it."""
+        if is_mapped(self.X):
+            return StandardRows(self.X, self.mean, np.full(self.n_inputs, 1.0 / factor), places)
+        return factor * self.take(places).array()
 
     def score(self, state: State, features: Floats) -> Floats:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
         assert state.head is not None
-        return state.head.scores(features, state.input_scale * self.array() if state.input_scale else None)
+        if not state.input_scale:
+            return state.head.scores(features)
+        found = np.empty((len(self), len(state.head.weights)))
+        for rows in row_blocks(len(self)):  # no copy of all inputs
+            found[rows] = state.head.scores(features[rows], state.input_scale * self.take(rows).array())
+        return found
 
     def choose(self, state: State, features: Floats) -> Integers:
         """Return the class with the highest score for each of the rows, shape (N,)."""

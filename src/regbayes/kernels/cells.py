@@ -1,0 +1,192 @@
+"""Squared losses of a matrix of cells, rows by outputs: a look at them and their curvature, each in one call.
+
+NumPy needs a dozen calls for a block of rows, and takes the interpreter's lock after each. With four threads that does
+not matter, and with sixteen they mostly wait for it. What is asked of cells is as `regbayes.framework.cells` has it:
+numbers that broadcast to rows by outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
+
+
+class Asked(NamedTuple):
+    """What is asked of cells; each has two axes, of which either may have length one."""
+
+    linear: NDArray[Any]
+    """Minus the targets."""
+    absolute: Floats
+    """Half-width of the free tube."""
+    stiffness: Floats
+    side: NDArray[np.int8]
+    """1 or -1: the sign that multipliers have; 0: there is no cell."""
+    is_free: bool
+    """Whether multipliers have either sign, wherever there is a cell."""
+
+
+class Seen(NamedTuple):
+    """What a look at cells finds, beside the multipliers that it writes."""
+
+    loss: float
+    pulled: Floats
+    """(outputs, k): sums of rows with multipliers."""
+    totals: Floats
+    """(outputs,): sums of multipliers."""
+
+
+def ask(
+    linear: NDArray[Any],
+    absolute: NDArray[Any],
+    stiffness: NDArray[Any],
+    side: NDArray[np.int8] | None,
+    seen: NDArray[np.bool_] | None,
+) -> Asked:
+    """Return what is asked of cells as the kernels take it, without a copy of what is large."""
+    whole = np.ones((1, 1), dtype=np.int8) if seen is None else seen.view(np.int8)
+    return Asked(
+        read_only(_two_axes(linear)),
+        read_only(_two_axes(absolute).astype(np.float64, copy=False)),
+        read_only(_two_axes(stiffness).astype(np.float64, copy=False)),
+        read_only(_two_axes(whole if side is None else side)),
+        side is None,
+    )
+
+
+def _two_axes(values: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(values.reshape(1, 1) if values.ndim == 0 else values)
+
+
+# --- The law, in plain NumPy
+
+
+def reference_look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
+    """`look` in plain NumPy: the law."""
+    away = -(features @ weights.T + constant) - asked.linear
+    away = away - np.clip(away, -asked.absolute, asked.absolute)
+    away = away * (asked.side != 0) if asked.is_free else asked.side * np.maximum(asked.side * away, 0.0)
+    phi[...] = asked.stiffness * away
+    return Seen(0.5 * float(np.vdot(phi, away)), phi.T @ features, phi.sum(axis=0))
+
+
+def reference_add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
+    """`add_curvature` in plain NumPy: the law."""
+    phi = np.empty((len(features), len(weights)))
+    unit = asked._replace(stiffness=np.ones((1, 1)))
+    reference_look(features, weights, np.zeros(len(weights)), unit, phi)
+    curved = (phi != 0.0) | (asked.is_free & (asked.absolute == 0.0) & (asked.side != 0))
+    bent = np.broadcast_to(asked.stiffness, phi.shape) * curved
+    for output, own in enumerate(bent.T):
+        found[output] += (features * own[:, None]).T @ features
+
+
+# --- Loops
+
+
+@compiled_inline
+def _shrink(score: float, linear: float, absolute: float, side: int, is_free: bool) -> float:
+    """Return what stiffness multiplies, with its sign."""
+    away = -score - linear
+    if absolute > 0.0:
+        away -= min(max(away, -absolute), absolute)
+    if is_free:
+        return away if side != 0 else 0.0
+    return side * max(side * away, 0.0)
+
+
+@compiled
+def _look(
+    features: Floats,
+    weights: Floats,
+    constant: Floats,
+    linear: NDArray[Any],
+    absolute: Floats,
+    stiffness: Floats,
+    side: NDArray[np.int8],
+    is_free: bool,
+    sums: bool,
+    phi: Floats,
+) -> tuple[float, Floats, Floats]:
+    np.dot(features, weights, phi)
+    n, m = phi.shape
+    loss = 0.0
+    tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
+    absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
+    stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
+    side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
+    for i in range(n):
+        row = 0.0
+        for j in range(m):
+            away = _shrink(
+                phi[i, j] + constant[j],
+                linear[i if tall else 0, j if wide else 0],
+                absolute[i if absolute_tall else 0, j if absolute_wide else 0],
+                side[i if side_tall else 0, j if side_wide else 0],
+                is_free,
+            )
+            multiplier = stiffness[i if stiff_tall else 0, j if stiff_wide else 0] * away
+            row += multiplier * away
+            phi[i, j] = multiplier
+        loss += row
+    totals = np.zeros(m)
+    if not sums:
+        return 0.5 * loss, np.zeros((0, 0)), totals
+    for j in range(m):
+        total = 0.0
+        for i in range(n):
+            total += phi[i, j]
+        totals[j] = total
+    return 0.5 * loss, np.dot(phi.T, features), totals
+
+
+@compiled
+def _add_curvature(
+    features: Floats,
+    weights: Floats,
+    linear: NDArray[Any],
+    absolute: Floats,
+    stiffness: Floats,
+    side: NDArray[np.int8],
+    is_free: bool,
+    found: Floats,
+) -> None:
+    scores = np.dot(features, weights)
+    n, m = scores.shape
+    room = np.empty(features.shape)
+    tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
+    absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
+    stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
+    side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
+    for j in range(m):
+        count = 0
+        for i in range(n):
+            tube = absolute[i if absolute_tall else 0, j if absolute_wide else 0]
+            own = side[i if side_tall else 0, j if side_wide else 0]
+            away = _shrink(scores[i, j], linear[i if tall else 0, j if wide else 0], tube, own, is_free)
+            if away != 0.0 or (is_free and tube == 0.0 and own != 0):
+                root = np.sqrt(stiffness[i if stiff_tall else 0, j if stiff_wide else 0])
+                for column in range(features.shape[1]):
+                    room[count, column] = root * features[i, column]
+                count += 1
+        if count:
+            found[j] += np.dot(room[:count].T, room[:count])
+
+
+def look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
+    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs)."""
+    return Seen(*_look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, True, phi))
+
+
+def find_multipliers(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> None:
+    """Write the multipliers of cells, as `look` does, and sum nothing."""
+    _look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, False, phi)
+
+
+def add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
+    """Add the second derivative of the losses in each output's weights to that of other rows, (outputs, k, k)."""
+    _add_curvature(read_only(features), np.ascontiguousarray(weights.T), *asked, found)
