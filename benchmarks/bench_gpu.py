@@ -35,14 +35,16 @@ from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
 from regbayes.kernels import arrays, cuda_rows
 from regbayes.kernels.arrays import ClassRows, HingeRows
-from regbayes.margins.device_tasks import DeviceTaskHead
+from regbayes.margins.device import DeviceBlock, DevicePrior
+from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
-from regbayes.models.mt_ilsvm.device import DeviceTaskModel, sum_moments
-from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
+from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
+from regbayes.models.mt_ilsvm.device import DeviceTaskModel
+from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
 from regbayes.models.mt_ilsvm.model import resolve_scales
@@ -328,13 +330,13 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     X, _ = make_rows(device, n, D, 2)
     X = X - arrays.to_device(centre_rows(X).mean, X) if device.library is not None else X - X.mean(axis=0)
     scores = device.normal(M, D, seed=5) @ X.T
-    signs = 2.0 * (scores > 0) - 1.0
-    signs = signs.to(X.dtype) if device.library is not None else signs.astype(device.dtype)
+    signs = 2 * (scores > 0) - 1
+    signs = signs.to(device.library.int8) if device.library is not None else signs.astype(np.int8)
     del scores
     settings = TaskSettings(n_components=K, C=0.01, task_sharing=0.0, temperature=0.03)
     device.wait()
     start = time.perf_counter()
-    moments = sum_moments(X, None)
+    moments = DeviceTaskRows(X).sum_moments(None)
     show("moments, once", time.perf_counter() - start)
     scale, every = float(np.sqrt(moments.mean_square)), np.arange(M)
     head = DeviceTaskHead(
@@ -353,7 +355,9 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
     point = Point(at, problem.pull_back(at, inferred))
     show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
+    time_task_parts(device, problem, point, inferred)
     del at, inferred
+    device.free()
     seconds, passes, objectives = [], [], [point.at.objective]
     for _ in range(12):
         device.wait()
@@ -365,8 +369,37 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
     show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
+    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
     if device.name == "cuda":
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
+
+
+def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred: Any) -> None:
+    """Time what a step is made of."""
+    params, head = point.at.params, problem.head
+    weights, (columns, targets) = (
+        point.at.head.weights.weights,
+        (head._columns(inferred[0].features, (0, len(problem.blocks[0]))), head.targets),
+    )
+    block, prior = DeviceBlock(columns, targets, True), DevicePrior(head.outputs.groups, head.sharing)
+    places, few = head._draw_rows(SAMPLE_PER_OUTPUT * weights.shape[1], [(0, len(columns))], columns.features) or (
+        None,
+        None,
+    )
+    show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
+    show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
+    show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
+    show("  inference", device.time(lambda: problem.model.infer(problem.blocks[0], params)))
+    show("  pass over the margins", device.time(lambda: block.sums(weights)))
+    if places is not None:
+        show("  sample taken", device.time(lambda: columns.take(places[0])))
+        seen = columns.take(places[0])
+        sample = DeviceBlock(seen, few, True)
+        show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {len(seen)} rows")
+        curvature = sample.curvature(weights)
+        show("  systems", device.time(lambda: prior.solve(curvature, weights)))
+    show("  gradient by features", device.time(lambda: block.pull(weights, -weights[:, : len(columns.centre)].T)))
+    show("  gradient by features, and back", device.time(lambda: problem.pull_back(point.at, inferred)))
 
 
 def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:

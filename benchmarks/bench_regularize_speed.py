@@ -124,9 +124,11 @@ def main() -> None:
     smoke = parser.parse_args().smoke
     warnings.simplefilter("ignore")  # k-hat speaks of the draws
     one_constraint(10_000)
-    sizes = [(1_000, 5), (10_000, 5), (10_000, 12), (100_000, 5), (100_000, 50), (1_000_000, 8), (1_000_000, 100)]
-    for n, m in sizes[:2] if smoke else sizes:
-        equalities(n, m, repeat=3 if n * m > 1_000_000 else 15)
+    small = [(1_000, 5), (1_000, 8), (1_000, 20), (1_000, 30), (3_000, 10), (3_000, 20)]
+    middle = [(10_000, 5), (10_000, 12), (10_000, 20), (10_000, 50), (100_000, 5), (100_000, 50)]
+    large = [(1_000_000, 8), (1_000_000, 100)]
+    for n, m in small[:2] if smoke else [*small, *middle, *large]:
+        equalities(n, m, repeat=3 if n * m > 5_000_000 else 7 if n * m > 100_000 else 31)
     soft_bounds(*((100, 20) if smoke else (800, 200)))
     hinges(*((500, 10) if smoke else (10_000, 30)))
     for n, m in [(100, 3)] if smoke else [(100, 3), (1_000, 5), (10_000, 10)]:

@@ -251,7 +251,7 @@ def ordered_means() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
         parts = jnp.logaddexp(jnp.log(share) - 0.5 * (y - means[0]) ** 2, jnp.log1p(-share) - 0.5 * (y - means[1]) ** 2)
         numpyro.factor("y", parts.sum())
 
-    at = mesh(v=np.linspace(-4, 5, 181), low=np.linspace(-6, 4, 161), u=np.linspace(-1.5, 3.5, 151))
+    at = mesh(v=np.linspace(-4, 5, 91), low=np.linspace(-6, 4, 81), u=np.linspace(-1.5, 3.5, 76))
     share, high = 1 / (1 + np.exp(-at["v"])), at["low"] + np.exp(at["u"])
     logs = 2 * np.log(share) + 2 * np.log1p(-share) + norm.logpdf(at["low"], 0, 3) + norm.logpdf(at["u"], 1, 0.5)
     for one in y:

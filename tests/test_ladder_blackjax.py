@@ -38,3 +38,10 @@ def test_variables_may_be_functions_of_the_position():
 def test_a_position_without_density_is_refused():
     with pytest.raises(ValueError, match="must be finite there"):
         BlackJAXModel(lambda x: x * np.nan, 0.0)
+
+
+def test_a_log_density_is_a_function_to_one_number():
+    with pytest.raises(ValueError, match=r"one number, got shape \(2,\)"):
+        BlackJAXModel(lambda x: -(x**2), np.zeros(2))
+    with pytest.raises(TypeError, match="function of a position"):
+        BlackJAXModel(3, np.zeros(2))

@@ -65,6 +65,10 @@ def test_bad_input_is_refused(gaussian):
         pymc.Bernoulli("k", 0.5)
     with pytest.raises(ValueError, match=r"discrete latent variables \(k\)"):
         PyMCModel(discrete)
+    with pymc.Model() as known:
+        pymc.Normal("y", 0.0, 1.0, observed=np.ones(3))
+    with pytest.raises(ValueError, match="no latent variable"):
+        PyMCModel(known)
     with pytest.raises(TypeError, match=r"pymc\.Model"):
         PyMCModel(3)
     with pytest.raises(ValueError, match=r"'c'.*'a'"):

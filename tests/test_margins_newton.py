@@ -190,6 +190,19 @@ def test_the_gap_of_boxes_is_that_of_the_dual_written_out(rng, loss, sharing):
     assert found.status is Status.ITERATION_LIMIT
 
 
+@pytest.mark.parametrize("loss", ["hinge", "tube"])
+def test_steps_end_where_the_minimum_is_plainly_too_high(rng, loss):
+    cells = Cells(rng, loss, n=400)
+    best = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT)
+    low = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, ceiling=0.5 * best.value)
+    assert low.status is Status.STOPPED
+    assert low.n_passes < best.n_passes
+    assert low.value > 0.5 * best.value
+    high = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, ceiling=1.001 * best.value)
+    assert high.status is Status.CONVERGED
+    np.testing.assert_array_equal(high.weights, best.weights)
+
+
 def test_the_prior_is_of_weights_that_tasks_share(rng):
     group, rho, d = np.array([0, 1, 0, 1, 0]), 1.3, 3
     prior = SharedPrior(group, rho)

@@ -344,3 +344,25 @@ def test_features_of_any_size_have_effective_draws_and_a_table(scale: float) -> 
     np.testing.assert_allclose(result.before_mcse, scale * plain.before_mcse)
     np.testing.assert_allclose(result.sd(lambda x: scale * x), scale * plain.sd(lambda x: x))
     assert "effective draws" in str(result)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-20, 1e20, 1e160, 1e300])
+def test_errors_do_not_depend_on_units_whose_squares_are_no_numbers(scale):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 4, 100))
+
+    def errors(unit):
+        result = regularize(
+            Samples({"x": unit * x, "y": y}, chains=True), [E("x") == 0.1 * unit, (E("y") >= 0.2).soft(0.1)]
+        )
+        units = np.array([unit, 1.0])
+        other = result.mcse(lambda v: v.x * v.y)[0] / unit
+        return [
+            *(result.before_mcse / units),
+            *(result.after_mcse / units),
+            *(result.multipliers_mcse * units),
+            other,
+            result.kl_mcse,
+        ]
+
+    np.testing.assert_allclose(errors(scale), errors(1.0), rtol=1e-7, atol=1e-12)

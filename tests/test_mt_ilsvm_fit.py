@@ -21,11 +21,11 @@ from mt_ilsvm_tools import (
     toy_latent,
     toy_problem,
 )
-from regbayes.engine import Status, Threads, executor
+from regbayes.engine import Status, Threads, loop
 from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks
-from regbayes.models.mt_ilsvm.fit import factor_analysis, prepare
+from regbayes.models.mt_ilsvm.fit import carry_weights, factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
 
@@ -123,7 +123,7 @@ def many(monkeypatch):
 
     def fit_many(is_many, *given, **options):
         monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1 if is_many else 10**9)
-        monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
+        monkeypatch.setattr(loop, "BLOCK_ROWS", 64)
         return fit(*given, **options)
 
     return fit_many
@@ -164,6 +164,26 @@ def test_a_fit_to_many_rows_goes_on_from_either_kind(many):
         for then in (True, False):
             again = many(then, *given, start.state)
             assert again.trace.objective[0] == pytest.approx(start.trace.objective[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("n_columns", [3, 12])
+def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n_columns, monkeypatch):
+    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1)
+    X, Y = toy(30, n_rows=200, n_columns=n_columns)
+    settings = small_settings()
+    problem = prepare(X, *cells_of(Y, settings.loss), settings)
+    before, _ = exact(problem, toy_latent(34, n_columns))
+    params = problem.model.at(toy_latent(35, n_columns))
+    found = carry_weights(problem, before, params).weights
+    old, new = (np.asarray(problem.model.infer(X, at).features) for at in (before.params, params))
+    weights = before.head.weights.weights
+    missed = new @ found[:, :3].T - old @ weights[:, :3].T
+    gradient = 2.0 * settings.C * new.T @ missed + found[:, :3].T  # of C |missed|^2 + |weights|^2 / 2
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-9 * np.abs(new.T @ old @ weights[:, :3].T).max())
+    np.testing.assert_array_equal(found[:, 3:], weights[:, 3:])
+    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 10**9)
+    kept, _ = exact(prepare(X, *cells_of(Y, settings.loss), settings), toy_latent(34, n_columns))
+    assert carry_weights(problem, kept, params) is kept.warm_start  # multipliers are the start
 
 
 def test_the_head_of_many_rows_keeps_no_array_of_them(monkeypatch):

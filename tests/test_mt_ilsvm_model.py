@@ -55,7 +55,7 @@ def test_expected_residual_and_entropy_by_enumeration():
             mean = factors.projection.T @ x
             residual += probability * (np.sum((x - Z @ mean) ** 2) + np.trace(Z @ factors.covariance @ Z.T))
         entropy -= probability * np.log(probability)
-    assert expected_residual(psi, factors, Moments.of(X)) == pytest.approx(residual, rel=1e-12)
+    assert expected_residual(latent, factors, Moments.of(X)) == pytest.approx(residual, rel=1e-12)
     assert feature_entropy(latent.logits) == pytest.approx(entropy, rel=1e-12)
 
 
@@ -74,7 +74,7 @@ def test_terms_sum_to_the_free_energy_of_the_joint_density():
     total = 0.0
     for x in X:
         mean, covariance = factors.projection.T @ x, factors.covariance
-        residual = expected_residual(latent.psi, factors_at_row(mean, covariance, x), Moments.of(x[None]))
+        residual = expected_residual(latent, factors_at_row(mean, covariance, x), Moments.of(x[None]))
         total += 0.5 * (4 * np.log(2 * np.pi * noise) + residual / noise)
         total += 0.5 * (2 * np.log(2 * np.pi * prior) + (mean @ mean + np.trace(covariance)) / prior)
         total -= 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]

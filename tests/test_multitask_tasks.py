@@ -20,7 +20,7 @@ from multitask_tools import (
     regressor,
 )
 from reference_tools import fits_its_rows
-from regbayes.models.mt_ilsvm.model import features
+from regbayes.models.mt_ilsvm.model import latent_features
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -176,10 +176,10 @@ def test_ragged_tasks_with_several_classes(monkeypatch):
 
     def counting(*given):
         computed.append(1)
-        return features(*given)
+        return latent_features(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr("regbayes.models.mt_ilsvm.model.features", counting)
+        patched.setattr("regbayes.models.mt_ilsvm.model.latent_features", counting)
         scores = fitted.decision_function(X, task=task)
     assert len(computed) == 1  # not once per class
     assert scores.shape == (len(X), 3)

@@ -192,7 +192,8 @@ class Bounds:
 
     @property
     def meet(self) -> bool:
-        return bool(np.isfinite(self.high) and self.high - self.low <= CLOSE * (1 + abs(self.high)))
+        # A lower bound that is clearly above the upper one is rounding times a multiplier without limit: nothing is known.
+        return bool(np.isfinite(self.high) and abs(self.high - self.low) <= CLOSE * (1 + abs(self.high)))
 
 
 def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None = None) -> Answer:

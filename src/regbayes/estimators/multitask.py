@@ -228,7 +228,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
     latent, weights = state.latent, state.tasks.weights
     n_columns, n_features = latent.logits.shape
     attributes = {
-        "components_": latent.psi.T,
+        "components_": latent.psi.T.copy(),
         "n_components_": int(in_use(latent.psi).sum()),
         "stick_weights_": stick_weights(latent.sticks),
         "noise_variance_": latent.noise_variance,
@@ -314,7 +314,8 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Steps at most.
     tol : float, default=1e-4
         Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
-        to a relative duality gap of ten times this, and of 0.001 at most; 0 solves them exactly.
+        to a relative duality gap of ten times this, and of 0.001 at most; many labels, while steps gain more than
+        that, to fifty times that at most. 0 solves them exactly.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution.
     random_state : int, RandomState instance or None, default=None

@@ -244,7 +244,8 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
     def gather(arrays: list[Array]) -> Array:
         return np.concatenate([values.reshape(-1, *values.shape[2:]) for values in arrays])
 
-    variables = {name: gather([found.variables[name] for found in runs])[chosen] for name in runs[0].variables}
+    shared = [name for name in runs[0].variables if all(name in found.variables for found in runs)]
+    variables = {name: gather([found.variables[name] for found in runs])[chosen] for name in shared}
     if any(found.positions is None for found in runs):
         return Start(variables, None, None, runs[-1].adaptation)
     positions = gather([np.asarray(found.positions) for found in runs])

@@ -282,6 +282,10 @@ class WeightedAtoms:
             self._phi = phi
         return self._value, self._expectation
 
+    def has_covariance(self, phi: Floats) -> bool:
+        """Whether the covariance there came with the last look."""
+        return self._covariance.size > 0 and self._is_at(phi)
+
     def covariance(self, phi: Floats) -> Floats:
         self.evaluate(phi)
         if not self._covariance.size:
@@ -347,22 +351,30 @@ def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] |
 
     Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
     """
-    half = np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2))
-    scale, scaled = np.ones(len(half)), atoms
-    if half.max() > EXTREME or (half.min() < 1 / EXTREME and ((half < 1 / EXTREME) & (half > 0)).any()):
-        largest = np.zeros(int(blocks.max()) + 1)
-        np.maximum.at(largest, blocks, half)
-        scale = np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
-        scaled = atoms.change_units(0.0, scale)
+    found = find_scales(np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2)), blocks)
+    scaled = atoms if found is None else atoms.change_units(0.0, found)
     size = np.abs(scaled.mean)
     far = size > FAR * np.minimum(scaled.unit, size)
     if scaled is atoms and not far.any():
         return None
+    scale = np.ones(len(far)) if found is None else found
     center = np.where(far, scaled.mean, 0.0)
     if far.any():  # a mean of values that agree in most digits is known to the last of them, through differences
         center = center + np.where(far, scaled.mean_about(center), 0.0)
         scaled = scaled.change_units(center, 1.0)
     return scaled, center * scale, scale
+
+
+def find_scales(sizes: Floats, blocks: Indices) -> Floats | None:
+    """Return units for features of such sizes in which squares are numbers; None where all sizes are ordinary.
+
+    They are powers of two, and equal within a block.
+    """
+    if sizes.max() <= EXTREME and (sizes.min() >= 1 / EXTREME or not ((sizes < 1 / EXTREME) & (sizes > 0)).any()):
+        return None
+    largest = np.zeros(int(blocks.max()) + 1)
+    np.maximum.at(largest, blocks, sizes)
+    return np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
 
 
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.framework.composite import Stack, block_scale
 from regbayes.framework.diagnostics import average_batches, monte_carlo_error
+from regbayes.framework.log_partition import find_scales
 from regbayes.framework.posteriors import Samples
 from regbayes.framework.regularizers import Regularizer
 
@@ -24,6 +25,7 @@ class Influences:
 
     samples: Samples  # the tilted draws
     base: Samples  # as they were
+    scale: Floats  # (m,): the units of what follows
     values: Floats  # (n, m): the constrained features
     own: Floats  # (n_chains, n_batches, m): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
     response: Floats  # (m, m): K with d phi = -K d E[psi]
@@ -33,12 +35,18 @@ class Influences:
     @np.errstate(over="ignore", invalid="ignore")
     def of_multipliers(self) -> Floats:
         """Return the influence on the multipliers, shape (n_chains, n_batches, m)."""
+        return self._of_scaled_multipliers() / self.scale
+
+    def _of_scaled_multipliers(self) -> Floats:
         return -self.own @ self.response.T
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_expectations(self) -> Floats:
         """Return the influence on the constrained expectations, which the multipliers react to."""
-        return self.own + self.of_multipliers() @ self.covariance
+        return self._of_scaled_expectations() * self.scale
+
+    def _of_scaled_expectations(self) -> Floats:
+        return self.own + self._of_scaled_multipliers() @ self.covariance
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_features(self, values: Floats) -> Floats:
@@ -46,19 +54,21 @@ class Influences:
         weighted = self.samples.weights[:, None] * (values - self.samples.weights @ values)
         covariance = self.values.T @ weighted  # with the constrained ones, (m, k): the mean of `weighted` is zero
         at_fixed = average_batches(self.samples.by_chain(self.samples.n_atoms * weighted))
-        return at_fixed + self.of_multipliers() @ covariance
+        return at_fixed + self._of_scaled_multipliers() @ covariance
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_kl(self) -> Floats:
         """Return the influence on ``KL(q || p)``, shape (n_chains, n_batches, 1)."""
         log_partition = self.samples.n_atoms * (self.samples.weights - self.base.weights)
-        moved = self.of_expectations() @ self.phi - average_batches(self.samples.by_chain(log_partition))
+        moved = self._of_scaled_expectations() @ self.phi - average_batches(self.samples.by_chain(log_partition))
         return moved[..., None]
 
 
 def find_errors(influence: Floats) -> Floats:
     """Return the standard errors of means of influences, shape (k,)."""
-    return np.array([monte_carlo_error(influence[..., j]) for j in range(influence.shape[-1])])
+    unit = np.max(np.abs(influence), axis=(0, 1))  # whose squares are numbers
+    unit = np.where(np.isfinite(unit) & (unit > 0), unit, 1.0)
+    return np.array([unit[j] * monte_carlo_error(influence[..., j] / unit[j]) for j in range(influence.shape[-1])])
 
 
 def find_influences(
@@ -78,14 +88,19 @@ def find_influences(
     """
     weights = samples.weights
     stack = Stack.of(regularizer, values.shape[1])
-    with np.errstate(over="ignore", invalid="ignore"):  # features whose squares are out of range have no errors
+    found = find_scales(np.maximum(values.max(axis=0), -values.min(axis=0)), stack.blocks)
+    scale = np.ones(values.shape[1]) if found is None else found
+    if found is not None:
+        values, stacked = values / scale, stacked * scale[stack.index]
+        stack = stack.in_units(np.zeros(len(scale)), scale)
+    with np.errstate(over="ignore", invalid="ignore"):
         expectation = weights @ values
         centred = values - expectation
         own = samples.n_atoms * weights[:, None] * centred
         covariance = centred.T @ own / samples.n_atoms
         response = _respond(stack, stacked, expectation, covariance)
     phi = -stack.add_up(stacked)
-    return Influences(samples, base, values, average_batches(samples.by_chain(own)), response, covariance, phi)
+    return Influences(samples, base, scale, values, average_batches(samples.by_chain(own)), response, covariance, phi)
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:

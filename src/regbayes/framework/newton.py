@@ -48,6 +48,7 @@ SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed
 PIECE_ROWS = 512  # at least in a piece of a sample that a thread takes the curvature of
 PIECE_NUMBERS = 1 << 24  # in the second derivatives of all pieces of a sample together, at most
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
+SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,7 @@ class Prior(Protocol):
         """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
 
     def solve(self, curvature: Floats, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` for positions; the curvature is that of weights (outputs, d, d).
+        """Solve ``(precision + curvature) x = right`` for positions; the curvature is a block's, as it gives it.
 
         Roughly is enough: steps go on until the gap is small.
         """
@@ -416,7 +417,13 @@ class SharedPrior:
         return self.coupling[:, None] * sum_by_group(weights, self.group)
 
     def solve(self, curvature: Floats, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` for a curvature with a block per task (tasks, d, d)."""
+        """Solve ``(precision + curvature) x = right`` for a curvature with a block per task (tasks, d, d).
+
+        Or as a whole (tasks, d, tasks, d), where nothing is shared.
+        """
+        if curvature.ndim == 4:
+            whole = curvature.reshape(right.size, right.size) + np.eye(right.size)
+            return np.asarray(cho_solve(cho_factor(whole), right.ravel()).reshape(right.shape))
         blocks = curvature + np.eye(right.shape[1])
         found = _solve_each(blocks, right)
         if self.sharing == 0.0:
@@ -464,6 +471,7 @@ def solve_boxes(
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
+    ceiling: float = np.inf,
 ) -> NewtonSolution:
     """Minimise squared hinges or tubes plus the prior, to a duality gap of ``tol`` times the value.
 
@@ -480,8 +488,10 @@ def solve_boxes(
         Takes the blocks; one after another by default.
     sample : callable, default=None
         Where the curvature comes from; by default it is all rows.
+    ceiling : float, default=inf
+        A value that is of no interest: steps end, STOPPED, where it is plain that the minimum is higher.
     """
-    return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample, ceiling), start, tol, max_passes)
 
 
 def solve_smoothed(
@@ -492,12 +502,14 @@ def solve_smoothed(
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
+    prior: SharedPrior | None = None,
 ) -> NewtonSolution:
     """Minimise the squared multi-class hinge as the blocks smooth it, plus standard normal weights.
 
-    The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`.
+    The gap of the smoothed problem becomes ``tol`` times its value. Arguments as in `solve_boxes`; a prior is given
+    where it says how systems are solved, and shares nothing.
     """
-    prior = SharedPrior(np.arange(len(start)))
+    prior = SharedPrior(np.arange(len(start))) if prior is None else prior
     return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
 
 
@@ -560,8 +572,15 @@ def _solve(problem: _Problem, start: Floats, tol: float, max_passes: float) -> N
 class _Problem:
     """The primal objective as a function of the position, over all blocks."""
 
-    def __init__(self, blocks: Sequence[Block], prior: Prior, executor: Executor, sample: Sample | None = None) -> None:
-        self.blocks, self.prior, self.executor = blocks, prior, executor
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        prior: Prior,
+        executor: Executor,
+        sample: Sample | None = None,
+        ceiling: float = np.inf,
+    ) -> None:
+        self.blocks, self.prior, self.executor, self.ceiling = blocks, prior, executor, ceiling
         self.sample, self.level = sample, 0
         self.sampled = None if sample is None else sample(0)
         self.n_passes = 0
@@ -589,12 +608,8 @@ class _Problem:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
         blocks = self.blocks if self.sampled is None else self.sampled
         curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), blocks)
-        if not blocks[0].mixes:
+        if not blocks[0].mixes or curvature.ndim == 4:
             return -self.prior.solve(curvature, at.gradient)
-        if curvature.ndim == 4:
-            n = at.gradient.size
-            whole = curvature.reshape(n, n) + np.eye(n)
-            return -cho_solve(cho_factor(whole), at.gradient.ravel()).reshape(at.gradient.shape)
         shape = at.gradient.shape
         inverses = np.linalg.inv(curvature + np.eye(shape[1]))
 
@@ -648,10 +663,14 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
             return at.solution(problem.n_passes, Status.STALLED)
         if moved.gap > ENOUGH * at.gap:
             problem.refine()
-        settled = np.isinf(moved.gap) and at.objective - moved.objective <= tol * abs(moved.objective)
+        fall, left = at.objective - moved.objective, moved.gap / at.gap
+        settled = np.isinf(moved.gap) and fall <= tol * abs(moved.objective)
         at = moved
         if settled:
             return at.solution(problem.n_passes, Status.CONVERGED)
+        # What is left to gain falls as the gap does, though far below it.
+        if left < 0.5 and at.objective - SAFE * fall * left / (1.0 - left) > problem.ceiling:
+            return at.solution(problem.n_passes, Status.STOPPED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 

@@ -226,8 +226,8 @@ def _sample_again(
             cause = failure.__cause__
             made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
             raise SamplingError(
-                f"the sampler failed in round {len(failure.climb.stages)}: {cause}. The {made} draws made before are "
-                "in the attribute stages of this error.",
+                f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}. The {made} draws "
+                "made before are in the attribute stages of this error.",
                 failure.climb.stages,
             ) from cause
         assert climb.ending is not None
@@ -281,7 +281,8 @@ def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[
     word = (
         f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
         "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, "
-        "or ask for less."
+        "or ask for less. If the feature is smooth, write it with NumPy's or JAX's functions of whole arrays, which "
+        "can be differentiated."
     )
     return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
 

@@ -515,13 +515,6 @@ class HingeRows:
             missed *= namespace_of(scores).abs(signs)
         return _weigh(self.C, missed, signs)
 
-    def curvatures(self, scores: DeviceArray) -> DeviceArray:
-        """Return the second derivatives by the scores, (outputs, n)."""
-        xp = namespace_of(scores)
-        signs = self._signs(scores)
-        found = 2.0 * self.C * xp.astype(signs * scores < self.margin, scores.dtype)
-        return found * xp.abs(signs) if self._has_gaps(scores) else found
-
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
         return _bend(self.C, change, constant, multipliers)
@@ -555,14 +548,6 @@ class TubeRows:
             return _weigh(self.C, away, None)
         missed = _positive(xp.abs(away) - self.epsilon)
         return _weigh(self.C, missed, xp.sign(away))
-
-    def curvatures(self, scores: DeviceArray) -> DeviceArray:
-        """Return the second derivatives by the scores, (outputs, n)."""
-        xp = namespace_of(scores)
-        bent = xp.ones_like(scores)
-        if self.epsilon > 0.0:
-            bent = xp.astype(xp.abs(self.values - scores) > self.epsilon, scores.dtype)
-        return 2.0 * self.C * bent
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -616,11 +601,6 @@ class ClassRows:
         omega = own * among - xp.where(active, shared * xp.sum(among, axis=0), xp.zeros_like(mine))
         found = xp.where(truth, -xp.sum(omega, axis=0), omega)
         return Bent(found, sum_of(found, axis=1))
-
-    def active(self, scores: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """Return which classes have a multiplier in each row, and which is the true one, (classes, n)."""
-        omega, _, truth = self._solve(scores)
-        return omega > 0.0, truth
 
     def slopes(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""

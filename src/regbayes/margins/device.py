@@ -7,22 +7,26 @@ back. Rows without targets have a price of zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
-from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums
+from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import ClassRows, DeviceArray, HingeRows, TubeRows, namespace_of, to_device
+from regbayes.kernels.arrays import ClassRows, DeviceArray, HingeRows, RowLosses, TubeRows, namespace_of, to_device
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
+PASS_ROOM = 1 << 27  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
+SQUARE_ROOM = 1 << 26  # numbers in products of columns, for the same reason
+MAX_WHOLE = 4096  # weights of classes: of more, their second derivative is not held as a whole on a device either
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,14 @@ class DeviceInputs:
         return replace(self, X=self.X[rows, :])
 
 
+class DeviceWeights(NamedTuple):
+    """Weights of outputs as products with rows on a device take them."""
+
+    features: DeviceArray  # (outputs, K)
+    inputs: DeviceArray | None  # (outputs, D)
+    constant: DeviceArray  # (outputs,): what every row has
+
+
 @dataclass(frozen=True)
 class DeviceColumns:
     """What a linear head sees of rows on a device, as products with it."""
@@ -55,33 +67,72 @@ class DeviceColumns:
     def __len__(self) -> int:
         return int(self.features.shape[1])
 
-    def scores(self, weights: Floats) -> DeviceArray:
-        """Return the products with weights (outputs, d), shape (outputs, n)."""
-        scaled, K, inputs = self.scale * weights, self.features.shape[0], self.inputs
+    def cut(self, rows: slice) -> DeviceColumns:
+        """Return some of the rows."""
+        if len(self) == rows.stop - rows.start:
+            return self
+        inputs = None if self.inputs is None else self.inputs[rows]
+        return replace(self, features=self.features[:, rows], inputs=inputs)
+
+    def place(self, weights: Floats) -> DeviceWeights:
+        """Return weights (outputs, d) on the device, in one transfer."""
+        scaled, (K, M), inputs = self.scale * weights, (self.features.shape[0], len(weights)), self.inputs
         constant = (scaled[:, -1] if self.fit_intercept else 0.0) - scaled[:, :K] @ self.centre
-        found = to_device(scaled[:, :K], self.features) @ self.features
+        parts = [scaled[:, :K].ravel()]
         if inputs is not None:
             own = inputs.factor * scaled[:, K : K + inputs.shape[1]]
             constant = constant - own @ inputs.mean
-            found += to_device(own, self.features) @ inputs.X.T
-        found += to_device(constant, self.features)[:, None]
+            parts.append(own.ravel())
+        there = to_device(np.concatenate([*parts, constant]), self.features)
+        xp, ends = namespace_of(there), np.cumsum([0, *map(len, parts)]).tolist()
+        shaped = [xp.reshape(there[first:end], (M, -1)) for first, end in pairwise(ends)]
+        return DeviceWeights(shaped[0], None if inputs is None else shaped[1], there[ends[-1] :])
+
+    def products(self, weights: DeviceWeights) -> DeviceArray:
+        """Return the products with weights, (outputs, n), a constant of each output apart."""
+        found = weights.features @ self.features
+        if self.inputs is not None:
+            found += weights.inputs @ self.inputs.X.T
         return found
 
-    def combine(self, coefficients: DeviceArray) -> DeviceArray:
-        """Return the sums of rows with coefficients (outputs, n), shape (outputs, d), in double precision."""
-        xp = namespace_of(coefficients)
-        totals = arrays.sum_of(coefficients, axis=1)[:, None]
-        centre = to_device(self.centre, self.features, xp.float64)
-        parts = [arrays.multiply_rows(coefficients, self.features) - totals * centre]
+    def scores(self, weights: Floats) -> DeviceArray:
+        """Return the products with weights (outputs, d), shape (outputs, n)."""
+        there = self.place(weights)
+        found = self.products(there)
+        found += there.constant[:, None]
+        return found
+
+    def sum_rows(self, coefficients: DeviceArray) -> DeviceArray:
+        """Return the sums of features and inputs with coefficients (outputs, n), as they are, in double precision."""
+        found = [arrays.multiply_rows(coefficients, self.features)]
         if self.inputs is not None:
-            mean = to_device(self.inputs.mean, self.features, xp.float64)
-            parts.append(self.inputs.factor * (arrays.multiply_rows(coefficients, self.inputs.X.T) - totals * mean))
+            found.append(arrays.multiply_rows(coefficients, self.inputs.X.T))
+        return arrays.join(found, axis=1)
+
+    def finish(self, sums: Floats, totals: Floats) -> Floats:
+        """Return the sums of rows (outputs, d) from those of `sum_rows` and of coefficients (outputs,), on the host."""
+        K, inputs, totals = self.features.shape[0], self.inputs, totals[:, None]
+        parts = [sums[:, :K] - totals * self.centre]
+        if inputs is not None:
+            parts.append(inputs.factor * (sums[:, K:] - totals * inputs.mean))
         if self.fit_intercept:
             parts.append(totals)
-        return self.scale * arrays.join(parts, axis=1)
+        return self.scale * np.hstack(parts)
+
+    def combine(self, coefficients: DeviceArray) -> Floats:
+        """Return the sums of rows with coefficients (outputs, n), shape (outputs, d), on the host."""
+        totals = arrays.sum_of(coefficients, axis=1)
+        return self.finish(*arrays.gather(self.sum_rows(coefficients), totals))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the features are all that is seen, as it is seen."""
+        return self.inputs is None and not self.fit_intercept and self.scale == 1.0 and not self.centre.any()
 
     def take(self, rows: DeviceArray | None = None) -> DeviceColumns:
         """Return all rows or some as one array of what is seen of them, (d, n)."""
+        if rows is None and self.is_whole:
+            return self
         xp, features, inputs = namespace_of(self.features), self.features, self.inputs
         if rows is not None:
             features = xp.take(features, rows, axis=1)
@@ -91,17 +142,42 @@ class DeviceColumns:
             parts.append(inputs.factor * (X - to_device(inputs.mean, features)).T)
         if self.fit_intercept:
             parts.append(xp.ones((1, features.shape[1]), dtype=features.dtype, device=features.device))
-        seen = self.scale * arrays.join(parts)
+        seen = arrays.join(parts)
+        if self.scale != 1.0:
+            seen *= self.scale
         return DeviceColumns(seen, np.zeros(seen.shape[0]))
+
+
+Targets = HingeRows | TubeRows | ClassRows
+
+
+def cut_targets(targets: Any, rows: Any) -> Any:
+    """Return what some rows ask for: a slice of them, or places on the device."""
+
+    def pick(values: Any) -> Any:
+        if values is None or values.shape[-1] == 1:
+            return values
+        if isinstance(rows, slice):
+            return values[rows] if values.ndim == 1 else values[:, rows]
+        return namespace_of(values).take(values, rows, axis=values.ndim - 1)
+
+    of_rows = [name for name in ("C", "labels", "signs", "values", "cost") if hasattr(targets, name)]
+    return replace(targets, **{name: pick(getattr(targets, name)) for name in of_rows})
 
 
 @dataclass(frozen=True)
 class DeviceBlock:
-    """Rows on a device as Newton's method sees them: a `regbayes.framework.newton.Block`."""
+    """Rows on a device as Newton's method sees them: a `regbayes.framework.newton.Block`.
+
+    Scores are taken in pieces, so that no array of outputs x rows is held. A curvature that is kept stays on the
+    device, for a `DevicePrior`.
+    """
 
     columns: DeviceColumns
-    rows: HingeRows | TubeRows | ClassRows
-    _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, and slopes there
+    rows: Targets
+    keeps_curvature: bool = False
+    _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
+    _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # pairs, their products
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -111,60 +187,70 @@ class DeviceBlock:
         """Whether outputs mix in the second derivative."""
         return isinstance(self.rows, ClassRows)
 
+    def look(self, weights: Floats) -> Iterator[tuple[DeviceColumns, RowLosses]]:
+        """Look at the rows at given weights (outputs, d), piece by piece."""
+        there = self.columns.place(weights)
+        for rows in arrays.pieces(len(self), max(1, PASS_ROOM // len(weights))):
+            columns = self.columns.cut(rows)
+            targets = self.rows if columns is self.columns else cut_targets(self.rows, rows)
+            yield columns, targets.look(columns.products(there), there.constant)
+
     def multipliers(self, weights: Floats) -> DeviceArray:
         """Return phi, (outputs, n)."""
-        return self.rows.look(self.columns.scores(weights)).multipliers
+        return arrays.join([seen.multipliers for _, seen in self.look(weights)], axis=1)
+
+    def pull(self, weights: Floats, matrix: Floats) -> DeviceArray:
+        """Return a matrix (k, outputs) times phi, (k, n)."""
+        there = to_device(matrix, self.columns.features)
+        return arrays.join([there @ seen.multipliers for _, seen in self.look(weights)], axis=1)
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
-        seen = self.rows.look(self.columns.scores(weights))
-        loss, excess, bias, pulled = arrays.gather(
-            seen.loss, seen.excess, seen.bias, self.columns.combine(seen.multipliers)
-        )
-        return BlockSums(float(loss), float(excess), float(bias), pulled)
+        """Look at the rows at given weights (outputs, d); one transfer brings what was found."""
+        found = []
+        for columns, seen in self.look(weights):
+            numbers = [seen.loss, seen.excess, seen.bias] if self.mixes else [seen.loss]
+            found.append(_pack(*numbers, seen.totals, columns.sum_rows(seen.multipliers)))
+        n, M = (3 if self.mixes else 1), len(weights)
+        host = np.add.reduce(arrays.gather(*found))
+        loss, excess, bias = host[:3].tolist() if self.mixes else (float(host[0]), 0.0, 0.0)
+        pulled = self.columns.finish(host[n + M :].reshape(M, -1), host[n : n + M])
+        return BlockSums(loss, excess, bias, pulled)
 
-    def curvature(self, weights: Floats) -> Floats:
+    def curvature(self, weights: Floats) -> Any:
         """Return the loss's second derivative, whole or in blocks, as the law does."""
-        columns, rows = self.columns.take(), self.rows
-        scores = self.columns.scores(weights)
-        if not isinstance(rows, ClassRows):
-            return arrays.gather(arrays.weigh_grams(columns.features, rows.curvatures(scores)))[0]
-        xp = namespace_of(scores)
-        active, truth = rows.active(scores)
-        own, shared, count = rows.slopes(active)
-        signed = xp.where(truth, -count, xp.astype(active, scores.dtype))
-        diagonal = own * xp.abs(signed) - shared * signed * signed
-        blocks = arrays.gather(arrays.weigh_grams(columns.features, diagonal))[0]
-        if weights.size > MAX_DENSE:
-            return blocks
-        found = np.zeros(2 * weights.shape)
-        for c in range(len(weights)):
-            found[c, :, c] = blocks[c]
-            if c == 0:
-                continue
-            either = xp.astype(truth[:c, :] | truth[c : c + 1, :], scores.dtype)
-            both = xp.astype((signed[:c, :] != 0.0) & (signed[c : c + 1, :] != 0.0), scores.dtype)
-            mixed = -both * (shared * signed[c : c + 1, :] * signed[:c, :] + own * either)
-            for other, block in enumerate(arrays.gather(arrays.weigh_grams(columns.features, mixed))[0]):
-                found[c, :, other] = block
-                found[other, :, c] = block.T
-        return found
+        seen, phi, targets = self.columns.take().features, self.multipliers(weights), self.rows
+        if isinstance(targets, ClassRows) and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE):
+            found = _bend_pairs(seen, targets, phi)
+        elif seen.shape[0] > 2 * len(weights):
+            found = arrays.weigh_grams(seen, _bend_outputs(targets, phi))
+        else:  # of many outputs, for which products of columns are the same
+            found = self._weigh_squares(seen, _bend_outputs(targets, phi))
+        return found if self.keeps_curvature else arrays.gather(found)[0]
+
+    def _weigh_squares(self, seen: DeviceArray, weights: DeviceArray) -> DeviceArray:
+        """Return ``sum_n weights_on x_n x_n'`` of each output, (outputs, d, d), from (d, n) and (outputs, n).
+
+        Products of columns that fit at once are kept: a sample is looked at in every step of a solve.
+        """
+        xp, (d, n), M, kept = namespace_of(seen), seen.shape, weights.shape[0], self._squares
+        if not kept:
+            kept.append(_Pairs.of(d, seen))
+        squares, total = kept[0], None
+        parts = arrays.pieces(n, max(1, SQUARE_ROOM // len(squares)))
+        for rows in parts:
+            products = kept[1] if len(kept) > 1 else squares.multiply(seen[:, rows])
+            kept[1:] = [products] if len(parts) == 1 else []
+            found = arrays.multiply_rows(weights[:, rows], products)
+            total = found if total is None else total + found
+        return xp.reshape(xp.take(total, xp.reshape(squares.places, (-1,)), axis=1), (M, d, d))
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, (outputs, d)."""
-        rows, change = self.rows, self.columns.scores(direction)
-        if not isinstance(rows, ClassRows):
-            bent = rows.curvatures(self.columns.scores(weights)) * change
-            return arrays.gather(self.columns.combine(bent))[0]
-        xp = namespace_of(change)
         if not self._bent or self._bent[0] is not weights:  # a system is solved with many products at the same weights
-            active, truth = rows.active(self.columns.scores(weights))
-            own, shared, _ = rows.slopes(active)
-            self._bent[:] = weights, truth, xp.astype(active, change.dtype), own, shared
-        _, truth, among, own, shared = self._bent
-        change = among * (change - xp.sum(xp.where(truth, change, xp.zeros_like(change)), axis=0))
-        omega = among * (own * change - shared * xp.sum(change, axis=0))
-        return arrays.gather(self.columns.combine(xp.where(truth, -xp.sum(omega, axis=0), omega)))[0]
+            self._bent[:] = weights, self.multipliers(weights)
+        there = self.columns.place(direction)
+        bent = self.rows.bend(self.columns.products(there), self._bent[1], there.constant)
+        return self.columns.finish(*arrays.gather(self.columns.sum_rows(bent.coefficients), bent.totals))
 
     def ease(self) -> list[DeviceBlock]:
         """Return the rows in easier problems, as the law does: small prices, which rise; then smoothed less."""
@@ -175,6 +261,108 @@ class DeviceBlock:
         eased = [replace(first, C=rows.C / factor) for factor in EASED]
         eased += [replace(rows, smoothing=share) for share in SMOOTHING[1:] if share > rows.smoothing]
         return [replace(self, rows=easier) for easier in eased]
+
+
+def _pack(*parts: DeviceArray) -> DeviceArray:
+    """Return small arrays as one, in double precision."""
+    xp = namespace_of(parts[0])
+    return xp.concat([xp.astype(xp.reshape(part, (-1,)), xp.float64, copy=False) for part in parts])
+
+
+def _bend_outputs(targets: Targets, phi: DeviceArray) -> DeviceArray:
+    """Return the second derivatives by each output's score, (outputs, n), at multipliers (outputs, n)."""
+    xp = namespace_of(phi)
+    if not isinstance(targets, ClassRows):
+        return targets.bend(xp.ones_like(phi), phi).coefficients
+    signed, own, shared = _sign_classes(targets, phi)
+    return own * xp.abs(signed) - shared * signed * signed
+
+
+def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> DeviceArray:
+    """Return the second derivative of classes' losses by all weights, (classes, d, classes, d).
+
+    The block of a pair of classes is a sum of ``x x'`` with a number for each row, so one product of matrices has all
+    pairs. In a row's scores: ``own (diag(active) - e_y active' - active e_y' + count e_y e_y') - shared signed
+    signed'``, and of two classes one is the true one where their signs differ.
+    """
+    xp, (L, n) = namespace_of(phi), phi.shape
+    pairs, squares, total = _Pairs.of(L, phi), _Pairs.of(seen.shape[0], phi), None
+    for rows in arrays.pieces(n, max(1, SQUARE_ROOM // (len(pairs) + len(squares)))):
+        signed, own, shared = _sign_classes(cut_targets(targets, rows), phi[:, rows])
+        both = pairs.multiply(signed)
+        bent = xp.where(both < 0.0, -own, xp.zeros_like(own)) - shared * both
+        bent[:L, :] += own * xp.abs(signed)
+        found = arrays.multiply_rows(bent, squares.multiply(seen[:, rows]))
+        total = found if total is None else total + found
+    places = pairs.places[:, None, :, None] * len(squares) + squares.places[None, :, None, :]
+    return xp.reshape(xp.take(xp.reshape(total, (-1,)), xp.reshape(places, (-1,))), places.shape)
+
+
+def _sign_classes(targets: ClassRows, phi: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Return 1 for classes with a multiplier and minus their number for the true one, (classes, n), and slopes."""
+    xp, active = namespace_of(phi), phi < 0.0
+    own, shared, count = targets.slopes(active)
+    truth = arrays.true_classes(targets.labels, phi)
+    return xp.where(truth, -count, xp.astype(active, phi.dtype)), own, shared
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """All pairs of d things, each once: first each with itself."""
+
+    first: DeviceArray  # (d (d + 1) / 2,)
+    second: DeviceArray
+    places: DeviceArray  # (d, d): where the pair of two is
+
+    @classmethod
+    def of(cls, d: int, like: DeviceArray) -> _Pairs:
+        """Return the pairs where an array lies."""
+        first, second = (np.append(np.arange(d), others) for others in np.triu_indices(d, 1))
+        places = np.zeros((d, d), dtype=np.int64)
+        places[first, second] = places[second, first] = np.arange(len(first))
+        return cls(*(arrays.integers_to_device(each, like) for each in (first, second, places)))
+
+    def __len__(self) -> int:
+        return int(self.first.shape[0])
+
+    def multiply(self, rows: DeviceArray) -> DeviceArray:
+        """Return the products of each pair of rows (d, n), (pairs, n)."""
+        xp = namespace_of(rows)
+        found = xp.take(rows, self.first, axis=0)
+        found *= xp.take(rows, self.second, axis=0)
+        return found
+
+
+@dataclass(frozen=True)
+class DevicePrior(SharedPrior):
+    """The prior of weights, whose systems are solved where the curvature lies."""
+
+    def solve(self, curvature: Any, right: Floats) -> Floats:
+        """Solve ``(precision + curvature) x = right``; the curvature is on a device, the rest on the host."""
+        xp, (n_tasks, d), there = namespace_of(curvature), right.shape, to_device(right, curvature)
+        n = n_tasks * d if curvature.ndim == 4 else d  # of the one system, or of each
+        shape = (-1, n, n) if curvature.ndim == 3 else (n, n)
+        systems = xp.reshape(curvature, shape) + xp.eye(n, dtype=curvature.dtype, device=curvature.device)
+        found = _solve(systems, xp.reshape(there, (*shape[:-1], 1)))
+        if self.sharing > 0.0:
+            members = np.equal.outer(np.arange(len(self.coupling)), self.group) * 1.0  # (groups, tasks)
+            add, coupling = to_device(members, curvature), to_device(self.coupling, curvature)[:, None, None]
+            inverses = xp.linalg.inv(systems)
+            by_sum = -coupling * xp.reshape(add @ xp.reshape(inverses, (n_tasks, -1)), (-1, d, d))
+            by_sum += xp.eye(d, dtype=curvature.dtype, device=curvature.device)
+            shared = coupling * xp.linalg.solve(by_sum, (add @ found[:, :, 0])[:, :, None])
+            found = found + inverses @ (add.T @ shared[:, :, 0])[:, :, None]
+        return arrays.gather(xp.reshape(found, right.shape))[0]
+
+
+def _solve(systems: DeviceArray, right: DeviceArray) -> DeviceArray:
+    """Solve positive definite systems, one or a stack of them: by factors of Cholesky where the library can."""
+    xp = namespace_of(systems)
+    if hasattr(xp, "cholesky_solve"):  # PyTorch's
+        factors, failed = xp.linalg.cholesky_ex(systems)
+        if not bool(xp.any(failed != 0)):  # single precision can leave too little
+            return xp.cholesky_solve(right, factors)
+    return xp.linalg.solve(systems, right)
 
 
 @dataclass(frozen=True)
@@ -240,10 +428,9 @@ class DeviceHead(MarginHead):
     ) -> DeviceArray:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         latent = np.sqrt(self.weight_variance) * weights[:, : len(view.centre)]
-        phi = self.newton_block(part, features, view).multipliers(weights)
-        found = to_device(-latent.T, phi) @ phi
+        found = self.newton_block(part, features, view).pull(weights, -latent.T)
         if common is not None:
-            shared = to_device(common, phi)[:, None]
+            shared = to_device(common, found)[:, None]
             found += shared if part.row_weights is None else shared * part.row_weights
         return found.T
 
@@ -253,7 +440,10 @@ class DeviceHead(MarginHead):
         parts = self.parts(tuple(block.shape[0] for block in blocks))
         weight, sums = self.sum_features(blocks)
         view = self.view(weight, sums, tolerance.smoothing)
-        rows = [self.newton_block(part, block, view) for part, block in zip(parts, blocks, strict=True)]
+        rows = [
+            replace(self.newton_block(part, block, view), keeps_curvature=True)
+            for part, block in zip(parts, blocks, strict=True)
+        ]
 
         def sample(level: int) -> list[DeviceBlock] | None:
             drawn = self._draw(level, len(view.centre), parts)
@@ -264,10 +454,11 @@ class DeviceHead(MarginHead):
                 row.columns.take(place).features for row, place in zip(rows, places, strict=True) if place is not None
             ]
             whole = arrays.join(seen, axis=1)
-            return [DeviceBlock(DeviceColumns(whole, np.zeros(whole.shape[0])), self._smooth(targets, view))]
+            return [DeviceBlock(DeviceColumns(whole, np.zeros(whole.shape[0])), self._smooth(targets, view), True)]
 
         start = warm_start if isinstance(warm_start, LinearHead) else None
-        found = self.solve_newton(rows, sample, view, weight, start, tolerance, executor)
+        prior = DevicePrior(np.arange(self.targets.n_outputs))
+        found = self.solve_newton(rows, sample, view, weight, start, tolerance, executor, prior)
         return replace(found, parts=parts)
 
     def _smooth(self, targets: Any, view: HeadView) -> Any:

@@ -1,7 +1,7 @@
 """Linear heads of several tasks over rows on a device: `TaskHead` with targets as one dense matrix there.
 
-A target that is missing has a price of zero. The solver is that of blocks: Newton's method on the host, looks at the
-rows on the device (`regbayes.margins.device`).
+A target that is missing has a sign or a price of zero. The solver is that of blocks: Newton's method on the host, looks
+at the rows and systems on the device (`regbayes.margins.device`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, to_device
-from regbayes.margins.device import MORE_ROWS, DeviceBlock, DeviceColumns, DeviceInputs
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
+from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, namespace_of, to_device
+from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs, DevicePrior, cut_targets
+from regbayes.margins.head import Tolerance
 from regbayes.margins.tasks import MAX_SAMPLE_SHARE, BlockwiseTasks, TaskHead, TaskWeights
+
+SAMPLE_PER_OUTPUT = 800  # rows that the curvature is first taken from, for each weight of an output: a pass costs more
 
 
 @dataclass(frozen=True)
@@ -48,31 +50,26 @@ class DeviceTaskHead(TaskHead):
     def _solve_blocks(
         self, blocks: Sequence[DeviceArray], warm_start: TaskWeights | None, tolerance: Tolerance, executor: Executor
     ) -> DeviceTasks:
-        ends = np.cumsum([0, *(block.shape[0] for block in blocks)])
-        parts = {(int(a), int(b)): self._rows_of(slice(int(a), int(b))) for a, b in pairwise(ends)}
+        parts = self._cut(tuple(block.shape[0] for block in blocks))
         rows = [
-            DeviceBlock(self._columns(block, place), targets)
+            DeviceBlock(self._columns(block, place), targets, keeps_curvature=True)
             for block, (place, targets) in zip(blocks, parts.items(), strict=True)
         ]
         n_features = blocks[0].shape[1]
 
         def sample(level: int) -> list[DeviceBlock] | None:
-            drawn = self._draw_rows(
-                MORE_ROWS * SAMPLE_PER_WEIGHT * self.n_columns(n_features) * 2**level, int(ends[-1])
-            )
+            drawn = self._draw_rows(SAMPLE_PER_OUTPUT * self.n_columns(n_features) * 2**level, list(parts), blocks[0])
             if drawn is None:
                 return None
-            cut = np.split(drawn, np.searchsorted(drawn, ends[1:-1]))
+            places, targets = drawn
             seen = [
-                row.columns.take(integers_to_device(own - first, blocks[0])).features
-                for row, own, first in zip(rows, cut, ends[:-1], strict=True)
-                if len(own)
+                row.columns.take(place).features for row, place in zip(rows, places, strict=True) if place is not None
             ]
             whole = arrays.join(seen, axis=1)
-            targets = self._rows_of(integers_to_device(drawn, blocks[0]), len(drawn) / int(ends[-1]))
-            return [DeviceBlock(DeviceColumns(whole, np.zeros(whole.shape[0])), targets)]
+            return [DeviceBlock(DeviceColumns(whole, np.zeros(whole.shape[0])), targets, keeps_curvature=True)]
 
-        found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor)
+        prior = DevicePrior(self.outputs.groups, self.sharing)
+        found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor, prior)
         return DeviceTasks(**vars(found), problem=self, targets=parts)
 
     def _columns(self, features: DeviceArray, place: tuple[int, int]) -> DeviceColumns:
@@ -80,25 +77,40 @@ class DeviceTaskHead(TaskHead):
         inputs = None if self.inputs is None else self.inputs[slice(*place)]
         return DeviceColumns(features.T, np.zeros(features.shape[1]), inputs, self.fit_intercept)
 
-    def _rows_of(self, rows: Any, share: float = 1.0) -> HingeRows | TubeRows:
-        """Return the targets of a slice of the rows, or of places on the device, which stand for all as a share."""
-        targets = self.targets
+    def _cut(self, lengths: tuple[int, ...]) -> dict[tuple[int, int], Any]:
+        """Return the targets of blocks of so many rows, by their first rows and ends; kept, as they are asked again."""
+        if lengths not in self._cuts:
+            ends = np.cumsum([0, *lengths]).tolist()
+            self._cuts[lengths] = {(a, b): cut_targets(self.targets, slice(a, b)) for a, b in pairwise(ends)}
+        return self._cuts[lengths]
 
-        def pick(values: Any) -> Any:
-            if values is None or values.shape[1] == 1:
-                return values
-            if isinstance(rows, slice):
-                return values[:, rows]
-            return arrays.namespace_of(values).take(values, rows, axis=1)
+    def _draw_rows(self, n_wanted: int, parts: list[tuple[int, int]], like: DeviceArray) -> Any:
+        """Return rows among which every output has about so many targets, and these, which stand for all.
 
-        changed = {"C": pick(targets.C) / share if share < 1.0 else pick(targets.C)}
-        name = "signs" if isinstance(targets, HingeRows) else "values"
-        return replace(targets, **changed, **{name: pick(getattr(targets, name))})
-
-    def _draw_rows(self, n_wanted: int, n_rows: int) -> Integers | None:
-        """Return rows among which every output has about so many targets; None where all rows are wanted."""
+        Rows are places in each part (None: of none). None where all rows are wanted.
+        """
+        n_rows = parts[-1][1]
         n = int(np.ceil(n_wanted * n_rows / max(float(self.counts.min()), 1.0)))
-        return None if n > MAX_SAMPLE_SHARE * n_rows else np.sort(self._order[:n])
+        if n > MAX_SAMPLE_SHARE * n_rows:
+            return None
+        if n not in self._kept_samples:
+            drawn = np.sort(self._order[:n])
+            cut = np.split(drawn, np.searchsorted(drawn, [end for _, end in parts[:-1]]))
+            places = [
+                integers_to_device(own - first, like) if len(own) else None
+                for own, (first, _) in zip(cut, parts, strict=True)
+            ]
+            targets = cut_targets(self.targets, integers_to_device(drawn, like))
+            self._kept_samples[n] = places, replace(targets, C=targets.C * (n_rows / n))
+        return self._kept_samples[n]
+
+    @cached_property
+    def _kept_samples(self) -> dict[int, Any]:
+        return {}
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[int, ...], dict[tuple[int, int], Any]]:
+        return {}
 
     @cached_property
     def _order(self) -> Integers:
@@ -116,25 +128,32 @@ class DeviceTasks(BlockwiseTasks):
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         place, weights = (rows.start, rows.stop), self.weights.weights
-        phi = DeviceBlock(self.problem._columns(features, place), self.targets[place]).multipliers(weights)
-        return (to_device(-weights[:, : self.n_features].T, phi) @ phi).T
+        block = DeviceBlock(self.problem._columns(features, place), self.targets[place])
+        return block.pull(weights, -weights[:, : self.n_features].T).T
 
 
 def lay_out_targets(head: TaskHead, n_rows: int, like: DeviceArray) -> HingeRows | TubeRows:
-    """Return the observations of a head as a dense matrix on a device, a price of zero where there is none."""
+    """Return the observations of a head as a dense matrix on a device: signs of a byte, or numbers and their prices.
+
+    A sign of zero asks for nothing, and so does a price of zero. Prices that differ from row to row alone, as weights
+    of rows make them, have a number for each row.
+    """
     observed, n_outputs = head.observations.as_list(), len(head.outputs)
-    prices = head.C * observed.weights
-    if len(observed) == n_outputs * n_rows:
-        targets = to_device(observed.targets.reshape(n_outputs, n_rows), like)
-        same = bool(np.all(prices == prices[0]))
-        C = to_device(prices[:1, None] if same else prices.reshape(n_outputs, n_rows), like)
+    at, prices = (observed.outputs, observed.rows), head.C * observed.weights
+    is_signed, is_full = head.loss == "squared_hinge", len(observed) == n_outputs * n_rows
+    dense = np.zeros((n_outputs, n_rows), dtype=np.int8 if is_signed else np.float64)
+    dense[at] = observed.targets
+    targets = to_device(dense, like, namespace_of(like).int8 if is_signed else None)
+    of_rows = np.zeros(n_rows)
+    of_rows[observed.rows] = prices
+    if (is_signed or is_full) and np.array_equal(of_rows[observed.rows], prices):
+        C = prices[:1, None] if np.all(prices == prices[0]) else of_rows
     else:
-        dense = np.zeros((2, n_outputs, n_rows))
-        dense[0, observed.outputs, observed.rows], dense[1, observed.outputs, observed.rows] = observed.targets, prices
-        targets, C = to_device(dense[0], like), to_device(dense[1], like)
-    if head.loss == "squared_hinge":
-        return HingeRows(C, signs=targets)
-    return TubeRows(C, targets, head.epsilon)
+        C = np.zeros((n_outputs, n_rows))
+        C[at] = prices
+    if is_signed:
+        return HingeRows(to_device(C, like), signs=targets)
+    return TubeRows(to_device(C, like), targets, head.epsilon)
 
 
 def make_device_head(head: TaskHead, X: DeviceArray) -> DeviceTaskHead:

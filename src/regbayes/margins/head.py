@@ -78,6 +78,7 @@ class Tolerance:
     gap: float  # duality gap, relative to the value
     max_epochs: float  # passes over the rows
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
+    ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
@@ -248,6 +249,7 @@ class MarginHead:
         warm_start: LinearHead | None,
         tolerance: Tolerance,
         executor: Executor,
+        prior: SharedPrior | None = None,
     ) -> BlockwiseHead:
         """Take Newton steps over rows that may lie anywhere.
 
@@ -262,6 +264,8 @@ class MarginHead:
             What the rows with targets count together.
         warm_start, tolerance, executor
             As in `solve`.
+        prior : SharedPrior, default=None
+            Of the weights, standard normal: how systems are solved. By default on the host.
         """
         scale = float(np.sqrt(self.weight_variance))
         start = np.zeros((self.targets.n_outputs, self.n_columns(len(view.centre))))
@@ -269,10 +273,11 @@ class MarginHead:
             start = warm_start.weights / scale
         options: dict[str, Any] = {"tol": tolerance.gap, "executor": executor, "sample": sample}
         options["max_passes"] = max(tolerance.max_epochs, MIN_PASSES)
+        prior = SharedPrior(np.arange(len(start))) if prior is None else prior
         if self.mixes:
-            found = solve_smoothed(rows, start, **options)
+            found = solve_smoothed(rows, start, prior=prior, **options)
         else:
-            found = solve_boxes(rows, SharedPrior(np.arange(len(start))), start, **options)
+            found = solve_boxes(rows, prior, start, **options)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
         head, common = LinearHead(scale * found.weights, view.centre, self.fit_intercept), None
         if self.fit_intercept and self.centred and weight > 0:

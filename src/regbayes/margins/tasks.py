@@ -165,14 +165,22 @@ class TaskHead:
         warm_start: TaskWeights | None,
         tolerance: Tolerance,
         executor: Executor,
+        prior: SharedPrior | None = None,
     ) -> BlockwiseTasks:
         """Take Newton steps over rows that may lie anywhere; arguments as those of `MarginHead.solve_newton`."""
         start = np.zeros((len(self.outputs), self.n_columns(n_features)))
         if warm_start is not None and warm_start.weights.shape == start.shape:
             start = warm_start.weights
-        prior = SharedPrior(self.outputs.groups, self.sharing)
+        prior = SharedPrior(self.outputs.groups, self.sharing) if prior is None else prior
         found = solve_boxes(
-            rows, prior, start, tol=tolerance.gap, max_passes=tolerance.max_epochs, executor=executor, sample=sample
+            rows,
+            prior,
+            start,
+            tol=tolerance.gap,
+            max_passes=tolerance.max_epochs,
+            executor=executor,
+            sample=sample,
+            ceiling=tolerance.ceiling,
         )
         weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
         penalty = self.penalty(weights)

@@ -39,6 +39,8 @@ class BlackJAXModel(JAXModel):
         import jax
         from jax.flatten_util import ravel_pytree
 
+        if not callable(log_density):
+            raise TypeError(f"log_density must be a function of a position, got {type(log_density).__name__}")
         super().__init__()
         self.function, self.variables = log_density, variables
         position = jax.tree.map(
@@ -46,7 +48,10 @@ class BlackJAXModel(JAXModel):
         )
         flat, self._unravel = ravel_pytree(position)
         self._first = np.asarray(flat, dtype=np.float64)
-        value = float(log_density(position))
+        found = jax.numpy.asarray(log_density(position))
+        if found.shape:
+            raise ValueError(f"log_density must return one number, got shape {found.shape}: sum over its terms")
+        value = float(found)
         if not np.isfinite(value):
             raise ValueError(f"the log-density is {value} at the initial position; it must be finite there")
         self._named = isinstance(position, dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -52,6 +53,12 @@ class FunctionModel(Sampler):
     def __init__(self, draw: Callable[..., Mapping[str, Any]], n_chains: int = 4) -> None:
         if not callable(draw):
             raise TypeError(f"draw must be a function that draws a chain, got {type(draw).__name__}")
+        try:
+            inspect.signature(draw).bind(None, 1, None, None)
+        except TypeError as error:
+            raise TypeError(
+                f"draw is called as draw(tilt, n_draws, rng, start), which it does not take: {error}"
+            ) from None
         if n_chains < 2:
             raise ValueError(f"n_chains must be at least 2, so that chains can be compared, got {n_chains!r}")
         self.function, self.n_chains = draw, n_chains

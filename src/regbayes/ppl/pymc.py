@@ -46,6 +46,8 @@ class PyMCModel(Sampler):
 
         if not isinstance(model, pymc.Model):
             raise TypeError(f"model must be a pymc.Model, got {type(model).__name__}")
+        if not model.free_RVs:
+            raise ValueError("the model has no latent variable to sample")
         if model.discrete_value_vars:
             raise ValueError(
                 f"the model has discrete latent variables ({', '.join(v.name for v in model.discrete_value_vars)}), "

@@ -145,17 +145,18 @@ class Dual:
         is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
         """
         partition, held = self.partition, self._held
-        if not isinstance(partition, WeightedAtoms) or partition.fused:
+        if not isinstance(partition, WeightedAtoms):
             return partition.covariance(point.phi)
         error = float((np.abs(slope) / self.unit).max())
-        if held is None or error > FALLS_QUICKLY * held.error:
+        if held is None or error > FALLS_QUICKLY * held.error or partition.has_covariance(point.phi):
             found = partition.covariance(point.phi)
         else:
             moved, gained = point.phi - held.phi, point.expectation - held.expectation
             curved, along = held.covariance @ moved, float(moved @ gained)
             if not along > 0:
                 return partition.covariance(point.phi)
-            found = held.covariance - np.outer(curved, curved / (moved @ curved)) + np.outer(gained, gained / along)
+            found = held.covariance - curved[:, None] * (curved / (moved @ curved))
+            found += gained[:, None] * (gained / along)
         self._held = _Held(found, point.phi, point.expectation, error)
         return found
 

@@ -12,15 +12,12 @@ from scipy.linalg import eigh
 from scipy.special import expit
 
 from regbayes._types import Floats
-from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, row_blocks, run
+from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
-from regbayes.kernels.arrays import is_plain, pieces, take_rows
-from regbayes.margins.device_tasks import make_device_head
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
-from regbayes.margins.tasks import SolvedTasks, TaskHead, TaskWeights
-from regbayes.models.mt_ilsvm import device
+from regbayes.margins.tasks import BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -31,6 +28,7 @@ from regbayes.models.mt_ilsvm.model import (
     Posterior,
     Settings,
     State,
+    find_rows,
     input_factor,
     resolve_scales,
 )
@@ -61,6 +59,8 @@ FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
 """The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
+EARLY_GAP = 50.0
+"""How many times as large it may be where rows are taken in blocks and steps gain more than that."""
 TIGHTER_GAPS = (1.0, 0.1, 0.01)
 """How the duality gap is tightened while it leaves open whether a step lowers the objective."""
 
@@ -153,31 +153,19 @@ def prepare(
     executor : Executor, optional
         Takes the blocks of rows; one after another by default. The result does not depend on it.
     """
-    executor, n_targets = executor or Serial(), float(len(observations))
+    rows, executor, n_targets = find_rows(X), executor or Serial(), float(len(observations))
     if sample_weight is not None:
         observations, n_targets = observations.count(sample_weight)
-
-    def moments_of(rows: slice) -> Moments:
-        return Moments.of(X[rows], None if sample_weight is None else sample_weight[rows])
-
-    there = not is_plain(X)  # rows lie on a device, and what is their size stays there
-    moments = device.sum_moments(X, sample_weight) if there else executor.map_reduce(moments_of, row_blocks(len(X)))
-    input_scale = float(np.sqrt(moments.mean_square))
+    moments = rows.sum_moments(sample_weight, executor)
     has_target = observations.find_rows(X.shape[0])
     if not has_target.all():
-        observations = observations.keep_rows(has_target)
-        X = take_rows(X, np.flatnonzero(has_target)) if there else X[has_target]
-    X = np.ascontiguousarray(X, dtype=np.float64) if isinstance(X, np.ndarray) else X
-    head = build_head(settings, observations, outputs, X, input_scale)
-    if there or not head.takes_blocks(settings.n_components):
-        head = replace(head, observations=observations.as_list())
-    if there:
-        blocks, executor = [X[rows, :] for rows in pieces(X.shape[0], device.BLOCK_ROWS)], Serial()
-        head = make_device_head(head, X) if len(observations) else head
-    else:
-        blocks = [X[rows] for rows in row_blocks(len(X))]
-    model = first_model(settings, moments, n_targets, device.DeviceTaskModel if there else MultiTaskModel)
-    return Problem(model, blocks, head if len(observations) else None, executor, settings, moments, n_targets)
+        observations, rows = observations.keep_rows(has_target), rows.keep(has_target)
+    blocks, head = rows.blocks(), None
+    if len(observations):
+        head = build_head(settings, observations, outputs, rows.X, float(np.sqrt(moments.mean_square)))
+        head = rows.take_head(head, settings.n_components)
+    model = first_model(settings, moments, n_targets, rows.model)
+    return Problem(model, blocks, head, Serial() if rows.in_turn else executor, settings, moments, n_targets)
 
 
 def build_head(
@@ -422,6 +410,7 @@ class Point:
     at: Evaluation[Posterior, NoSums]
     pulled: ByFeatures  # what the head's gradient by features is by psi
     step_length: float = FIRST_STEP  # gamma, the step to try next
+    gained: float = np.inf  # by the last step; of the first one much is hoped for
 
     @property
     def latent(self) -> Latent:
@@ -441,37 +430,64 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
     for _ in range(MAX_HALVINGS):
-        found = _evaluate_if_no_higher(problem, model.move(params, params.latent.logits + length * direction), at)
+        moved = model.move(params, params.latent.logits + length * direction)
+        found = _evaluate_if_no_higher(problem, moved, at, point.gained)
         if found is not None:
-            new = Point(found[0], problem.pull_back(*found), min(1.0, GROW * length))
+            gained = point.at.objective - found[0].objective
+            new = Point(found[0], problem.pull_back(*found), min(1.0, GROW * length), gained)
             return StepResult(new, new.at.terms, {"step_length": length, "gap": new.at.gap})
         length *= SHRINK
     return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
 
 
 def _evaluate_if_no_higher(
-    problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums]
+    problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums], gained: float
 ) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
     """Return J at some parameters if it is no higher than before, None otherwise.
 
-    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving.
+    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving. Where
+    no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
+    what Newton steps leave is far less.
     """
+    look = problem.look(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
-    room = before.objective - sum(terms.values())
+    room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
         return None
-    look, warm_start = problem.look(params), before.warm_start
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
-    for factor in TIGHTER_GAPS:
-        tighter = replace(tolerance, gap=factor * tolerance.gap)
+    gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
+    if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
+        gaps.insert(0, min(gained / max(before.head.value, 1e-300), EARLY_GAP * gaps[0]))
+    for gap in gaps:
+        tighter = replace(tolerance, gap=gap, ceiling=room)
         fitted = look.solve(warm_start=warm_start, tolerance=tighter)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
         if fitted.value - fitted.gap > room:
             return None
+        if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:
+            return None
         warm_start = fitted.weights
     return None
+
+
+def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> TaskWeights:
+    """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
+
+    Where features move, the weights of before give other scores, and Newton's method would need passes over the rows
+    to mend that. Features are linear in the rows, so the best weights are those of least squares, with the prior of
+    the weights, over moments that are there. Multipliers that are kept are a start of their own.
+    """
+    tasks, scales, latent = before.warm_start, problem.model.scales, params.latent
+    if len(tasks.multipliers):
+        return tasks
+    (n_columns, K), psi = latent.psi.shape, latent.psi
+    products = latent.products + latent.noise_variance / latent.weight_variance * np.eye(K)
+    seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
+    seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
+    carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)
+    return replace(tasks, weights=np.hstack([tasks.weights[:, :K] @ carry.T, tasks.weights[:, K:]]))
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:

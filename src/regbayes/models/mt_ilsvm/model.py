@@ -9,20 +9,20 @@ for more rows but through the head.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import row_blocks
+from regbayes._types import Flags, Floats, Integers, Reals
+from regbayes.engine import Executor, row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import is_plain, to_device
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
-from regbayes.margins.tasks import TaskWeights
+from regbayes.margins.tasks import TaskHead, TaskWeights
 from regbayes.priors import indian_buffet
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
 
@@ -90,7 +90,8 @@ class Settings:
     tol : float
         Change of the objective that ends either: per entry of Z in the factor analysis, where the objective is in
         nats; per target, in units of loss, in the joint fit. The large-margin problems are solved to a duality gap of
-        ten times this, relative to their value, and to 0.001 at least.
+        ten times this, relative to their value, and to 0.001 at least; many targets to what the last step gained,
+        while that is more, within fifty times that.
     """
 
     n_components: int = 20
@@ -163,7 +164,11 @@ class Moments(RowSums):
 
     def count(self, times: float) -> Moments:
         """Count every row so many times."""
-        return Moments(times * self.gram, times * self.n_rows)
+        return replace(self, gram=times * self.gram, n_rows=times * self.n_rows)
+
+    def multiply(self, columns: Floats) -> Floats:
+        """Return ``X^T X`` times columns (D, K): the largest product of an iteration that is not over rows."""
+        return self.gram @ columns
 
     @property
     def squared_norm(self) -> float:
@@ -186,10 +191,29 @@ class Latent:
     noise_variance: float  # lambda^2
     weight_variance: float  # sigma0^2
 
-    @property
+    @cached_property
     def psi(self) -> Floats:
-        """Probabilities of the features, (D, K)."""
+        """Probabilities of the features, (D, K); not to be written to."""
         return expit(self.logits)
+
+    @cached_property
+    def products(self) -> Floats:
+        """``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40); not to be written to."""
+        return feature_products(self.psi)
+
+    @cached_property
+    def entropy(self) -> float:
+        """Entropy of q(Z)."""
+        return feature_entropy(self.logits)
+
+    def change(self, **others: Any) -> Latent:
+        """Return the same features with other sticks or variances; what was found of the features stays known."""
+        new = replace(self, **others)
+        new.__dict__.update({name: self.__dict__[name] for name in OF_FEATURES if name in self.__dict__})
+        return new
+
+
+OF_FEATURES = ("psi", "products", "entropy")
 
 
 @dataclass(frozen=True)
@@ -241,10 +265,10 @@ def feature_entropy(logits: Floats) -> float:
     return float(np.sum(np.log1p(odds) + magnitude * odds / (1.0 + odds)))
 
 
-def expected_residual(psi: Floats, factors: Factors, moments: Moments) -> float:
+def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> float:
     """Return ``sum_n E||x_n - Z w_n||^2``, docs/math.md eq. (40)."""
-    fitted = float(np.sum(psi * factors.cross))
-    return moments.squared_norm - 2.0 * fitted + float(np.sum(feature_products(psi) * factors.second_moment))
+    fitted = float(np.sum(latent.psi * factors.cross))
+    return moments.squared_norm - 2.0 * fitted + float(np.sum(latent.products * factors.second_moment))
 
 
 def generative_terms(
@@ -257,11 +281,11 @@ def generative_terms(
     kl_factors = 0.5 * float(np.trace(factors.second_moment)) / weight_variance
     kl_factors += 0.5 * n * (n_features * (float(np.log(weight_variance)) - 1.0) - log_determinant)
     likelihood = 0.5 * n * n_columns * float(np.log(2.0 * np.pi * noise_variance))
-    likelihood += 0.5 * expected_residual(psi, factors, moments) / noise_variance
+    likelihood += 0.5 * expected_residual(latent, factors, moments) / noise_variance
     prior = cross_entropy_features(stick_expectations(latent.sticks), psi.sum(axis=0), float(n_columns))
     return {
         "kl_sticks": kl_sticks(latent.sticks, alpha),
-        "kl_features": prior - temperature * feature_entropy(latent.logits),
+        "kl_features": prior - temperature * latent.entropy,
         "kl_factors": kl_factors,
         "likelihood": likelihood,
     }
@@ -269,13 +293,12 @@ def generative_terms(
 
 def update_factors(latent: Latent, moments: Moments) -> Factors:
     """Return the q(w) that is optimal for q(Z), docs/math.md eq. (41): one K x K system for all rows."""
-    psi, U = latent.psi, feature_products(latent.psi)
-    n_features = psi.shape[1]
-    precision = U / latent.noise_variance
+    psi, n_features = latent.psi, latent.psi.shape[1]
+    precision = latent.products / latent.noise_variance
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
     projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
     covariance = np.eye(n_features) * (n_features / np.trace(precision))
-    cross = moments.gram @ projection
+    cross = moments.multiply(projection)
     return Factors(projection, covariance, cross, projection.T @ cross + moments.n_rows * covariance)
 
 
@@ -297,7 +320,7 @@ def update_features(latent: Latent, factors: Factors, temperature: float, margin
 
     ``margins`` (D, K) is what they add to the logits, if there are any.
     """
-    psi = latent.psi
+    psi = latent.psi.copy()
     M = factors.second_moment / latent.noise_variance
     prior = stick_expectations(latent.sticks).log_odds
     logits = np.empty_like(psi)
@@ -319,20 +342,20 @@ def update_sticks(latent: Latent, alpha: float) -> Latent:
     def cost(sticks: Sticks) -> float:
         return kl_sticks(sticks, alpha) + cross_entropy_features(stick_expectations(sticks), counts, n_columns)
 
-    return replace(latent, sticks=new) if cost(new) <= cost(latent.sticks) else latent
+    return latent.change(sticks=new) if cost(new) <= cost(latent.sticks) else latent
 
 
 def update_noise_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set lambda^2 to its optimum for q(Z) and q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * len(latent.logits)
-    residual = expected_residual(latent.psi, factors, moments) / size
-    return replace(latent, noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
+    residual = expected_residual(latent, factors, moments) / size
+    return latent.change(noise_variance=max(residual, VARIANCE_FLOOR * moments.mean_square))
 
 
 def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -> Latent:
     """Set sigma0^2 to its optimum for q(w), docs/math.md eq. (42)."""
     size = moments.n_rows * latent.logits.shape[1]
-    return replace(latent, weight_variance=float(np.trace(factors.second_moment)) / size)
+    return latent.change(weight_variance=float(np.trace(factors.second_moment)) / size)
 
 
 # The model under a head
@@ -422,13 +445,104 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
         return latent
 
 
+# Rows, wherever they lie
+
+
+class Rows(Protocol):
+    """Centred inputs of rows: what a fit and prediction ask of them. `HostRows` are NumPy's."""
+
+    model: ClassVar[type[MultiTaskModel]]  # that takes blocks of such rows
+    in_turn: ClassVar[bool]  # whether blocks are taken one after another, whoever offers to take them
+
+    @property
+    def X(self) -> Any:  # noqa: N802
+        """The inputs, (N, D)."""
+
+    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
+        """Return the moments of the rows."""
+
+    def keep(self, wanted: Flags) -> Self:
+        """Return some of the rows."""
+
+    def blocks(self) -> list[Any]:
+        """Return the rows in blocks of fixed size, as the model takes them."""
+
+    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
+        """Return a head of the rows, whose observations are on the host, as it solves for so many features of them."""
+
+    def infer(self, state: State) -> Any:
+        """Return the latent features of the rows, (n, K)."""
+
+    def decide(self, state: State, outputs: Integers | None) -> Floats:
+        """Return the scores of the rows; see `decision`."""
+
+
+@dataclass(frozen=True)
+class HostRows:
+    """Rows that are NumPy's, or lie in a file and stand for such an array."""
+
+    X: Any
+    model: ClassVar[type[MultiTaskModel]] = MultiTaskModel
+    in_turn: ClassVar[bool] = False
+
+    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
+        """Return the moments of the rows; block by block, in their order."""
+
+        def of_block(rows: slice) -> Moments:
+            return Moments.of(self.X[rows], None if sample_weight is None else sample_weight[rows])
+
+        return executor.map_reduce(of_block, row_blocks(len(self.X)))
+
+    def keep(self, wanted: Flags) -> HostRows:
+        """Return some of the rows."""
+        return HostRows(self.X[wanted])
+
+    def blocks(self) -> list[Any]:
+        """Return the rows in blocks of fixed size."""
+        X = np.ascontiguousarray(self.X, dtype=np.float64) if isinstance(self.X, np.ndarray) else self.X
+        return [X[rows] for rows in row_blocks(len(X))]
+
+    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
+        """Return the head, with a list of its observations where rows are not taken in blocks."""
+        return head if head.takes_blocks(n_features) else replace(head, observations=head.observations.as_list())
+
+    def infer(self, state: State) -> Floats:
+        """Return the latent features of the rows, (n, K)."""
+        return latent_features(self.X, state.latent.psi, state.input_scale)
+
+    def decide(self, state: State, outputs: Integers | None) -> Floats:
+        """Return the scores of the rows; see `decision`."""
+        X = self.X
+        found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
+        # Negative indices count from the end, so group g's shared weights are put at -1 - g.
+        table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
+        for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
+            inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
+            own = latent_features(X[rows], state.latent.psi, state.input_scale)
+            seen = design(own, None, inputs, state.fit_intercept, factor)
+            if outputs is None:
+                found[rows] = seen @ state.tasks.weights.T
+            else:
+                for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
+                    here[...] = np.einsum("np,np->n", seen, table[wanted])
+        return found
+
+
+def find_rows(X: Any) -> Rows:
+    """Return centred inputs as rows: on the host, or on the device where an array of another library lies."""
+    if isinstance(X, np.ndarray) or not hasattr(X, "device"):
+        return HostRows(X)
+    from regbayes.models.mt_ilsvm.device import DeviceRows
+
+    return DeviceRows(X)
+
+
 # What a fitted state says about rows
 
 
 def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
-    weights = psi / (input_scale * np.sqrt(len(psi)))
-    return X @ (weights if is_plain(X) else to_device(weights, X))
+    return X @ (psi / (input_scale * np.sqrt(len(psi))))
 
 
 def input_factor(n_columns: int, input_scale: float) -> float:
@@ -438,7 +552,7 @@ def input_factor(n_columns: int, input_scale: float) -> float:
 
 def features(X: Floats, state: State) -> Floats:
     """Return the latent features of rows, (n, K)."""
-    return latent_features(X, state.latent.psi, state.input_scale)
+    return find_rows(X).infer(state)
 
 
 def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats:
@@ -454,21 +568,6 @@ def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats
 
     Returns
     -------
-    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
+    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``; on the host.
     """
-    if not is_plain(X):
-        from regbayes.models.mt_ilsvm.device import decide
-
-        return decide(X, state, outputs)
-    found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
-    # Negative indices count from the end, so group g's shared weights are put at -1 - g.
-    table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
-    for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
-        inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
-        seen = design(features(X[rows], state), None, inputs, state.fit_intercept, factor)
-        if outputs is None:
-            found[rows] = seen @ state.tasks.weights.T
-        else:
-            for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
-                here[...] = np.einsum("np,np->n", seen, table[wanted])
-    return found
+    return find_rows(X).decide(state, outputs)
