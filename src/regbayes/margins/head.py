@@ -55,9 +55,8 @@ MIN_BLOCK_ROWS = 10_000  # with targets: fewer are left to coordinate ascent, wh
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs
 SAMPLE_PER_WEIGHT = 50  # rows that the curvature is first taken from, for each weight of an output
-# Of many rows a larger sample, because steps gain more by it: a row of it for so many rows and each column, so that its
-# curvature costs little beside a pass over all rows; and for so many rows at least, because it is a copy.
-ROWS_PER_SAMPLED, MIN_ROWS_PER_SAMPLED = 2, 16
+MOST_PER_WEIGHT = 400  # the same where rows are many, so that steps gain more
+ROWS_PER_SAMPLED = 2  # and columns: of fewer rows such a sample's curvature would cost much beside a pass over all
 CLASS_SAMPLE_PER_WEIGHT = 20  # the same for each weight of a multi-class margin
 MIN_PASSES = 12.0  # over the rows, that Newton's method may take
 # A Newton step costs about as much as features / 16 passes of coordinate ascent, which gets the first say.
@@ -227,7 +226,7 @@ class MarginHead:
         def sample(level: int) -> list[NewtonBlock] | None:
             n_drawn = self.n_sampled(level, len(view.centre))
             if not self.mixes:
-                n_drawn = max(n_drawn, cheap_sample(len(self.targets), self.n_columns(len(view.centre))) * 2**level)
+                n_drawn = max(n_drawn, afford_sample(len(self.targets), self.n_columns(len(view.centre))) * 2**level)
             if n_drawn >= len(self.targets):
                 return None
             drawn = np.sort(self._draw_order[:n_drawn])
@@ -685,11 +684,6 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     return omega
 
 
-def cheap_sample(n_rows: int, n_columns: int) -> int:
-    """Return how many rows the curvature may be taken from at little cost beside a pass over all of them."""
-    return n_rows // max(ROWS_PER_SAMPLED * n_columns, MIN_ROWS_PER_SAMPLED)
-
-
 def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
     """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
     shuffled = np.random.default_rng(0).permutation(n_rows)
@@ -699,6 +693,12 @@ def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
     sizes = np.unique(kinds, return_counts=True)[1]
     rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
+
+
+def afford_sample(n_rows: int, n_columns: int) -> int:
+    """Return how many rows the curvature of an output is first taken from, of so many."""
+    affordable = min(n_rows // (ROWS_PER_SAMPLED * n_columns), MOST_PER_WEIGHT * n_columns)
+    return max(SAMPLE_PER_WEIGHT * n_columns, affordable)
 
 
 def solve_tasks(

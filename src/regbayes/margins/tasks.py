@@ -26,11 +26,10 @@ from regbayes.framework.newton import SharedPrior, solve_boxes
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
-    SAMPLE_PER_WEIGHT,
     HeadTerms,
     HeadView,
     Tolerance,
-    cheap_sample,
+    afford_sample,
     design,
     solve_tasks,
 )
@@ -147,8 +146,8 @@ class TaskHead:
         n_features = blocks[0].shape[1]
 
         def sample(level: int) -> list[CellBlock] | None:
-            n_columns, n_each = self.n_columns(n_features), len(self.observations) // len(self.outputs)
-            draw = self._draw(max(SAMPLE_PER_WEIGHT * n_columns, cheap_sample(n_each, n_columns)) * 2**level)
+            n_each = len(self.observations) // len(self.outputs)
+            draw = self._draw(afford_sample(n_each, self.n_columns(n_features)) * 2**level)
             if draw is None:
                 return None
             pairs = zip(parts, seen, strict=True)
