@@ -85,7 +85,7 @@ class BinaryFeatures(LatentModel):
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the features."""
-        psi, found = state.embedding, {}
+        psi, found, ratios = state.embedding, {}, state.params.noise_ratios
         if state.probabilities is not None:
             psi = state.probabilities
             found = {"probabilities_": psi}
@@ -95,6 +95,7 @@ class BinaryFeatures(LatentModel):
             "stick_weights_": stick_weights(state.params.sticks),
             "n_components_": int(in_use(psi).sum()),
             "noise_variance_": state.params.noise_variance,
+            "noise_ratios_": np.ones(state.params.loadings.shape[1]) if ratios is None else ratios,
             "prior_variance_": state.params.prior_variance,
             "_state": state,
         }

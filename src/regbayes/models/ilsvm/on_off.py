@@ -3,7 +3,7 @@
 A factor analysis says how much of each input is its own: noise, whatever the others have in common. If on/off features
 leave hardly more of the rows than that, the rows are what the model says, and the model is taken at its word: noise of
 each input's own size, no temperature, and a generative part that labels do not bend. Of rows that vary by degrees,
-on/off features leave a fifth of the signal or more; there nothing changes.
+on/off features leave a sixth of the signal or more; there nothing changes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, initial_params
 FEWEST_INPUTS = 4  # whose noise can be told
 ROWS_PER_INPUT = 5.0  # that tell it, at least
 MOST_ROWS = 2000  # that are asked
-ITERATIONS, SETTLED = 50, 1e-2  # of the factor analysis, and the change of a noise share at which it has settled
+ITERATIONS, SETTLED = 50, 2e-3  # of the factor analysis, and the change of a noise share at which it has settled
 COUNT_EVERY = 5  # iterations between two counts of the factors
+RIDGE = 1e-8  # on the correlations: inputs may be sums of others
 LEAST_NOISE = 0.05  # of an input's variance: less is no noise, but inputs that determine each other
 MOST_DETERMINED = 0.1  # of the inputs that may have no noise
+LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
 HOPELESS = 0.2  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
+TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
 
 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
@@ -46,7 +49,8 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
 def analyse_noise(X: HostRows, n_components: int) -> Floats | None:
     """Return the noise variance of each input by a factor analysis, (D,), or None where inputs determine each other.
 
-    Principal factors of the correlations, in units of the noise of the last iteration; those count that vary by more
+    Principal factors of the correlations, in units of the noise of the last iteration; at first that is what the other
+    inputs do not predict of an input, linearly, which is too much. Those count that vary by more
     than noise alone does (Marchenko and Pastur 1967), and half of the inputs at most. Inputs that do not vary have the
     geometric mean of the others.
     """
@@ -59,7 +63,8 @@ def analyse_noise(X: HostRows, n_components: int) -> Floats | None:
     correlations = moments[np.ix_(varies, varies)] / np.outer(spread, spread)
     d = len(correlations)
     edge, most = (1.0 + np.sqrt(d / N)) ** 2, max(1, min(n_components, d // 2))
-    shares = np.full(d, 0.5)
+    shares = 1.0 / np.diag(np.linalg.inv(correlations + RIDGE * np.eye(d)))  # what the other inputs do not predict
+    shares = np.clip(shares, LEAST_NOISE, 1.0)
     K = 0
     for iteration in range(ITERATIONS):
         scale = np.sqrt(shares)
@@ -88,8 +93,8 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     def left(at: Evaluation) -> float:
         return expected_residual(at.stats, at.params) - noise
 
-    if signal <= 0.0 or left(search.at) > HOPELESS * signal:
+    if signal < LEAST_SIGNAL * noise or left(search.at) > HOPELESS * signal:
         return False
     for _ in range(STEPS):
         search = descent.step(problem.joint, search).state
-    return left(search.at) <= LEFT * signal
+    return -TAKEN * signal <= left(search.at) <= LEFT * signal
