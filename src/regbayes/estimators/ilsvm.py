@@ -342,7 +342,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Whether the classifier sees the inputs beside the latent features.
     temperature : float or "auto", default="auto"
         Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
-        ones, for reading.
+        ones, for reading. Below 0.2, rows that are sums of on/off features and noise are recognised without labels, and
+        fitted without heat, with each input's own noise (``noise_ratios_``; see Notes).
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
         the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
@@ -412,6 +413,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     offset_ : array of shape (n_features,)
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
+    noise_ratios_ : array of shape (n_features,)
+        Noise variance of each input over ``noise_variance_``; their product is one. All are one, except in rows that
+        were found to be sums of on/off features.
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
         different numbers of features can be compared, which those in ``trace_`` cannot.
@@ -433,6 +437,11 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Notes
     -----
     docs/math.md, sections 2 and 3.
+
+    Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
+    than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
+    inferred at a temperature of one by two sweeps at least, and ``generative_weight="auto"`` is three times as large. A
+    number for ``noise_variance`` or ``prior_variance`` prevents it.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
