@@ -675,6 +675,7 @@ class Settings:
     price: float = 0.0  # kappa, of a feature with an amount that is on
     on_off: OnOff | None = None  # what holds for rows that are sums of on/off features; None: they are not asked
     noise_ratios: Floats | None = None  # (D,): rho, where they are
+    by_degrees: bool = False  # whether they were asked and are not
 
     def with_noise(self, noise_variance: float, ratios: Floats) -> Settings:
         """Return the settings for rows that are sums of on/off features, with the noise that each input has."""

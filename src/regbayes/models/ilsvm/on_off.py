@@ -3,7 +3,7 @@
 A factor analysis says how much of each input is its own: noise, whatever the others have in common. If on/off features
 leave hardly more of the rows than that, the rows are what the model says, and the model is taken at its word: noise of
 each input's own size, no temperature, and a generative part that labels do not bend. Of rows that vary by degrees,
-on/off features leave a sixth of the signal or more; there nothing changes.
+on/off features leave a sixth of the signal or more; independent scores are no start there.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ TAKEN = 0.04  # the same that they may take from the noise: inputs that are on o
 
 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
-    """Return the settings for rows that are sums of on/off features, with their noise; or the settings as they are."""
+    """Return the settings for rows that are sums of on/off features, with their noise, or that vary by degrees.
+
+    Rows of many inputs, or of few for each input, do not tell: the settings are as they were.
+    """
     D = X.n_inputs
     if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.total_weight < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
     noise = analyse_noise(some, settings.n_components)
-    if noise is None:
-        return settings
-    variance = float(np.exp(np.mean(np.log(noise))))
-    told = settings.with_noise(variance, noise / variance)
-    return told if _are_explained(some, replace(told, temperature=1.0)) else settings
+    if noise is not None:
+        variance = float(np.exp(np.mean(np.log(noise))))
+        told = settings.with_noise(variance, noise / variance)
+        if _are_explained(some, replace(told, temperature=1.0)):
+            return told
+    return replace(settings, by_degrees=True)
 
 
 def analyse_noise(X: HostRows, n_components: int) -> Floats | None:

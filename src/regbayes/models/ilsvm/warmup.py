@@ -126,7 +126,8 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     As many directions as stand out from the noise and, where features are colder than soft, half as many more; each
     number of them rotated so that each has few inputs, and so that the rows have independent scores. Along a direction
     that is noise alone, rows vary by the noise variance times ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur
-    1967). Of rows that are sums of on/off features (`on_off.find_on_off`) the scores alone are a start.
+    1967). Of rows that are sums of on/off features (`on_off.find_on_off`) the scores alone are a start, of rows
+    that are not the few inputs alone; both where that was not asked.
     """
     scales = np.ones(X.n_inputs)
     if settings.noise_ratios is not None:
@@ -149,10 +150,13 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
     warm = replace(settings, temperature=warmer) if is_cold else settings
     starts = []
+    rotations: list[tuple[Callable[[Floats], Floats], Settings]] = []
+    if settings.noise_ratios is None:
+        rotations.append((varimax, warm))
+    if not settings.by_degrees:  # independent scores are the features, where there are any: heat would melt them
+        rotations.append((partial(separate, X), settings))
     for n in numbers:
-        # Independent scores are the features, where there are any: heat would only melt them together.
-        rotations = ((varimax, warm), (partial(separate, X), settings))
-        for rotate, heated in rotations if settings.noise_ratios is None else rotations[1:]:
+        for rotate, heated in rotations:
             loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
             starts.append(make_params(scales * loadings, shares, -scales * (shares @ loadings), X, heated))
     return starts
@@ -416,11 +420,11 @@ class WarmUp:
         wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
         unit = self._spread * self.problem.unit
         raced: list[Search] = []
-        for start in starts if len(starts) > 1 else ():
-            if len(start.loadings) == K:
-                keep = raced[0] if raced else None
-                cold = replace(start, temperature=wanted)
-                raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
+        alike = [start for start in starts if len(start.loadings) == K]
+        for start in alike if len(alike) > 1 else ():
+            keep = raced[0] if raced else None
+            cold = replace(start, temperature=wanted)
+            raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
         kind = 0
         if raced:
             values = [self._judge(search.at) for search in raced]
