@@ -120,21 +120,23 @@ def test_noise_of_a_factor_analysis_is_that_of_rows_with_exactly_these_moments()
     factor = np.linalg.cholesky(loadings.T @ loadings + np.diag(noise))
     basis = np.linalg.qr(rng.standard_normal((4000, 12)))[0]
     rows = np.sqrt(4000) * basis @ factor.T
-    found = analyse_noise(HostRows(rows, np.zeros(12)), 50)
+    found, are_all = analyse_noise(HostRows(rows, np.zeros(12)), 50)
+    assert are_all
+    assert not analyse_noise(HostRows(rows, np.zeros(12)), 2)[1]
     shares = noise / (noise + np.square(loadings).sum(axis=0))
     assert found / noise * shares == pytest.approx(shares, abs=0.02)  # it ends where shares hardly change
     units = np.exp(rng.uniform(-2.0, 2.0, 12))
-    assert analyse_noise(HostRows(units * rows, np.zeros(12)), 50) == pytest.approx(units**2 * found, rel=1e-8)
+    assert analyse_noise(HostRows(units * rows, np.zeros(12)), 50)[0] == pytest.approx(units**2 * found, rel=1e-8)
 
 
 def test_inputs_that_determine_each_other_have_no_noise_and_constant_ones_do_not_matter():
     rng = np.random.default_rng(1)
     one_hot = np.eye(5)[rng.integers(0, 5, 300)]
-    assert analyse_noise(centre_rows(np.hstack([one_hot, one_hot[:, ::-1] * 2.0])), 50) is None
+    assert analyse_noise(centre_rows(np.hstack([one_hot, one_hot[:, ::-1] * 2.0])), 50)[0] is None
     X = planted(5, 1)[0]
     wider = np.insert(X, [3, 7], 1.0, axis=1)
-    found, constant = analyse_noise(centre_rows(wider), 50), np.ptp(wider, axis=0) == 0
-    assert found[~constant] == pytest.approx(analyse_noise(centre_rows(X), 50), rel=1e-8)
+    (found, _), constant = analyse_noise(centre_rows(wider), 50), np.ptp(wider, axis=0) == 0
+    assert found[~constant] == pytest.approx(analyse_noise(centre_rows(X), 50)[0], rel=1e-8)
     assert np.all(found > LEAST_NOISE * 0.1)
 
 

@@ -35,13 +35,16 @@ TAKEN = 0.04  # the same that they may take from the noise: inputs that are on o
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
     """Return the settings for rows that are sums of on/off features, with their noise, or that vary by degrees.
 
-    Rows of many inputs, or of few for each input, do not tell: the settings are as they were.
+    Rows with many inputs or with factors for half of them, and few rows for each input, do not tell: settings are as
+    they were.
     """
     D = X.n_inputs
     if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.total_weight < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
-    noise = analyse_noise(some, settings.n_components)
+    noise, are_all = analyse_noise(some, settings.n_components)
+    if not are_all:
+        return settings
     if noise is not None:
         variance = float(np.exp(np.mean(np.log(noise))))
         told = settings.with_noise(variance, noise / variance)
@@ -50,19 +53,26 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
     return replace(settings, by_degrees=True)
 
 
-def analyse_noise(X: HostRows, n_components: int) -> Floats | None:
-    """Return the noise variance of each input by a factor analysis, (D,), or None where inputs determine each other.
+def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
+    """Return the noise variance of each input by a factor analysis, and whether that had all factors there are.
 
     Principal factors of the correlations, in units of the noise of the last iteration; at first that is what the other
     inputs do not predict of an input, linearly, which is too much. Those count that vary by more
     than noise alone does (Marchenko and Pastur 1967), and half of the inputs at most. Inputs that do not vary have the
     geometric mean of the others.
+
+    Returns
+    -------
+    noise : array of shape (D,) or None
+        None: inputs determine each other.
+    are_all : bool
+        Whether there is room for more factors.
     """
     N, D = X.total_weight, X.n_inputs
     moments = X.combine(X.weigh(X.project(np.eye(D)))) / N
     varies = np.diag(moments) > np.finfo(np.float64).eps * np.diag(moments).max()
     if varies.sum() < FEWEST_INPUTS:
-        return None
+        return None, False
     spread = np.sqrt(np.diag(moments)[varies])
     correlations = moments[np.ix_(varies, varies)] / np.outer(spread, spread)
     d = len(correlations)
@@ -80,10 +90,10 @@ def analyse_noise(X: HostRows, n_components: int) -> Floats | None:
         if np.abs(shares - before).max() < SETTLED:
             break
     if np.mean(shares <= LEAST_NOISE) > MOST_DETERMINED:
-        return None
+        return None, most > K
     noise = np.full(D, np.exp(np.mean(np.log(shares * spread**2))))
     noise[varies] = shares * spread**2
-    return noise
+    return noise, most > K
 
 
 def _are_explained(X: HostRows, settings: Settings) -> bool:
