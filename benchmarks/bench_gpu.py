@@ -1,12 +1,12 @@
 """Time the models over arrays of PyTorch or CuPy, on a graphics card and beside the processor's threads.
 
     python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large graphics card
-    python benchmarks/bench_gpu.py --part ilsvm        # or regularize, tasks, host
+    python benchmarks/bench_gpu.py --part ilsvm        # or kernels, regularize, tasks, fit, host
     python benchmarks/bench_gpu.py --dtype float32
     python benchmarks/bench_gpu.py --smoke             # small, PyTorch on the processor, or NumPy where it is missing
 
 Times are medians of warm calls, each waited for. The host's rows are fewer by a factor that is printed, and its times
-are multiplied by it.
+are multiplied by it. Row work of iLSVM is timed twice: with the kernels of `rows.cu`, and by array operations alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -32,8 +33,8 @@ from regbayes.framework.dual import solve_dual
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import HingeRows
+from regbayes.kernels import arrays, cuda_rows
+from regbayes.kernels.arrays import ClassRows, HingeRows
 from regbayes.margins.device_tasks import DeviceTaskHead
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
@@ -134,6 +135,57 @@ def show(name: str, seconds: float, note: str = "") -> None:
     print(f"  {name:46} {1e3 * seconds:10.2f} ms  {note}", flush=True)
 
 
+@contextmanager
+def kernels_are(used: bool) -> Iterator[str]:
+    """Use the kernels of rows where there are any, or array operations alone; give what to call it."""
+    if used:
+        yield "kernels"
+        return
+    chosen, cuda_rows.takes = cuda_rows.takes, lambda *_, **__: False
+    try:
+        yield "operations"
+    finally:
+        cuda_rows.takes = chosen
+
+
+def time_kernels(device: Device, n: int, K: int, L: int, M: int) -> None:
+    print(f"kernels of rows, {n} rows, K = {K}, {L} classes, {M} tasks, {device.dtype} on {device.name}")
+    for used in (True, False):
+        with kernels_are(used) as kind:
+            time_sweeps(device, n, K, kind)
+            time_losses(device, n, L, M, kind)
+        device.free()
+
+
+def time_sweeps(device: Device, n: int, K: int, kind: str) -> None:
+    rng, none = np.random.default_rng(0), np.zeros(K)
+    coupling, start = rng.normal(size=(K, K)) / K, rng.random(K)
+    swept = arrays.sweep_features(device.normal(K, n), none, coupling, start, 1)
+    sums, other = arrays.sum_features(swept, coupling, start, None), device.normal(K, n, seed=1)
+    given = (swept.history, coupling, start, 0.03, None, (sums.counts, sums.gram))
+    show(f"sweep, {kind}", device.time(lambda: arrays.sweep_features(other, none, coupling, start, 1)))
+    show(f"sums, {kind}", device.time(lambda: arrays.sum_features(swept, coupling, start, None)))
+    show(f"reverse and sums, {kind}", device.time(lambda: arrays.reverse_features(other, *given)))
+
+
+def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
+    """Time looks at scores, which are overwritten; those of classes are drawn anew."""
+    rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
+    labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
+    signs, one = np.sign(rng.normal(size=(M, n))), arrays.to_device(np.ones((1, 1)), scores)
+    ovr, classes = HingeRows(C, labels=labels), ClassRows(C, labels, None, 0.1)
+    bytes_ = HingeRows(one, signs=arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
+    reals = HingeRows(one, signs=arrays.to_device(signs, scores))
+    phi = classes.look(device.normal(L, n, seed=3)).multipliers
+    drawn = device.time(lambda: device.normal(L, n, seed=3))
+    show(f"look, one-vs-rest, {kind}", device.time(lambda: ovr.look(some)))
+    seconds = device.time(lambda: classes.look(device.normal(L, n, seed=3)))
+    show(f"look, multi-class, {kind}", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
+    show(f"bend, multi-class, {kind}", device.time(lambda: classes.bend(some, phi)))
+    show(f"look, tasks, {kind}", device.time(lambda: reals.look(scores)))
+    show(f"look, tasks, signs of a byte, {kind}", device.time(lambda: bytes_.look(scores)))
+
+
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
     print(f"iLSVM, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
     X, labels = make_rows(device, n, D, L)
@@ -153,28 +205,33 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
         params, joint = make_start(data, settings), ILSVMProblem.of(data, settings).joint
-        if one_vs_rest:
-            time_rows(device, joint, params)
-        device.free()
-        time_descent(device, joint, params, "one-vs-rest" if one_vs_rest else "multi-class", n_steps)
-        if device.name == "cuda":
-            used = device.peak_bytes() - size * n * D
-            print(f"  memory: X + {used / (size * n * K):.1f} arrays of rows x features", flush=True)
+        for used in (True, False):
+            with kernels_are(used) as kind:
+                if one_vs_rest:
+                    time_rows(device, joint, params, kind)
+                device.free()
+                time_descent(
+                    device, joint, params, f"{'one-vs-rest' if one_vs_rest else 'multi-class'}, {kind}", n_steps
+                )
+            if device.name == "cuda":
+                beyond = device.peak_bytes() - size * n * D
+                print(f"  memory: X + {beyond / (size * n * K):.1f} arrays of rows x features", flush=True)
         del joint
         device.free()
 
 
-def time_rows(device: Device, joint: Any, params: Any) -> None:
+def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
-    show("product with X and sweep", device.time(lambda: rows.sweep(params)))
-    theta, (*_, psi) = rows.sweep(params)
-    show("statistics", device.time(lambda: arrays.sum_features(psi, theta, None)))
+    show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
+    swept = rows.sweep(params)
+    seconds = device.time(lambda: arrays.sum_features(swept, params.coupling, params.start[0], None))
+    show(f"statistics, {kind}", seconds)
     inferred = model.infer(rows, params)
-    show("inference and statistics", device.time(lambda: model.infer(rows, params)))
-    show("reverse and product back", device.time(lambda: model.pull_back(rows, params, inferred, None)))
+    show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))
+    show(f"reverse and product back, {kind}", device.time(lambda: model.pull_back(rows, params, inferred, None)))
     show(
-        "row work without margins",
+        f"row work without margins, {kind}",
         device.time(lambda: model.pull_back(rows, params, model.infer(rows, params), None)),
     )
 
@@ -333,14 +390,17 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks", "fit"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "kernels", "host", "regularize", "tasks", "fit"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "fit", "host"]
+    parts = [arguments.part] if arguments.part else ["kernels", "ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
+    if "kernels" in parts:
+        time_kernels(device, n, K, L, 4 if arguments.smoke else 100)
+    device.free()
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
     if "regularize" in parts:

@@ -35,8 +35,8 @@ from threadpoolctl import threadpool_limits
 
 from regbayes.engine import Threads, make_executor, row_blocks
 from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.newton import NewtonSolution, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
 from regbayes.kernels.sweeps import reverse_features, sweep_features
 from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
 from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
@@ -122,17 +122,12 @@ def report(
 
 def class_form(labels: np.ndarray, n_classes: int, C: float, squared: bool) -> SimplexDual:
     """Return what a solver sees of the multi-class hinge or its square."""
-    loss = Classes(labels, zero_one_cost(n_classes), np.full(labels.size, C)).loss(squared)
-    form = loss.dual_form(labels.size * n_classes)
-    assert isinstance(form, SimplexDual)
-    return form
+    return Classes(labels, zero_one_cost(n_classes), np.full(labels.size, C)).dual_form(squared)
 
 
 def sign_form(signs: np.ndarray, C: float, squared: bool) -> BoxDual:
     """Return what a solver sees of the hinge or its square, cells row by row."""
-    form = Signs(signs, np.full(signs.shape, C)).loss(squared).dual_form(signs.size)
-    assert isinstance(form, BoxDual)
-    return form.reflect()
+    return Signs(signs, np.full(signs.shape, C)).dual_form(squared)
 
 
 def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: Sequence[float], reps: int) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.engine.executor import make_executor, row_blocks
+from regbayes.engine import make_executor, row_blocks
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import TaskHead

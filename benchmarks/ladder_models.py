@@ -205,6 +205,80 @@ def centred_banana() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
     return banana(centred=True)
 
 
+def gaussian_process() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """A smooth function seen at twenty points, with unknown length and height, asked for a higher level in between."""
+    rng = np.random.default_rng(7)
+    at = np.sort(rng.uniform(0, 5, 20))
+    y = np.sin(at) + 0.3 * rng.normal(size=20)
+    near = np.append(at, 2.5)
+    away = (near[:, None] - near) ** 2
+
+    def model(y: Any) -> None:
+        length = numpyro.sample("length", dist.LogNormal(0, 0.5))
+        height = numpyro.sample("height", dist.LogNormal(0, 0.5))
+        covariance = height**2 * jnp.exp(-0.5 * away / length**2) + 1e-6 * jnp.eye(21)
+        f = jnp.linalg.cholesky(covariance) @ numpyro.sample("z", dist.Normal(0, 1).expand([21]))
+        numpyro.deterministic("level", f[20])
+        numpyro.sample("y", dist.Normal(f[:20], 0.3), obs=y)
+
+    grid = mesh(u=np.linspace(-1.5, 2.0, 71), v=np.linspace(-1.7, 2.0, 75))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)
+    logs, levels = [], []
+    for u, v in zip(grid["u"], grid["v"], strict=True):
+        whole = np.exp(2 * v) * np.exp(-0.5 * away / np.exp(2 * u)) + 1e-6 * np.eye(21)
+        seen = whole[:20, :20] + 0.09 * np.eye(20)
+        solved = np.linalg.solve(seen, np.column_stack([y, whole[:20, 20]]))
+        mean, variance = whole[20, :20] @ solved[:, 0], whole[20, 20] - whole[20, :20] @ solved[:, 1]
+        evidence = -0.5 * y @ solved[:, 0] - 0.5 * np.linalg.slogdet(seen)[1]
+        logs.append(evidence + norm.logpdf(u, 0, 0.5) + norm.logpdf(v, 0, 0.5) + np.log(weights))
+        levels.append(mean + np.sqrt(variance) * nodes)
+    return model, (y,), E("level") == 1.1, ({"level": np.concatenate(levels)}, np.concatenate(logs))
+
+
+def ordered_means() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Two components with ordered means and an unknown share, which is asked to be larger than the data say."""
+    rng = np.random.default_rng(8)
+    y = np.concatenate([rng.normal(-2, 1, 12), rng.normal(2, 1, 28)])
+
+    def model(y: Any) -> None:
+        share = numpyro.sample("share", dist.Beta(2, 2))
+        means = numpyro.sample(
+            "means",
+            dist.TransformedDistribution(
+                dist.Normal(jnp.array([0.0, 1.0]), jnp.array([3.0, 0.5])), dist.transforms.OrderedTransform()
+            ),
+        )
+        parts = jnp.logaddexp(jnp.log(share) - 0.5 * (y - means[0]) ** 2, jnp.log1p(-share) - 0.5 * (y - means[1]) ** 2)
+        numpyro.factor("y", parts.sum())
+
+    at = mesh(v=np.linspace(-4, 5, 181), low=np.linspace(-6, 4, 161), u=np.linspace(-1.5, 3.5, 151))
+    share, high = 1 / (1 + np.exp(-at["v"])), at["low"] + np.exp(at["u"])
+    logs = 2 * np.log(share) + 2 * np.log1p(-share) + norm.logpdf(at["low"], 0, 3) + norm.logpdf(at["u"], 1, 0.5)
+    for one in y:
+        logs = logs + np.logaddexp(
+            np.log(share) - 0.5 * (one - at["low"]) ** 2, np.log1p(-share) - 0.5 * (one - high) ** 2
+        )
+    return model, (y,), E("share") == 0.55, ({"share": share}, logs)
+
+
+def zero_inflated() -> tuple[Any, tuple[Any, ...], Any, Atoms]:
+    """Counts with too many zeros: asked for a rate and for a share of zeros at once."""
+    rng = np.random.default_rng(9)
+    y = np.where(rng.random(60) < 0.3, 0, rng.poisson(2.5, 60))
+
+    def model(y: Any) -> None:
+        rate = numpyro.sample("rate", dist.LogNormal(0.5, 1))
+        none = numpyro.sample("none", dist.Beta(1, 1))
+        numpyro.sample("y", dist.ZeroInflatedPoisson(none, rate), obs=y)
+
+    at = mesh(u=np.linspace(-1, 2.5, 701), v=np.linspace(-8, 5, 651))
+    rate, none = np.exp(at["u"]), 1 / (1 + np.exp(-at["v"]))
+    zeros, counted = int((y == 0).sum()), y[y > 0]
+    logs = zeros * np.log(none + (1 - none) * np.exp(-rate)) + len(counted) * (np.log1p(-none) - rate)
+    logs = logs + counted.sum() * at["u"] + norm.logpdf(at["u"], 0.5, 1) + np.log(none) + np.log1p(-none)
+    return model, (y,), [E("rate") >= 3.2, E("none") <= 0.2], ({"rate": rate, "none": none}, logs)
+
+
 WELL_POSED = (
     student_location,
     autoregression,
@@ -215,6 +289,9 @@ WELL_POSED = (
     gaussian_far,
     banana,
     centred_banana,
+    gaussian_process,
+    ordered_means,
+    zero_inflated,
 )
 
 

@@ -8,17 +8,34 @@ import cvxpy as cp
 import numpy as np
 
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_box, solve_simplex
-from regbayes.framework.regularizers import MultiClassHinge, MultiClassSquaredHinge
+from regbayes.framework.regularizers import (
+    EpsilonInsensitive,
+    Hinge,
+    MultiClassHinge,
+    MultiClassSquaredHinge,
+    Reflected,
+    Shifted,
+    Signed,
+)
 from regbayes.margins.head import solve_tasks
-from regbayes.margins.targets import hinge_loss, tube_loss
 
 TIGHT = 1e-12
 LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
 
 
+def hinge_loss(signs, C, squared, margin=1.0):
+    """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or with squares, as a regularizer of scores."""
+    return Signed(Shifted(Hinge(C, 2.0 if squared else 1.0), by=-margin), -signs)
+
+
+def tube_loss(values, C, squared, epsilon=0.0):
+    """Return ``sum_i C_i max(0, |score_i - value_i| - epsilon)``, or with squares, as a regularizer of scores."""
+    return EpsilonInsensitive(values, epsilon, C, 2.0 if squared else 1.0)
+
+
 def box_form(loss, n):
     """What a solver sees of a loss of scores: the conjugate as a function of *minus* the scores."""
-    return loss.dual_form(n).reflect()
+    return Reflected(loss).dual_form(n)
 
 
 def signs_form(signs, C, squared=False):

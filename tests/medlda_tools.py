@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from regbayes.kernels.corpus import Corpus, build_corpus
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda import posterior, response
-from regbayes.models.medlda.corpus import Corpus, build_corpus
 from regbayes.models.medlda.gibbs import Responses, Settings
 from regbayes.models.medlda.posterior import Factors, Head, Problem, moments_of, shares_of
 

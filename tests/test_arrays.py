@@ -44,7 +44,8 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
     reference_sweep_features(theta, coupling, start, n_sweeps, psi)
     expected = reference_reverse_features(grad, psi, theta, coupling, start, n_sweeps, by_theta)
 
-    history = arrays.sweep_features(place(theta.T), coupling, start[0], n_sweeps)
+    constant = rng.normal(size=K)
+    history = arrays.sweep_features(place(theta.T - constant[:, None]), constant, coupling, start[0], n_sweeps).history
     assert len(history) == n_sweeps
     assert_close(history[-1], psi.T, place.tol)
     found, by_coupling, theta_sum = arrays.reverse_features(place(grad.T), history, coupling, start[0])
@@ -54,8 +55,12 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
 
 
 def test_sweeps_of_extreme_logits_are_zero_and_one(place: Place) -> None:
-    history = arrays.sweep_features(place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1)), np.zeros(1), 1)
-    assert_close(history[0], [[0.0, 1.0, 0.5]], 1e-15)
+    logits, none = place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1))
+    swept = arrays.sweep_features(logits, none[0], none, none[0], 1)
+    assert_close(swept.history[0], [[0.0, 1.0, 0.5]], 1e-15)
+    sums = arrays.sum_features(swept, none, none[0], None)
+    assert sums.entropy == pytest.approx(np.log(2.0), rel=10 * place.tol)
+    assert sums.by_theta == 2000.0
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -64,7 +69,8 @@ def test_sums_of_features_are_those_of_numpy(place: Place, weighted: bool) -> No
     psi, theta = rng.random((13, 40)), rng.normal(size=(13, 40))
     psi[0, :3] = 0.0, 1.0, 1e-300  # 0 log 0 = 0
     weights = rng.random(40) if weighted else np.ones(40)
-    found = arrays.sum_features(place(psi), place(theta), place(weights) if weighted else None)
+    swept = arrays.Swept([place(psi)], place(theta), [])
+    found = arrays.sum_features(swept, np.zeros((13, 13)), np.zeros(13), place(weights) if weighted else None)
     assert_close(found.counts, psi @ weights, place.tol)
     assert_close(found.gram, (psi * weights) @ psi.T, place.tol)
     assert found.by_theta == pytest.approx(float(np.sum(psi * theta * weights)), abs=100 * place.tol)
@@ -80,6 +86,20 @@ def test_single_precision_sums_are_taken_in_pieces() -> None:
     found = arrays.multiply_rows(left, right)
     assert found.dtype == np.float64
     assert float(found[0, 0]) == pytest.approx(n * float(np.float32(0.1)), rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [3, 8, 16, 29])
+@pytest.mark.parametrize("room", [1, 15, 1000])
+def test_products_over_rows_are_sums_of_pieces(
+    place: Place, n: int, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "PIECE", 8)
+    monkeypatch.setattr(arrays, "ROOM", room)
+    rng = np.random.default_rng(n)
+    left, rows = rng.normal(size=(3, n)), rng.normal(size=(n, 5))
+    found = arrays.multiply_rows(place(left), place(rows).T)
+    assert str(found.dtype).endswith("float64")
+    assert_close(found, left @ rows, place.tol)
 
 
 # --- margins
@@ -142,6 +162,37 @@ def test_blocks_on_a_device_follow_the_law(place: Place, kind: str, with_inputs:
     assert len(eased) == len(eased_law)
     for one, other in zip(eased[::3], eased_law[::3], strict=True):
         assert_close(one.sums(weights).pulled, other.sums(weights).pulled, 10 * place.tol)
+
+
+@pytest.mark.parametrize("kind", ["ovr", "signs", "tube", "numbers", "classes", "costs"])
+def test_a_constant_is_added_and_multipliers_say_where_losses_bend(place: Place, kind: str) -> None:
+    law, there, (weights, direction) = head_case(kind, False, np.random.default_rng(8))
+    block, tol = there(place), 10 * place.tol
+    columns, rows = block.columns, block.rows
+    scores, change = (to_host(columns.scores(w)).astype(np.float64) for w in (weights, direction))
+    constant = np.arange(len(scores)) - 1.0
+    seen = rows.look(place(scores - constant[:, None]), place(constant))
+    assert_close(seen.multipliers, law.multipliers(weights).T, tol)
+    assert_close(seen.totals, law.multipliers(weights).sum(axis=0), tol)
+    assert str(seen.totals.dtype).endswith("float64")
+    bent = rows.bend(place(change - constant[:, None]), seen.multipliers, place(constant))
+    assert_close(columns.combine(bent.coefficients), law.product(weights, direction), tol)
+    assert_close(bent.totals, np.asarray(to_host(bent.coefficients), np.float64).sum(axis=1), tol)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (50,), (3, 50)])
+def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(9)
+    signs, C, scores = rng.integers(-1, 2, size=(3, 50)), rng.random(shape) + 0.5, rng.normal(size=(3, 50))
+    small, wide = HingeRows(place(C), signs=place(signs.astype(np.int8))), place(C * np.abs(signs))
+    dense = HingeRows(wide, signs=place(signs.astype(np.float64)))
+    assert_close(small.curvatures(place(scores)), to_host(dense.curvatures(place(scores))), place.tol)
+    found, expected = (rows.look(place(scores.copy())) for rows in (small, dense))  # scores may be overwritten
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, to_host(other), 10 * place.tol)
+    change = rng.normal(size=(3, 50))
+    bent, wanted = (rows.bend(place(change.copy()), expected.multipliers) for rows in (small, dense))
+    assert_close(bent.coefficients, to_host(wanted.coefficients), place.tol)
 
 
 def test_curvature_of_many_weights_has_its_diagonal_blocks(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:

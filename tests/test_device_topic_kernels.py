@@ -72,13 +72,13 @@ def test_documents_on_a_device_are_those_of_the_reference(library, dtype, n_topi
     case = Case(n_topics, n_sweeps=n_sweeps, dtype=dtype)
     documents = hold_documents(as_documents(case.counts, library), case.n_words, n_topics, in_order)
     topics = put(case.topics, library)
-    found = infer_documents(documents, topics, case.doc_prior, n_sweeps)
+    found = infer_documents(documents, topics, case.doc_prior, n_sweeps, keep_all=True)
     rest = (put(case.grad, library), put(case.weights, library))
-    table = reverse_documents(documents, topics, case.doc_prior, n_sweeps, found.gamma, *rest)
+    table = reverse_documents(documents, topics, case.doc_prior, found.gammas, *rest)
     assert type(table) is type(topics)
     assert str(found.gamma.dtype).endswith(dtype)
     assert str(table.dtype).endswith("float64")
-    case.check(*map(to_numpy, (*found, table)))
+    case.check(*map(to_numpy, (found.gamma, *found[1:], table)))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -89,9 +89,9 @@ def test_pieces_of_a_corpus_find_what_the_whole_finds(library, monkeypatch):
     topics, rest = put(case.topics, library), (put(case.grad, library), put(case.weights, library))
     for in_order in (False, True):
         documents = hold_documents(as_documents(case.counts, library), case.n_words, 6, in_order)
-        found = infer_documents(documents, topics, case.doc_prior, 4)
-        table = reverse_documents(documents, topics, case.doc_prior, 4, found.gamma, *rest)
-        case.check(*map(to_numpy, (*found, table)))
+        found = infer_documents(documents, topics, case.doc_prior, 4, keep_all=True)
+        table = reverse_documents(documents, topics, case.doc_prior, found.gammas, *rest)
+        case.check(*map(to_numpy, (found.gamma, *found[1:], table)))
 
 
 def test_special_functions_are_those_of_scipy():
@@ -136,12 +136,15 @@ def test_cuda_source_is_that_of_the_reference(tmp_path, dtype, n_topics, n_sweep
     n, K, prior = len(case.gamma), n_topics, case.doc_prior.astype(dtype)
     places, word_starts = sort_entries(case.counts, case.n_words)
     for noted, n_warps in ((40, 1), (9, 2), (0, 4)):  # numbers of all entries, of some, of none
-        gamma, likelihoods, divergences = np.empty((n, K), dtype), np.empty(n), np.empty(n)
+        gammas, likelihoods, divergences = np.empty((n, n_sweeps, K), dtype), np.empty(n), np.empty(n)
+        gamma = np.empty((n, K), dtype)
         fixed = (n, 32 * n_warps, *case.counts, case.topics, prior)
-        call(library.run_forward, *fixed, gamma, likelihoods, divergences, K, n_sweeps)
+        call(library.run_forward, *fixed, gamma, likelihoods, divergences, K, n_sweeps, 1)
+        call(library.run_forward, *fixed, gammas, likelihoods, divergences, K, n_sweeps, n_sweeps)
+        np.testing.assert_array_equal(gamma, gammas[:, -1])
         table, in_order = np.zeros((case.n_words, K)), np.zeros((case.n_words, K))
         nothing, by_entry = np.empty(0, np.int32), np.full((len(places), K), np.nan, dtype)
-        given = (*fixed, gamma, case.grad, case.weights)
+        given = (*fixed, gammas, case.grad, case.weights)
         call(library.run_reverse, *given, table, nothing, by_entry, 0, K, n_sweeps, noted)
         call(library.run_reverse, *given, table, places, by_entry, 1, K, n_sweeps, noted)
         call(library.run_add_rows, case.n_words, 64, by_entry, word_starts, in_order, K)

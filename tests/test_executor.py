@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from regbayes.engine import Executor, Serial, Threads, row_blocks
-from regbayes.engine.executor import BLOCK_ROWS
+from regbayes.engine import BLOCK_ROWS, Executor, Serial, Threads, row_blocks
 
 EXECUTORS: list[Executor] = [Serial(), Threads(1), Threads(2), Threads(5)]
 every_executor = pytest.mark.parametrize("executor", EXECUTORS, ids=repr)

@@ -12,7 +12,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.svm import LinearSVC
 
 from infinite_svm_tools import labelled, planted, settings, some_responsibilities
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import row_blocks
 from regbayes.margins.head import Tolerance
 from regbayes.models import infinite_svm
 from regbayes.models.infinite_svm import (

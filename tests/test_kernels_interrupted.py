@@ -11,7 +11,7 @@ PROGRAM = """
 import signal
 import numpy as np
 from regbayes.framework.coordinate_ascent import BoxAscent, SimplexAscent
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 
 n, ones = 200_000, np.ones(200_000)
 X = np.random.default_rng(0).standard_normal((n, 8))

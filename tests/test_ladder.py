@@ -366,6 +366,36 @@ def test_a_run_that_contradicts_its_prediction_is_not_believed():
     assert "contradicts" in result.doubts[0]
 
 
+class Misled(ExactGrid):
+    """Short runs under a tilt come from elsewhere, so that the first long run is far from what was asked."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": found.variables["x"] - 1.5 * (not final and not tilt.is_none)})
+
+
+def test_a_flat_contradiction_is_the_last_word_even_where_the_run_missed_what_was_asked():
+    result = quietly(Misled(GRID, standard), E("x") == 3)
+    assert result.status == "unreliable"
+    assert "contradicts" in result.doubts[0]
+    assert [one.final for one in result.rounds].count(True) == 1
+
+
+class Slow(ExactGrid):
+    """Every draw ten times, as chains that stand still."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, -(-n_draws // 10), seed=seed, start=start, final=final)
+        return Run({"x": np.repeat(found.variables["x"], 10, axis=1)[:, :n_draws]})
+
+
+def test_a_long_run_waits_until_a_hundred_effective_draws_predict_it():
+    result = quietly(Slow(GRID, standard), E("x") == 0.2, seed=1)
+    first = [one.final for one in result.rounds].index(True)
+    assert result.rounds[0].effective_size < 100
+    assert sum(one.effective_size for one in result.rounds[:first]) >= 100
+
+
 # --- what happens on the way
 
 

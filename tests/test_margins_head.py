@@ -9,10 +9,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from large_margin_tools import minimise
+from large_margin_tools import hinge_loss, minimise, tube_loss
 from regbayes.engine import Status
 from regbayes.margins.head import MarginHead, Tolerance, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
+from regbayes.regularizers import MultiClassHinge, MultiClassSquaredHinge
 
 EXACT = Tolerance(gap=1e-11, max_epochs=2e4)
 N, K, N_INPUTS, N_OUTPUTS = 24, 3, 2, 3
@@ -133,10 +134,17 @@ def test_the_gradient_is_the_derivative_of_the_value_by_features(kind, squared, 
 def test_losses_and_multipliers_at_scores_are_the_losses_and_their_slopes(rng, kind, squared):
     head, _ = make_head(kind, squared, rng)
     targets, scores = head.targets, rng.normal(size=(N, N_OUTPUTS))
+    if kind == "classes":
+        make = MultiClassSquaredHinge if squared else MultiClassHinge
+        loss = make(targets.C, targets.cost, targets.labels)
+    elif kind == "numbers":
+        loss = tube_loss(targets.values.ravel(), targets.C.ravel(), squared, targets.epsilon)
+    else:
+        loss = hinge_loss(targets.signs.ravel(), targets.C.ravel(), squared)
 
     def losses(scores):
         own = np.take_along_axis(scores, targets.labels[:, None], axis=1) if kind == "classes" else 0.0
-        return targets.loss(squared).value((scores - own).ravel())
+        return loss.value((scores - own).ravel())
 
     by_row = head.losses(scores)
     assert by_row.shape == (N,)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
-from regbayes.margins.targets import Classes, Numbers, Signs, hinge_loss, tube_loss, zero_one_cost
+from large_margin_tools import box_form, hinge_loss, multi_class_form, tube_loss
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.margins.targets import Classes, Numbers, Observations, Signs, zero_one_cost
 from regbayes.regularizers import (
     EpsilonInsensitive,
     Hinge,
@@ -133,12 +134,11 @@ def test_hard_margins_of_classes_cost_nothing_or_everything(kind):
 
 
 @pytest.mark.parametrize("name", SEPARABLE)
-def test_reflecting_a_box_is_reflecting_its_loss(name):
+def test_reflecting_a_loss_reflects_its_box(name):
     loss, x, _ = draw(SEPARABLE[name], 0, N_ROWS)
     form, mirrored = loss.dual_form(N_ROWS), Reflected(loss).dual_form(N_ROWS)
-    np.testing.assert_allclose(form.reflect().values(x), mirrored.values(x), atol=1e-14)
-    np.testing.assert_allclose(form.reflect().values(x), form.values(-x), atol=1e-14)
-    np.testing.assert_allclose(form.reflect().derivatives(x), -form.derivatives(-x), atol=1e-14)
+    np.testing.assert_allclose(mirrored.values(x), form.values(-x), atol=1e-14)
+    np.testing.assert_allclose(mirrored.derivatives(x), -form.derivatives(-x), atol=1e-14)
 
 
 @pytest.mark.parametrize("name", [*SEPARABLE, *MULTI_CLASS])
@@ -161,14 +161,16 @@ def test_targets_ask_for_what_they_say(squared, seed):
     C, labels = rng.uniform(size=(N_ROWS, N_CLASSES)), labels_of(rng)
     signs, values = rng.choice([-1.0, 1.0], scores.shape), rng.normal(size=scores.shape)
     missed = np.maximum(0.0, 0.7 - signs * scores) ** power
-    assert Signs(signs, C, 0.7).loss(squared).value(scores.ravel()) == pytest.approx(np.sum(C * missed))
+    by_cell = Signs(signs, C, 0.7).dual_form(squared).values(-scores.ravel())
+    np.testing.assert_allclose(by_cell, (C * missed).ravel(), rtol=1e-12, atol=1e-15)
     outside = np.maximum(0.0, np.abs(scores - values) - 0.3) ** power
-    assert Numbers(values, C, 0.3).loss(squared).value(scores.ravel()) == pytest.approx(np.sum(C * outside))
+    by_cell = Numbers(values, C, 0.3).dual_form(squared).values(-scores.ravel())
+    np.testing.assert_allclose(by_cell, (C * outside).ravel(), rtol=1e-12, atol=1e-15)
     targets = Classes(labels, costs(rng), C[:, 0])
     differences = scores - scores[np.arange(N_ROWS), labels][:, None]
     worst = np.max(targets.cost[labels] + differences, axis=1)
     assert worst.min() >= 0.0
-    assert targets.loss(squared).value(differences.ravel()) == pytest.approx(C[:, 0] @ worst**power)
+    np.testing.assert_allclose(targets.dual_form(squared).values(differences), C[:, 0] * worst**power)
     one_vs_rest = targets.one_vs_rest()
     np.testing.assert_array_equal(one_vs_rest.signs > 0, np.eye(N_CLASSES, dtype=bool)[labels])
     np.testing.assert_array_equal(one_vs_rest.C, np.tile(C[:, :1], (1, N_CLASSES)))
@@ -184,7 +186,34 @@ def test_targets_of_some_rows_are_their_losses(kind):
         "numbers": Numbers(rng.normal(size=C.shape), C, 0.1),
     }[kind]
     rows, x = np.array([7, 2, 9]), rng.normal(size=(N_ROWS, N_CLASSES))
-    some, all_rows = targets.take(rows), targets.loss(True).dual_form(x.size)
+    some, all_rows = targets.take(rows), targets.dual_form(True)
     assert (len(some), some.n_outputs) == (3, N_CLASSES)
     values = all_rows.values(x if kind == "classes" else x.ravel()).reshape(N_ROWS, -1)
-    assert some.loss(True).value(x[rows].ravel()) == pytest.approx(values[rows].sum())
+    own = some.dual_form(True).values(x[rows] if kind == "classes" else x[rows].ravel())
+    assert own.sum() == pytest.approx(values[rows].sum())
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_what_targets_show_a_solver_is_the_form_of_a_regularizer(squared):
+    """That of minus the scores, built of other parts: the numbers are the same ones."""
+    rng = np.random.default_rng(0)
+    C, signs, values = prices(rng), signs_of(rng), rng.normal(size=N_ROWS)
+    rows, outputs = np.arange(N_ROWS), np.zeros(N_ROWS, dtype=int)
+    margins, tubes = (
+        box_form(hinge_loss(signs, C, squared), N_ROWS),
+        box_form(tube_loss(values, C, squared, 0.3), N_ROWS),
+    )
+    kind = "squared_" * squared
+    for form, expected in (
+        (Signs(signs[:, None], C[:, None]).dual_form(squared), margins),
+        (Observations(rows, outputs, signs, C).dual_form(kind + "hinge", 1.0), margins),
+        (Numbers(values[:, None], C[:, None], 0.3).dual_form(squared), tubes),
+        (Observations(rows, outputs, values, C).dual_form(kind + "epsilon_insensitive", 1.0, 0.3), tubes),
+    ):
+        for name in ("linear", "absolute", "ridge", "lower", "upper"):
+            np.testing.assert_array_equal(getattr(form, name), getattr(expected, name))
+    labels, cost = labels_of(rng), costs(rng)
+    form = Classes(labels, cost, C).dual_form(squared)
+    expected = multi_class_form(labels, cost, C, squared=squared)
+    for name in ("linear", "row", "total", "ridge"):
+        np.testing.assert_array_equal(getattr(form, name), getattr(expected, name))

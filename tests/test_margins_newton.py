@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC, LinearSVR
 
-from large_margin_tools import LIBLINEAR, binary_data, minimise, missed_margins, multi_class_data
-from regbayes.engine import Status
-from regbayes.engine.executor import Serial, Threads
+from large_margin_tools import (
+    LIBLINEAR,
+    binary_data,
+    box_form,
+    hinge_loss,
+    minimise,
+    missed_margins,
+    multi_class_data,
+    tube_loss,
+)
+from regbayes.engine import Serial, Status, Threads
 from regbayes.framework.coordinate_ascent import TaskLayout, solve_simplex
 from regbayes.framework.newton import (
     MAX_DENSE,
@@ -22,7 +30,8 @@ from regbayes.framework.newton import (
     solve_simplexes,
     solve_smoothed,
 )
-from regbayes.margins.targets import Classes, Numbers, Signs, hinge_loss, tube_loss, zero_one_cost
+from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
+from regbayes.regularizers import MultiClassSquaredHinge
 
 EXACT = 1e-13  # relative duality gap
 EPSILON = 0.2
@@ -51,7 +60,7 @@ class Cells:
         if not self.is_hinge:
             self.loss = tube_loss(self.targets, self.C, True, EPSILON if loss == "tube" else 0.0)
         self.epsilon = EPSILON if loss == "tube" else 0.0
-        self.form = self.loss.dual_form(row.size).reflect()
+        self.form = box_form(self.loss, row.size)
         self.prior = SharedPrior(self.group, sharing)
         self.zeros = np.zeros((5, d))
 
@@ -83,7 +92,7 @@ def classes(rng, n=70, d=4, n_classes=4, C=1.0, spread=1.2):
 
 
 def simplex_block(X, targets, smoothing=SMOOTHING[0], rows=slice(None)):
-    form = targets.loss(squared=True).dual_form(len(targets) * targets.n_outputs)
+    form = targets.dual_form(squared=True)
     return SimplexBlock(X[rows], form.take(rows), targets.labels[rows], smoothing)
 
 
@@ -136,7 +145,7 @@ def test_one_vs_rest_is_liblinears(rng, C, intercept):
     seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
     theirs = np.column_stack([expected.coef_, expected.intercept_]) if intercept else expected.coef_
     targets = Classes(labels, zero_one_cost(4), np.full(len(X), C)).one_vs_rest()
-    block = RowBoxes(seen, targets.loss(squared=True).dual_form(targets.signs.size).reflect())
+    block = RowBoxes(seen, targets.dual_form(squared=True))
     found = solve_boxes([block], SharedPrior(np.arange(4)), np.zeros_like(theirs), tol=EXACT)
     slack = np.maximum(0.0, 1.0 - targets.signs * (seen @ theirs.T))
     assert found.value == pytest.approx(0.5 * np.sum(theirs**2) + C * np.sum(slack**2), rel=1e-6)
@@ -153,8 +162,8 @@ def test_tubes_are_liblinears(rng, C, intercept):
     ).fit(X, y)
     seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
     theirs = np.append(model.coef_, model.intercept_) if intercept else model.coef_
-    loss = Numbers(y[:, None], np.full((len(X), 1), C), EPSILON).loss(squared=True)
-    block = RowBoxes(seen, loss.dual_form(len(X)).reflect())
+    form = Numbers(y[:, None], np.full((len(X), 1), C), EPSILON).dual_form(squared=True)
+    block = RowBoxes(seen, form)
     found = solve_boxes([block], SharedPrior(np.zeros(1, dtype=int)), np.zeros((1, theirs.size)), tol=EXACT)
     slack = np.maximum(0.0, np.abs(y - seen @ theirs) - EPSILON)
     assert found.value == pytest.approx(0.5 * np.sum(theirs**2) + C * np.sum(slack**2), rel=1e-6)
@@ -211,7 +220,7 @@ def test_sums_are_derivatives_of_the_loss(rng, loss):
 def test_dense_rows_are_their_cells(rng):
     X = rng.normal(size=(20, 3))
     signs = np.where(rng.random((20, 4)) < 0.5, 1.0, -1.0)
-    form = Signs(signs, rng.uniform(size=(20, 4))).loss(squared=True).dual_form(80).reflect()
+    form = Signs(signs, rng.uniform(size=(20, 4))).dual_form(squared=True)
     layout = TaskLayout(np.repeat(np.arange(20), 4), np.tile(np.arange(4), 20), np.arange(4))
     dense, cells, weights = RowBoxes(X, form), BoxBlock.of(X, form, layout), rng.normal(size=(4, 3))
     np.testing.assert_allclose(dense.multipliers(weights).ravel(), cells.multipliers(weights), rtol=1e-13)
@@ -261,7 +270,7 @@ def test_the_last_smoothing_is_well_within_a_thousandth(rng):
 @pytest.mark.parametrize("C", [0.02, 0.5])
 def test_smoothed_less_and_less_is_coordinate_ascents_solution(rng, C):
     X, targets = classes(rng, C=C)
-    form = targets.loss(squared=True).dual_form(len(targets) * targets.n_outputs)
+    form = targets.dual_form(squared=True)
     exact = solve_simplex(X, form, targets.labels, tol=1e-10, max_epochs=1e5)
     excesses, start = [], no_weights(X, targets)
     for smoothing in SMOOTHING:
@@ -281,7 +290,7 @@ def test_two_classes_are_one_margin(rng):
     X, signs = binary_data(rng)
     targets = Classes((signs > 0).astype(int), zero_one_cost(2), np.full(len(X), 0.7))
     found = solve_simplexes([simplex_block(X, targets)], no_weights(X, targets), tol=1e-12)
-    form = hinge_loss(signs, np.full(len(X), 0.7), True).dual_form(len(X)).reflect()
+    form = box_form(hinge_loss(signs, np.full(len(X), 0.7), True), len(X))
     binary = RowBoxes(np.sqrt(2.0) * X, form)
     expected = solve_boxes([binary], SharedPrior(np.zeros(1, dtype=int)), np.zeros((1, X.shape[1])), tol=EXACT)
     assert found.bias == pytest.approx(0.0, abs=1e-9)
@@ -303,7 +312,8 @@ def test_without_a_shared_ridge_every_class_has_a_margin_of_its_own(rng):
 def test_the_gap_of_classes_is_that_of_the_dual_written_out(rng, smoothing):
     X, targets = classes(rng)
     weights = rng.normal(size=(targets.n_outputs, X.shape[1]))
-    block, loss = simplex_block(X, targets, smoothing), targets.loss(squared=True)
+    block = simplex_block(X, targets, smoothing)
+    loss = MultiClassSquaredHinge(targets.C, targets.cost, targets.labels)
     found = solve_smoothed([block], weights, tol=0.0, max_passes=1)
     scores = X @ weights.T
     primal = 0.5 * np.sum(weights**2) + loss.value(
@@ -365,7 +375,7 @@ def test_boxes_whose_margins_can_all_be_met_are_the_solution_cvxpy_finds(rng, lo
     weights = cp.Variable(80)
     slack = 1 - cp.multiply(signs, X @ weights) if loss == "hinge" else cp.abs(targets - X @ weights) - EPSILON
     optimum = minimise(0.5 * cp.sum_squares(weights) + C @ cp.square(cp.pos(slack)))
-    block = RowBoxes(X, found_loss.dual_form(60).reflect())
+    block = RowBoxes(X, box_form(found_loss, 60))
     found = solve_boxes([block], SharedPrior(np.zeros(1, dtype=int)), np.zeros((1, 80)), tol=EXACT)
     assert found.status is Status.CONVERGED
     assert found.value == pytest.approx(optimum, rel=1e-6)

@@ -10,7 +10,7 @@ from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import documents_of, draw_documents
 from regbayes.kernels import meanfield
-from regbayes.kernels.counting import padded
+from regbayes.kernels.corpus import padded
 from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma
 from regbayes.models.medlda.meanfield import TrainingDocuments
 from regbayes.models.medlda.topics import even_gamma

@@ -14,9 +14,9 @@ import regbayes
 from medlda_tools import corpus_of, draw_documents, settings
 from reference_tools import fits_its_rows
 from regbayes import MedLDAClassifier, MedLDARegressor
+from regbayes.kernels.corpus import default_groups
 from regbayes.margins.targets import Signs
 from regbayes.models.medlda import gibbs
-from regbayes.models.medlda.corpus import default_groups
 from regbayes.models.medlda.gibbs import Problem
 
 X, PROPORTIONS, TOPICS = draw_documents()

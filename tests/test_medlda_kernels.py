@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents, token_documents
-from regbayes.kernels.counting import (
+from regbayes.kernels.corpus import (
     Places,
     count_tokens,
     count_words,

@@ -17,7 +17,7 @@ from sklearn.linear_model import LinearRegression
 from medlda_tools import after_a_round, documents_of, draw_documents, first_round, lagrangian, update_weights
 from reference_tools import is_nearer_to
 from regbayes import MedLDARegressor, load
-from regbayes.engine.executor import Serial
+from regbayes.engine import Serial
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers

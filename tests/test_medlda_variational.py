@@ -12,8 +12,7 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.decomposition import LatentDirichletAllocation
 
 from medlda_tools import after_a_round, bound, documents_of, draw_documents, first_round, lagrangian
-from regbayes.engine import Status
-from regbayes.engine.executor import Serial, Threads
+from regbayes.engine import Serial, Status, Threads
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, Signs
 from regbayes.models.medlda import meanfield, posterior

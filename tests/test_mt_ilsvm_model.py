@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mt_ilsvm_tools import LOSSES, exact, exact_gradient, is_regression, toy, toy_latent, toy_problem
-from regbayes.engine.executor import Serial, Threads, row_blocks
+from regbayes.engine import Serial, Threads, row_blocks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.models.mt_ilsvm.fit import prepare, start_latent
 from regbayes.models.mt_ilsvm.model import (

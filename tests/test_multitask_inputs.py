@@ -19,7 +19,7 @@ from multitask_tools import (
 )
 from reference_tools import fits_its_rows
 from regbayes import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.estimators import _tasks
+from regbayes.estimators import _task_bases
 from regbayes.estimators._task_bases import standardized
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -198,7 +198,7 @@ def test_a_matrix_of_targets_is_what_its_list_is(monkeypatch, kind, options, wei
     model = kind_of(**{"n_components": 3, "max_iter": 4, "random_state": 0} | options)
     fitted = {}
     for many in (10**9, 1000):
-        monkeypatch.setattr(_tasks, "MANY", many)
+        monkeypatch.setattr(_task_bases, "MANY", many)
         fitted[many] = clone(model).fit(X, Y, sample_weight=counts if weighted else None)
     one, other = fitted.values()
     np.testing.assert_allclose(other.coef_features_, one.coef_features_, rtol=1e-9, atol=1e-12)

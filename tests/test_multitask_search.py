@@ -15,7 +15,7 @@ from multitask_tools import (
     regressor_cv,
 )
 from regbayes.estimators._folds import multitask_folds
-from regbayes.estimators._tasks import read_targets
+from regbayes.estimators._task_bases import read_targets
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

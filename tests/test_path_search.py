@@ -33,7 +33,7 @@ from multitask_tools import classifier, groups, holes, labels, regressor, regres
 from regbayes import GridEdgeWarning, MedLDAClassifierCV, MedLDARegressorCV, PathSearchCV
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators._folds import multitask_folds
-from regbayes.estimators._tasks import read_targets
+from regbayes.estimators._task_bases import read_targets
 from regbayes.search import SearchInterrupted, best_so_far, read_records, write_records
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.linalg import block_diag
 
-from regbayes.framework.regularizers.base import Atom, BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import Atom
 from regbayes.regularizers import (
     KL,
     AtLeast,

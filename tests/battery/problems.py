@@ -122,6 +122,21 @@ def named_problems() -> list[Problem]:
         face = square[:, 1] == 1 if away == 0 else None
         found.append(Problem(problem.name, problem.posterior, square, problem.regularizer, problem.base, face))
         found.append(of_atoms(f"{place} an interval", [0, 0.3, 1], AtLeast(1 + away)))
+    for power in (2, 4, 6, 8, 10, 11):
+        near, far = rng.normal(size=(60, 2)), 10.0**power
+        found.append(of_atoms(f"one draw at 1e{power}", np.append(near[:, 0], far), Equal(0.3)))
+        found.append(of_atoms(f"one draw at -1e{power}, a bound", np.append(near[:, 0], -far), AtLeast(0.3)))
+        for name, away in (("one draw", [[far, 0]]), ("two opposite draws", [[far, far], [-far, -far]])):
+            both = np.concatenate([near, away])
+            found.append(of_atoms(f"{name} at 1e{power}, beside others", both, Equal([0.5, 0.1])))
+    for power in (3, 6, 9, 12):
+        rare = (np.arange(1000) == 0).astype(float)
+        found.append(of_atoms(f"one draw of a thousand, all but 1e-{power}", rare, AtLeast(1 - 10.0**-power)))
+    for power in range(1, 8):
+        rows = rng.normal(size=(3, 4))
+        rows[1] = rows[0] + 10.0**-power * rows[1]
+        aim = rows @ rng.normal(size=4)
+        found.append(_of_gaussian(f"a Gaussian, collinear but for 1e-{power}", rows, Equal(aim), np.zeros(4)))
     for m in (199, 201):
         rows = rng.normal(size=(m, 220))
         found.append(_of_gaussian(f"{m} equalities on a Gaussian", rows, Equal(rng.normal(size=m)), np.zeros(220)))

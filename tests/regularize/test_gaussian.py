@@ -249,3 +249,16 @@ def test_bad_gaussians_are_refused(mean, covariance, message):
 def test_bad_features_are_refused(features):
     with pytest.raises(ValueError, match="features"):
         regularize(prior(), features, Hinge())
+
+
+@pytest.mark.parametrize("tilt", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
+def test_nearly_equal_features_of_a_gaussian_move_the_mean_as_far_as_they_ask(tilt):
+    """x and x + tilt y: what is asked of their difference is asked of y, and both multipliers are of order 1 / tilt."""
+    rows, aim = np.array([[1.0, 0.0], [1.0, tilt]]), np.array([0.5, 0.5 + 0.75 * tilt])
+    result = regularize(Gaussian([0.0, 0.0], [1.0, 1.0]), E(rows) == aim)
+    lost = np.finfo(float).eps / tilt  # digits that the second target has lost
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.posterior.mean, [0.5, 0.75], atol=8 * lost)
+    np.testing.assert_allclose(result.multipliers * tilt, [0.5 * tilt - 0.75, 0.75], atol=8 * lost)
+    np.testing.assert_allclose([result.kl, result.dual, result.primal], 0.5 * (0.5**2 + 0.75**2), atol=8 * lost)
+    assert np.max(np.abs(rows @ result.posterior.mean - aim)) <= 1e-15

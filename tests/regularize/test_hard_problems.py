@@ -358,3 +358,20 @@ def test_regularizers_without_an_edge_are_not_examined():
     assert examine(WeightedAtoms(Z[:, None], np.full(len(Z), -np.log(len(Z)))), Stack.of(Ball(9.0, 1.0), 1)).kind == (
         "infeasible"
     )
+
+
+@pytest.mark.parametrize("weight", [1e-4, 0.03, 1.0, 30.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_divergences_pull_unnormalised_features_as_far_as_their_gradient(seed, weight):
+    """Minus the gradient of ``weight target log(target / x)`` is the multiplier, far from the target as well."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.choice([20, 100])), 3
+    features = np.exp(rng.normal(size=(n, m)) - 1) * (rng.random((n, m)) < 0.7)
+    target = rng.dirichlet(np.ones(m))
+    result = regularize(Finite(np.arange(float(n))), E(features).regularized(KL(target, weight)))
+    assert result.status == "optimal"
+    ratio = result.multipliers * result.after / (weight * target)
+    gap = weight * float(target @ (ratio - 1 - np.log(ratio)))  # Fenchel and Young's: zero where the ratio is one
+    assert gap <= 1e-9 * (1 + abs(result.dual)) + 1e-15
+    tilted = np.exp(features @ result.multipliers)
+    np.testing.assert_allclose(result.posterior.weights, tilted / tilted.sum(), rtol=1e-9)

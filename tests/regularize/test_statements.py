@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 import regbayes
-from regbayes import Corr, E, Finite, Gaussian, NotConvergedWarning, Samples, Var, regularize, regularize_moments
+from regbayes import (
+    Corr,
+    E,
+    Finite,
+    Gaussian,
+    InfeasibleError,
+    NotConvergedWarning,
+    Samples,
+    Var,
+    regularize,
+    regularize_moments,
+)
 
 RNG = np.random.default_rng(0)
 N = 4000
@@ -58,6 +69,35 @@ def test_a_conditional_expectation_has_an_error_and_needs_its_event():
     assert result.mcse(E("z").given(positive))[0] == pytest.approx(half.std() / np.sqrt(half.size), rel=0.1)
     with pytest.raises(ValueError, match=r"E\(z \| event\) is not defined: the event has probability 0"):
         result.expectation(E("z").given(lambda v: v.x > 100))
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("kind", [Finite, Samples])
+def test_what_an_event_cannot_have_is_not_met_by_taking_it_away(kind, size):
+    """The draws of an event reach from their least to their greatest value; beyond, only probability zero is left."""
+    values, event = np.array(DRAWS["z"][:40]), np.arange(40) < size
+    low, high = values[:size].min(), values[:size].max()
+    posterior = kind({"z": values})
+    for beyond in (high + 1e-3, low - 1e-3):
+        with pytest.raises(InfeasibleError, match="cannot be met unless the event never happens"):
+            regularize(posterior, E("z").given(event) == beyond)
+        assert regularize(posterior, E("z").given(event) == beyond, raise_infeasible=False).status == "infeasible"
+    with pytest.raises(InfeasibleError, match="never happens"):
+        regularize(posterior, [E("z") >= values.mean(), E("z").given(event) >= high + 1e-3])
+    within = regularize(posterior, E("z").given(event) == 0.5 * (low + high))
+    assert within.status == "optimal"
+    for edge, result in ((high, regularize(posterior, E("z").given(event) >= high)), (0.5 * (low + high), within)):
+        assert float(result.expectation(E("z").given(event))) == pytest.approx(edge, abs=1e-7)
+        assert result.posterior.weights[event].sum() > 0
+
+
+def test_an_event_that_never_happens_is_refused():
+    with pytest.raises(ValueError, match="the event has probability 0"):
+        regularize(POSTERIOR, E("z").given(lambda v: v.x > 100) == 1.0)
+    logs = np.where(np.arange(6) < 2, -np.inf, 0.0)
+    with pytest.raises(ValueError, match="the event has probability 0"):
+        regularize(Finite(np.arange(6.0), log_weights=logs), E(lambda x: x).given(lambda x: x < 2) == 1.0)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from regbayes import E, Finite, Gaussian, Samples, regularize
 from regbayes.framework.box_quadratic import Curvature, Groups, minimize_box_quadratic
 from regbayes.framework.composite import Stack
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 from regbayes.regularizers import AtLeast, AtMost, Ball, Equal, MultiClassHinge, MultiClassSquaredHinge, Regularizer
 
 

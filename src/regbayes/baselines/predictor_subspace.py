@@ -19,7 +19,8 @@ from regbayes.baselines._linear_tasks import (
     linear_problem,
 )
 from regbayes.estimators._bases import POSITIVE, generator
-from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
+from regbayes.estimators._labels import TaskClassifier
+from regbayes.estimators._task_bases import TaskProblem
 from regbayes.models.linear_tasks import predictor_subspace
 from regbayes.models.linear_tasks.predictor_subspace import Subspace, SubspaceSettings
 

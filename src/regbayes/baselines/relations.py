@@ -21,7 +21,8 @@ from regbayes.baselines._linear_tasks import (
     linear_problem,
 )
 from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE
-from regbayes.estimators._task_bases import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
+from regbayes.estimators._labels import TaskClassifier
+from regbayes.estimators._task_bases import TaskModel, TaskProblem, TaskRegressor
 from regbayes.models.linear_tasks import relations
 from regbayes.models.linear_tasks.problem import Loss
 from regbayes.models.linear_tasks.relations import Relations, RelationSettings

@@ -23,7 +23,8 @@ from regbayes.baselines._linear_tasks import (
     linear_problem,
 )
 from regbayes.estimators._bases import POSITIVE, generator
-from regbayes.estimators._task_bases import TaskClassifier, TaskProblem
+from regbayes.estimators._labels import TaskClassifier
+from regbayes.estimators._task_bases import TaskProblem
 from regbayes.models.linear_tasks import shared_clusters
 from regbayes.models.linear_tasks.shared_clusters import Clusters, ClusterSettings
 

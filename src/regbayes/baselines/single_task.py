@@ -17,11 +17,10 @@ from regbayes.baselines._linear_tasks import (
     linear_problem,
 )
 from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, FitReporter
-from regbayes.estimators._task_bases import TaskClassifier, TaskProblem, TaskRegressor
+from regbayes.estimators._labels import TaskClassifier
+from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
 from regbayes.framework.coordinate_ascent import TaskLayout
-from regbayes.framework.regularizers.base import BoxDual
 from regbayes.margins.head import solve_tasks
-from regbayes.margins.targets import hinge_loss
 
 TOL = 1e-12  # duality gap, relative to the objective
 MAX_EPOCHS = 10_000.0
@@ -145,10 +144,9 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
         with FitReporter(self, problem.n_outputs, problem.data, dict):
             constant = 1.0 if self.fit_intercept else 0.0
             linear, seen = linear_problem(problem, "squared_hinge", constant), problem.counted
-            form = hinge_loss(seen.targets, float(self.C) * seen.weights, squared=True).dual_form(len(seen))
-            assert isinstance(form, BoxDual)
+            form = seen.dual_form("squared_hinge", float(self.C))
             layout = TaskLayout(seen.rows, seen.outputs, np.arange(problem.n_outputs))
-            found = solve_tasks(linear.X, form.reflect(), layout, tol=TOL, max_epochs=MAX_EPOCHS)
+            found = solve_tasks(linear.X, form, layout, tol=TOL, max_epochs=MAX_EPOCHS)
             attributes = linear_attributes(found.weights, constant)
             self.coef_, self.intercept_ = attributes["coef_"].copy(), attributes["intercept_"].copy()
             for m, here in enumerate(linear.slices):

@@ -29,14 +29,15 @@ from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
 from regbayes.estimators._labels import (
     Labels,
+    TaskClassifier,
     check_two,
     class_factors,
     complete_classes,
+    judge_signs,
     observe_labels,
     scores_of_tasks,
 )
-from regbayes.estimators._task_bases import TaskClassifier, judge_signs
-from regbayes.estimators._tasks import Layout, Targets, column_names, find_targets, natural
+from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.framework.cells import sampled_cells
 from regbayes.framework.newton import EASED, BoxBlock

@@ -1,27 +1,31 @@
-"""The one training loop of the package, and where work on rows is done.
-
-The loop knows no model: a fit is a pure step from state to state, an objective made of named terms, and a rule that
-says when to stop. How the fit ended is data (:class:`Status`); whoever called decides what to say about it.
-"""
+"""The one training loop of the package, and who does the work on rows. No model is known here."""
 
 from __future__ import annotations
 
-from regbayes.engine.executor import Executor, Serial, Threads, make_executor, row_blocks
 from regbayes.engine.loop import (
+    BLOCK_ROWS,
     AbsoluteChange,
+    Callback,
     DiminishingReturns,
+    Executor,
     FitResult,
     Progress,
     RelativeChange,
     Rises,
+    Serial,
     Status,
     StepResult,
+    Threads,
     Trace,
+    make_executor,
+    row_blocks,
     run,
 )
 
 __all__ = [
+    "BLOCK_ROWS",
     "AbsoluteChange",
+    "Callback",
     "DiminishingReturns",
     "Executor",
     "FitResult",

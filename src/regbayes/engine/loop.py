@@ -1,7 +1,8 @@
-"""``run``: the only training loop of the package, and what goes in and out of it.
+"""The one training loop of the package, ``run``, and who does the work on rows, executors. No model is known here.
 
-From top to bottom: how a fit ends (`Status`), what a step returns, what callbacks see, the trace, when to stop, the
-loop itself.
+A fit is a pure step from state to state, an objective made of named terms, and a rule that says when to stop. How it
+ended is data (`Status`); whoever called decides what to say about it. From top to bottom: how a fit ends, what a step
+returns, what callbacks see, the trace, when to stop, the loop; then executors, and the blocks that they take.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import cached_property, partial, reduce
+from operator import add
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
+
+BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
+AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
+NO_BLOCKS = "there are no blocks, so there is nothing to sum"
 
 State = TypeVar("State")
 Terms = Mapping[str, float]
@@ -179,6 +186,10 @@ class Trace:
     diagnostics: Mapping[str, Floats]  # name -> (records,); NaN where a step did not report it
     elapsed: Floats  # (records,): seconds since the loop began
 
+    def __post_init__(self) -> None:
+        for values in (self.iterations, self.objective, self.elapsed, *self.terms.values(), *self.diagnostics.values()):
+            values.setflags(write=False)
+
     def __len__(self) -> int:
         return int(self.iterations.size)
 
@@ -194,29 +205,6 @@ class Trace:
         return Rises(iterations=self.iterations[up + 1], sizes=change[up])
 
     @classmethod
-    def from_records(cls, records: Sequence[Record]) -> Trace:
-        """Lay the records of a fit out as arrays, one per name."""
-        terms: dict[str, list[float]] = {}
-        diagnostics: dict[str, list[float]] = {}
-        numbers = []
-        for n_before, record in enumerate(records):
-            numbers.append((record.iteration, record.objective, record.elapsed))
-            for name, value in record.terms.items():
-                terms.setdefault(name, []).append(value)
-            # Not every step reports every diagnostic; they are in the order in which they first appeared.
-            for name in dict.fromkeys([*diagnostics, *record.diagnostics]):
-                before = diagnostics.setdefault(name, [math.nan] * n_before)
-                before.append(record.diagnostics.get(name, math.nan))
-        columns = np.array(numbers, dtype=np.float64).reshape(-1, 3).T
-        return cls(
-            iterations=_freeze(columns[0].astype(np.int64)),
-            objective=_freeze(columns[1].copy()),
-            terms=dict(zip(terms, map(_freeze, terms.values()), strict=True)),
-            diagnostics=dict(zip(diagnostics, map(_freeze, diagnostics.values()), strict=True)),
-            elapsed=_freeze(columns[2].copy()),
-        )
-
-    @classmethod
     def joined(cls, traces: Sequence[Trace]) -> Trace:
         """Lay traces of runs that followed each other end to end: iterations and seconds count on."""
         iterations, elapsed, before, began = [], [], 0, 0.0
@@ -227,21 +215,15 @@ class Trace:
                 before, began = int(iterations[-1][-1]), float(elapsed[-1][-1])
         names = dict.fromkeys(name for trace in traces for name in trace.diagnostics)
         return cls(
-            iterations=_freeze(np.concatenate(iterations)),
-            objective=_freeze(np.concatenate([trace.objective for trace in traces])),
-            terms={name: _freeze(np.concatenate([t.terms[name] for t in traces])) for name in traces[0].terms},
+            iterations=np.concatenate(iterations),
+            objective=np.concatenate([trace.objective for trace in traces]),
+            terms={name: np.concatenate([trace.terms[name] for trace in traces]) for name in traces[0].terms},
             diagnostics={
-                name: _freeze(np.concatenate([t.diagnostics.get(name, np.full(len(t), np.nan)) for t in traces]))
+                name: np.concatenate([t.diagnostics.get(name, np.full(len(t), np.nan)) for t in traces])
                 for name in names
             },
-            elapsed=_freeze(np.concatenate(elapsed)),
+            elapsed=np.concatenate(elapsed),
         )
-
-
-def _freeze(values: Any) -> NDArray[Any]:
-    array = np.asarray(values)
-    array.setflags(write=False)
-    return array
 
 
 @dataclass(frozen=True)
@@ -288,14 +270,17 @@ class RelativeChange:
     patience: int = 1
 
     def __post_init__(self) -> None:
-        _check("tol", self.tol, "patience", self.patience)
+        _check_rule("tol", self.tol, "patience", self.patience)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
+        recent = np.array(objectives[-self.patience - 1 :])
         # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
-        recent = _recent_changes(objectives, self.patience)
-        small = [math.isfinite(a) and abs(b - a) <= self.tol * max(abs(a), abs(b), 1.0) for a, b in recent]
-        return Status.CONVERGED if small and all(small) else None
+        if len(recent) <= self.patience or not np.all(np.isfinite(recent)):
+            return None
+        sizes = np.maximum(np.abs(recent), 1.0)
+        small = np.abs(np.diff(recent)) <= self.tol * np.maximum(sizes[1:], sizes[:-1])
+        return Status.CONVERGED if small.all() else None
 
 
 @dataclass(frozen=True)
@@ -317,12 +302,14 @@ class AbsoluteChange:
     patience: int = 1
 
     def __post_init__(self) -> None:
-        _check("limit", self.limit, "patience", self.patience)
+        _check_rule("limit", self.limit, "patience", self.patience)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
-        small = [abs(b - a) <= self.limit for a, b in _recent_changes(objectives, self.patience)]
-        return Status.CONVERGED if small and all(small) else None
+        recent = np.array(objectives[-self.patience - 1 :])
+        if len(recent) <= self.patience or not np.all(np.isfinite(recent)):
+            return None
+        return Status.CONVERGED if np.all(np.abs(np.diff(recent)) <= self.limit) else None
 
 
 @dataclass(frozen=True)
@@ -347,7 +334,7 @@ class DiminishingReturns:
     least: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check("tol", self.tol, "window", self.window)
+        _check_rule("tol", self.tol, "window", self.window)
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
@@ -360,12 +347,7 @@ class DiminishingReturns:
         return Status.CONVERGED if before - now <= small else None
 
 
-def _recent_changes(objectives: Sequence[float], count: int) -> list[tuple[float, float]]:
-    """Return the last changes as pairs of objectives, before and after; none as long as there are fewer."""
-    return list(pairwise(objectives[-count - 1 :])) if len(objectives) > count else []
-
-
-def _check(tolerance: str, small: float, span: str, count: int) -> None:
+def _check_rule(tolerance: str, small: float, span: str, count: int) -> None:
     if not small >= 0:
         raise ValueError(f"{tolerance} must be a number >= 0, got {small!r}")
     if count < 1:
@@ -428,7 +410,7 @@ def run(  # noqa: PLR0913 - options, all by name
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     if keep not in ("best", "last"):
         raise ValueError(f"keep must be 'best' or 'last', got {keep!r}")
-    log = _Log(state, keep)
+    log = _Log(keep, (0, state))
     status = Status.ITERATION_LIMIT
     try:
         if objective is not None:
@@ -472,16 +454,16 @@ def _show(state: State) -> State:
     return state
 
 
+@dataclass
 class _Log(Generic[State]):
     """The loop's memory. Each field changes by a single operation, so an interrupt finds it consistent."""
 
-    def __init__(self, start: State, keep: Literal["best", "last"]) -> None:
-        self.began = time.perf_counter()
-        self.keep = keep
-        self.kept: tuple[int, State] = (0, start)
-        self.lowest = math.inf
-        self.records: list[Record] = []
-        self.objectives: list[float] = []
+    keep: Literal["best", "last"]
+    kept: tuple[int, State]  # the iteration and its state
+    lowest: float = math.inf
+    records: list[Record] = field(default_factory=list)
+    objectives: list[float] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     def add(self, iteration: int, state: State, terms: Terms, diagnostics: Mapping[str, float]) -> Record:
         """Record an iteration and decide whether its state is the one to keep."""
@@ -508,11 +490,130 @@ class _Log(Generic[State]):
 
     def result(self, status: Status) -> FitResult[State]:
         """Return the state that was kept, with the trace of all iterations."""
-        iteration, state = self.kept
+        n = len(self.records)
+        iterations, objective, elapsed = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
+        terms: dict[str, Floats] = {}
+        diagnostics: dict[str, Floats] = {}
+        for place, record in enumerate(self.records):
+            iterations[place], objective[place], elapsed[place] = record.iteration, record.objective, record.elapsed
+            for columns, values in ((terms, record.terms), (diagnostics, record.diagnostics)):
+                for name, value in values.items():  # not every step reports every diagnostic
+                    columns.setdefault(name, np.full(n, np.nan))[place] = value
+        kept_iteration, state = self.kept
         return FitResult(
             state=state,
-            trace=Trace.from_records(self.records),
+            trace=Trace(iterations, objective, terms, diagnostics, elapsed),
             status=status,
-            n_iter=self.records[-1].iteration if self.records else 0,
-            kept_iteration=iteration,
+            n_iter=int(iterations[-1]) if n else 0,
+            kept_iteration=kept_iteration,
         )
+
+
+# --- Executors
+#
+# Where work on blocks of rows is done: in the caller's thread, or in several.
+#
+# A model hands a function and the blocks to an executor that was chosen above it, and gets the results or their sum in
+# the order of the blocks. Blocks do not depend on the executor and sums are taken in their order, so the result has the
+# same bits for any number of workers.
+#
+# A block is whatever the function takes: today a slice of the rows in memory (`row_blocks`), elsewhere a handle of rows
+# that lie on another machine. Executors look at no block, so others can be written against :class:`Executor` alone.
+#
+# Threads call NumPy and compiled kernels, which release the interpreter lock. Numba's own ``prange`` is not used: two
+# of its three threading layers fail when the caller itself uses threads or forks, as joblib and web servers do.
+
+
+class Addable(Protocol):
+    """What can be summed: numbers, arrays, and dataclasses of statistics with an ``__add__``."""
+
+    def __add__(self, other: Self, /) -> Any: ...
+
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+Sum = TypeVar("Sum", bound=Addable)
+
+
+class Executor(Protocol):
+    """Calls a function for every block."""
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return ``((f(b_0) + f(b_1)) + f(b_2)) + ...``; few of the results are held at once."""
+
+
+@dataclass(frozen=True)
+class Serial:
+    """One block after another, in the caller's thread."""
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+        return list(map(function, blocks))
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return the sum of the function's results, added in the order of the blocks."""
+        if not len(blocks):
+            raise ValueError(NO_BLOCKS)
+        return reduce(add, map(function, blocks))
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Several blocks at once, in threads of this process.
+
+    The function is called concurrently, so it may write only to what belongs to its block. Threads help as far as it
+    releases the interpreter's lock, as NumPy and the compiled kernels do. An exception in a block, an interrupt among
+    them, is raised in the caller once the blocks that have begun are over; no further one begins.
+
+    Parameters
+    ----------
+    n_threads : int
+        How many; 1 is the caller's own.
+    """
+
+    n_threads: int
+
+    def __post_init__(self) -> None:
+        if self.n_threads < 1:
+            raise ValueError(f"n_threads must be at least 1, got {self.n_threads!r}")
+
+    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
+        """Return the function's results, in the order of the blocks."""
+        with closing(self._each(function, blocks)) as results:
+            return list(results)
+
+    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
+        """Return the sum of the function's results, added in the order of the blocks."""
+        if not len(blocks):
+            raise ValueError(NO_BLOCKS)
+        with closing(self._each(function, blocks)) as results:
+            return reduce(add, results)
+
+    def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
+        n_threads = min(self.n_threads, len(blocks))
+        if n_threads <= 1:
+            yield from map(function, blocks)
+            return
+        pool = ThreadPoolExecutor(n_threads)
+        try:
+            pending = deque(pool.submit(function, block) for block in blocks[: AHEAD * n_threads])
+            for block in blocks[AHEAD * n_threads :]:
+                yield pending.popleft().result()
+                pending.append(pool.submit(function, block))
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def make_executor(n_threads: int) -> Executor:
+    """Return who takes the blocks: the caller's thread, or several."""
+    return Serial() if n_threads == 1 else Threads(n_threads)
+
+
+def row_blocks(n_rows: int) -> list[slice]:
+    """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
+    return [slice(first, min(first + BLOCK_ROWS, n_rows)) for first in range(0, n_rows, BLOCK_ROWS)]

@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Integral, Real
 from types import TracebackType
@@ -319,6 +319,7 @@ class FirstBatchWarning(ConvergenceWarning):
     """The first batch is too small for what is learned from it alone."""
 
 
+@dataclass(eq=False)
 class FitReporter:
     """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to progress bars.
 
@@ -335,7 +336,7 @@ class FitReporter:
     max_iter : int or mapping
         Iterations at most, for the time left. Where the fit has stages: the most of each, in their order, None where
         that is not known. Those that come to no iteration do not appear.
-    data : mapping
+    data : dict
         ``X``, ``y`` and ``metadata`` that the hooks may ask for.
     attributes : callable
         From the engine's state to the fitted attributes of an estimator that stopped there; called only when a
@@ -344,31 +345,25 @@ class FitReporter:
         Whether to show the bars.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        max_iter: int | Mapping[str, int | None],
-        data: Mapping[str, Any],
-        attributes: Callable[[Any], dict[str, Any]],
-        verbose: int = 0,
-    ) -> None:
-        self.estimator = estimator
-        self.max_iter = max_iter
-        self.data = dict(data)
-        self.attributes = attributes
-        self.verbose = verbose
-        self.result: FitResult[Any]  # for whoever opened the context, when the fit is over
-        self.fault = ""  # what a user should hear of it
-        self.stage = ""  # that the last iteration belonged to
-        self.bar: tqdm[Any] | None = None
-        self.reconstruct: Callable[[], dict[str, Any]] = dict  # attributes as they were after the last iteration
+    estimator: Any
+    max_iter: int | Mapping[str, int | None]
+    data: dict[str, Any]
+    attributes: Callable[[Any], dict[str, Any]]
+    verbose: int = 0
+
+    result: FitResult[Any] = field(init=False)  # for whoever opened the context, when the fit is over
+    fault: str = field(default="", init=False)  # what a user should hear of it
+    stage: str = field(default="", init=False)  # that the last iteration belonged to
+    bar: tqdm[Any] | None = field(default=None, init=False)
+    reconstruct: Callable[[], dict[str, Any]] = field(default=dict, init=False)  # attributes after the last iteration
 
     def __enter__(self) -> Self:
         most = self.max_iter if isinstance(self.max_iter, int) else len(self.max_iter)
         self.context = self.estimator._init_callback_context(max_subtasks=most)
         self.context.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         self.level = self.context  # the task that iterations are tasks of
-        if isinstance(self.max_iter, int):
+        self.has_callbacks = bool(getattr(self.estimator, "_skl_callbacks", None))
+        if self.verbose and isinstance(self.max_iter, int):
             self._open_bar(self.max_iter)
         return self
 
@@ -378,14 +373,15 @@ class FitReporter:
         if progress.stage != self.stage:
             assert not isinstance(self.max_iter, int)
             stop, self.stage, most = self._end_stage(), progress.stage, self.max_iter[progress.stage]
-            self._open_bar(most)
-            if self._has_callbacks:
+            if self.verbose:
+                self._open_bar(most)
+            if self.has_callbacks:
                 self.level = self.context.subcontext(task_name=self.stage, max_subtasks=most)
                 self.level.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         if self.bar is not None:
             self.bar.update()
             self.bar.set_postfix_str(f"objective {progress.objective:.6g}", refresh=False)
-        if self._has_callbacks:
+        if self.has_callbacks:
             task = self.level.subcontext(task_name="iteration")
             task.call_on_fit_task_begin(estimator=self.estimator, **self.data)
             self.reconstruct = lambda: self.attributes(progress.state)
@@ -398,10 +394,6 @@ class FitReporter:
         if not isinstance(self.max_iter, int):
             self.context.max_subtasks += len(self.max_iter)
         return stop
-
-    @property
-    def _has_callbacks(self) -> bool:
-        return bool(getattr(self.estimator, "_skl_callbacks", None))
 
     def _end_stage(self) -> bool:
         """Close what a stage opened; return whether a callback wants to stop."""
@@ -419,9 +411,8 @@ class FitReporter:
         )
 
     def _open_bar(self, total: int | None) -> None:
-        if self.verbose:
-            name = f"{type(self.estimator).__name__} {self.stage}".rstrip()
-            self.bar = tqdm(total=total, desc=name, unit="it", leave=True)
+        name = f"{type(self.estimator).__name__} {self.stage}".rstrip()
+        self.bar = tqdm(total=total, desc=name, unit="it", leave=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None

@@ -12,7 +12,7 @@ from sklearn.model_selection import check_cv
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._search import Fold
-from regbayes.estimators._tasks import Targets
+from regbayes.estimators._task_bases import Targets
 
 DEFAULT_FOLDS = 5
 

@@ -1,4 +1,4 @@
-"""Labels of several tasks: classes, factors on C, and the model's outputs for them."""
+"""Labels of several tasks: classes, factors on C, the model's outputs for them, and the base of the classifiers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,26 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
+from regbayes.estimators._arrays import answer_beside, on_host
 from regbayes.estimators._bases import chosen_classes, cost_matrix
-from regbayes.estimators._tasks import Layout, TargetMatrix, Targets, listed, natural
+from regbayes.estimators._calibration import NoProbabilities
+from regbayes.estimators._task_bases import (
+    Layout,
+    TargetMatrix,
+    Targets,
+    TaskModel,
+    TaskProblem,
+    listed,
+    natural,
+    read_matrix,
+    read_targets,
+)
+from regbayes.estimators.metrics import task_accuracy
+from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_classes
 
 
@@ -225,3 +240,108 @@ def labels_of_tasks(
     if len({column.dtype.kind in "US" for column in columns}) > 1:  # text beside numbers
         columns = [column.astype(object) for column in columns]
     return np.stack(columns, axis=1)
+
+
+class TaskClassifier(ClassifierMixin, TaskModel):
+    """Labels of several tasks."""
+
+    cost: Any = None  # every wrong class costs the same
+    predict_proba = NoProbabilities()
+
+    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
+        given: dict[str, Any] = {"numeric": False, "unlabeled": self.unlabeled}
+        found = read_matrix(y, task, X, **given) if self._in_blocks else None
+        return found or read_targets(y, task, X, **given)
+
+    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
+        if isinstance(targets, TargetMatrix):
+            found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
+            self.classes_ = labels.common_classes
+            return found, outputs
+        labels = read_labels(targets)
+        self.classes_ = labels.common_classes
+        factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
+        return observe_labels(targets, labels, factors, self.cost)
+
+    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
+        """Return what is wrong with the scores of the observations, (n,).
+
+        Wrong signs should weigh no more than those of one sign for each output.
+        """
+        return judge_signs(*sum_signs(problem.counted, scores, problem.n_outputs))
+
+    def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
+        """Return scores: above zero for the second of two classes; a column for each of more.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, if ``fit`` was told.
+
+        Returns
+        -------
+        array of shape (n_samples, n_tasks) after ``fit(X, Y)``, or a list with an entry per task if some have more
+        than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
+        """
+        return answer_beside(self._decide(X, task), X)
+
+    def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
+        scores, _ = self._score_rows(X, task)
+        layout: Layout = "matrix" if self._layout == "matrix" else "single"  # rows know their task: one answer each
+        return scores_of_tasks(scores, layout, self._outputs)
+
+    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
+        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, if ``fit`` was told.
+        """
+        scores = self._decide(X, task)
+        classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
+        return answer_beside(labels_of_tasks(scores, self._layout, classes), X)
+
+    def score(
+        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
+            Labels, missing ones left out of the average.
+        task : array-like of shape (n_samples,), default=None
+            The task of each row, if ``fit`` was told.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much the labels of each row count.
+        """
+        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
+        return task_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def sum_signs(seen: Observations, scores: Floats, n_outputs: int) -> tuple[float, Floats, Floats]:
+    """Return what scores of the wrong sign weigh, and what targets of either sign do, by output."""
+    wrong = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
+    signs = (seen.weights * (sign * seen.targets > 0) for sign in (-1, 1))
+    negative, positive = (np.bincount(seen.outputs, own, minlength=n_outputs).astype(np.float64) for own in signs)
+    return wrong, negative, positive
+
+
+def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
+    """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
+    constant = float(np.minimum(negative, positive).sum())
+    if wrong <= constant * (1.0 + 1e-9):
+        return ""
+    return (
+        f"does worse on its training rows than one answer for each task: wrong answers weigh {wrong:.4g}, those of "
+        f"the most frequent ones {constant:.4g}"
+    )

@@ -1,6 +1,8 @@
-"""Bases of the estimators of several tasks: reading tasks, standardising, predicting and scoring.
+"""Estimators of several tasks: how their targets are read, and their bases, which standardise, predict and score.
 
-An estimator says how it learns from a `TaskProblem` and how rows are scored for every output; the bases do the rest.
+There are two ways in. A matrix has a row per example and a column per task, with holes. Ragged tasks have one target
+per row and say beside it which task it belongs to. One vector is one task. An estimator says how it learns from a
+`TaskProblem` and how rows are scored for every output; the bases do the rest. That of classifiers is in `_labels`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context
+from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
+from sklearn.utils._missing import is_scalar_nan
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from regbayes._types import Floats, Integers
-from regbayes.engine.executor import row_blocks
+from regbayes._types import Flags, Floats, Integers
+from regbayes.engine import row_blocks
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
@@ -28,31 +32,247 @@ from regbayes.estimators._bases import (
     one_blas_thread,
     read_rows,
 )
-from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import (
-    class_factors,
-    labels_of_tasks,
-    observe_label_matrix,
-    observe_labels,
-    read_labels,
-    scores_of_tasks,
-)
-from regbayes.estimators._tasks import (
-    Layout,
-    TargetMatrix,
-    Targets,
-    check_no_empty_task,
-    in_order_of_tasks,
-    known_codes,
-    read_matrix,
-    read_targets,
-    take_weighted_rows,
-)
-from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.mt_ilsvm.mapped import StandardRows
+
+Layout = Literal["single", "matrix", "ragged"]
+
+NAMED_IN_MESSAGES = 5
+MANY, MOST = 50_000, 0.25  # targets, and the share of a matrix that is observed, from which on it stays one
+SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
+SHARE_EMPTY = (
+    "Leave it out, or set task_sharing and unseen_tasks='shared' to serve it with the weights that all tasks share."
+)
+
+
+# --- Targets
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The observed targets of all tasks."""
+
+    layout: Layout
+    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
+    rows: Integers  # (n,): where each observed target belongs
+    tasks: Integers  # (n,): index into ids
+    values: NDArray[Any]  # (n,)
+
+    @property
+    def counts(self) -> Integers:
+        """Observed targets of each task, (n_tasks,)."""
+        return np.bincount(self.tasks, minlength=len(self.ids))
+
+
+@dataclass(frozen=True)
+class TargetMatrix:
+    """The targets of all tasks where most are observed: as they were given, and looked at one task after another."""
+
+    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
+    values: NDArray[Any]  # (n, n_tasks)
+    observed: Flags  # (n, n_tasks)
+    layout: Layout = "matrix"
+
+    @property
+    def counts(self) -> Integers:
+        """Observed targets of each task, (n_tasks,)."""
+        return np.count_nonzero(self.observed, axis=0)
+
+    def column(self, task: int) -> Targets:
+        """Return the observed targets of one task, as if it were the only one."""
+        rows = np.flatnonzero(self.observed[:, task])
+        return Targets("matrix", self.ids[task : task + 1], rows, np.zeros_like(rows), self.values[rows, task])
+
+
+def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> Targets:
+    """Return the observed targets.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or (n_samples, n_tasks)
+        NaN and None mark a missing target.
+    task : array-like of shape (n_samples,) or None
+        The task of each row, where there is one target per row.
+    X : (n_samples, d)
+        The rows, for their number.
+    numeric : bool
+        Whether targets are numbers; labels may be anything that can be sorted.
+    unlabeled : object
+        A further value that marks a missing target.
+    """
+    found = find_targets(_checked_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
+    if not len(found.rows):
+        raise ValueError("y has no observed target: every value is missing")
+    return found
+
+
+def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> TargetMatrix | None:
+    """Return targets as they were given, where they are many and most are observed; None elsewhere.
+
+    Arguments are those of `read_targets`, whose list takes several times as much.
+    """
+    if task is not None or y is None:
+        return None
+    values = _checked_targets(y, X, numeric)
+    if values.ndim != 2 or values.size < MANY:
+        return None
+    observed = _observed(values, unlabeled)
+    if np.count_nonzero(observed) < MOST * values.size:
+        return None
+    return TargetMatrix(column_names(getattr(y, "columns", ()), values.shape[1]), values, observed)
+
+
+def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
+    """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
+    observed = _observed(values, unlabeled)
+    if task is not None:
+        return _ragged(values, task, observed)
+    if values.ndim == 1:
+        rows = np.flatnonzero(observed)
+        return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
+    tasks, rows = np.nonzero(observed.T)
+    return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
+
+
+def _observed(values: NDArray[Any], unlabeled: Any) -> Flags:
+    observed = ~_missing(values)
+    if unlabeled is not None:
+        observed &= np.asarray(values != unlabeled, dtype=bool)
+    return observed
+
+
+def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
+    if y is None:
+        raise ValueError("this estimator requires y to be passed, but the target y is None")
+    values = check_array(
+        y,
+        dtype=np.float64 if numeric else None,
+        ensure_2d=False,
+        ensure_min_samples=0,
+        ensure_min_features=0,
+        ensure_all_finite="allow-nan",
+        input_name="y",
+    )
+    if values.ndim == 0 or (values.ndim == 2 and values.shape[1] == 0):
+        raise ValueError(f"y must be of shape (n_samples,) or (n_samples, n_tasks), got {values.shape}")
+    check_consistent_length(X if is_plain(X) else np.empty(X.shape[0]), values)
+    return values
+
+
+def _ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise ValueError(
+            f"y has shape {values.shape}, a column per task; with task= it must have one target per row. "
+            "Give either a matrix, or one target per row and its task."
+        )
+    values, observed = values.ravel(), observed.ravel()
+    named = checked_ids(task, len(values))
+    ids, codes = np.unique(named, return_inverse=True)
+    rows = np.flatnonzero(observed)
+    return Targets("ragged", ids, rows, codes[rows].astype(np.int64), values[rows])
+
+
+def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tuple[Floats, Any, Any, Floats | None]:
+    """Return the rows whose weight is not zero, and their weights; None where each counts once."""
+    if sample_weight is None:
+        return X, y, task, None
+    rows = X if is_plain(X) else np.empty((X.shape[0], 0))
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    kept = np.flatnonzero(weights)
+    if len(kept) < len(weights):
+        if y is not None:
+            check_consistent_length(rows, y)
+        X, weights = X[kept] if is_plain(X) else take_rows(X, kept), weights[kept]
+        y, task = (None if given is None else _safe_indexing(given, kept) for given in (y, task))
+    return X, y, task, None if np.all(weights == 1.0) else weights
+
+
+def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:
+    """Return ragged targets for rows that are sorted by task, and that order of the rows; None leaves it as it is.
+
+    A pass over the targets of a task is then a pass over neighbours in memory. Rows without a target come last.
+    """
+    if targets.layout != "ragged":
+        return targets, None
+    with_target = targets.rows[np.argsort(targets.tasks, kind="stable")]
+    order = np.concatenate([with_target, np.setdiff1d(np.arange(n_rows), with_target)])
+    place = np.empty(n_rows, dtype=np.int64)
+    place[order] = np.arange(n_rows)
+    return replace(targets, rows=place[targets.rows]), order
+
+
+def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
+    """Return the tasks of rows as a sortable array of one type."""
+    shape = np.shape(task)
+    if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
+        raise ValueError(f"task must be of shape (n_samples,), got {shape}")
+    ids = column_or_1d(task)
+    if len(ids) != n_rows:
+        raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")
+    if np.any(_missing(ids)):
+        raise ValueError("task contains NaN or None; every row must say which task it belongs to")
+    return natural(ids, "task")
+
+
+def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool, remedy: str) -> Integers:
+    """Return the index of each row's task, -1 where it was not seen in training and that is allowed.
+
+    ``remedy`` ends the message where it is not: what the user of this estimator can do.
+    """
+    asked = checked_ids(task, n_rows)
+    if (asked.dtype.kind in "US") != (ids.dtype.kind in "US"):
+        raise ValueError(f"task has dtype {asked.dtype}, but in training it had {ids.dtype}")
+    place = np.minimum(np.searchsorted(ids, asked), len(ids) - 1)
+    seen = ids[place] == asked
+    if not allow_unseen and not np.all(seen):
+        raise ValueError(f"task contains {listed(np.unique(asked[~seen]))}, which had no target in training. {remedy}")
+    return np.where(seen, place, -1).astype(np.int64)
+
+
+def check_no_empty_task(targets: Targets | TargetMatrix, remedy: str) -> None:
+    """Refuse tasks that have no observed target, and end with what the user can do."""
+    empty = targets.counts == 0
+    if np.any(empty):
+        raise ValueError(f"no target is observed for task {listed(targets.ids[empty])}. {remedy}")
+
+
+def listed(ids: NDArray[Any]) -> str:
+    """Name tasks in a message, not too many of them."""
+    shown = ", ".join(repr(name) for name in ids[:NAMED_IN_MESSAGES].tolist())
+    more = len(ids) - NAMED_IN_MESSAGES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return an object array as the array of strings, numbers or booleans that it holds."""
+    if values.dtype.kind != "O":
+        return values
+    kinds = {"text" if isinstance(value, str | bytes) else "other" for value in values.tolist()}
+    if len(kinds) > 1:
+        raise ValueError(f"{name} mixes text with other types; use one type")
+    return np.array(values.tolist()) if len(values) else np.zeros(0)
+
+
+def _missing(values: NDArray[Any]) -> Flags:
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, dtype=bool)
+    flat = [value is None or is_scalar_nan(value) or type(value).__name__ == "NAType" for value in values.ravel()]
+    return np.array(flat, dtype=bool).reshape(values.shape)
+
+
+def column_names(given: Any, n_tasks: int) -> NDArray[Any]:
+    """Return the names of the columns of a data frame, if they are names, and numbers otherwise."""
+    names = list(given)
+    if len(names) == n_tasks and all(isinstance(name, str) for name in names):
+        return np.array(names)
+    return np.arange(n_tasks)
+
+
+# --- Bases
 
 
 @dataclass(frozen=True)
@@ -260,113 +480,10 @@ class TaskRegressor(RegressorMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             How much the targets of each row count.
         """
+        from regbayes.estimators.metrics import explained_variance_pooled  # which reads targets as is done here
+
         y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
         return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
-
-
-class TaskClassifier(ClassifierMixin, TaskModel):
-    """Labels of several tasks."""
-
-    cost: Any = None  # every wrong class costs the same
-    predict_proba = NoProbabilities()
-
-    def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
-        given: dict[str, Any] = {"numeric": False, "unlabeled": self.unlabeled}
-        found = read_matrix(y, task, X, **given) if self._in_blocks else None
-        return found or read_targets(y, task, X, **given)
-
-    def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
-        if isinstance(targets, TargetMatrix):
-            found, outputs, labels = observe_label_matrix(targets, self.class_weight, self.cost, weights)
-            self.classes_ = labels.common_classes
-            return found, outputs
-        labels = read_labels(targets)
-        self.classes_ = labels.common_classes
-        factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
-        return observe_labels(targets, labels, factors, self.cost)
-
-    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
-        """Return what is wrong with the scores of the observations, (n,).
-
-        Wrong signs should weigh no more than those of one sign for each output.
-        """
-        return judge_signs(*sum_signs(problem.counted, scores, problem.n_outputs))
-
-    def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
-        """Return scores: above zero for the second of two classes; a column for each of more.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-
-        Returns
-        -------
-        array of shape (n_samples, n_tasks) after ``fit(X, Y)``, or a list with an entry per task if some have more
-        than two classes; (n_samples,) or (n_samples, n_classes) after ``fit(X, y)`` and ``fit(X, y, task=...)``.
-        """
-        return answer_beside(self._decide(X, task), X)
-
-    def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
-        scores, _ = self._score_rows(X, task)
-        layout: Layout = "matrix" if self._layout == "matrix" else "single"  # rows know their task: one answer each
-        return scores_of_tasks(scores, layout, self._outputs)
-
-    def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        """
-        scores = self._decide(X, task)
-        classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
-        return answer_beside(labels_of_tasks(scores, self._layout, classes), X)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels, missing ones left out of the average.
-        task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How much the labels of each row count.
-        """
-        y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
-        return task_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
-
-
-def sum_signs(seen: Observations, scores: Floats, n_outputs: int) -> tuple[float, Floats, Floats]:
-    """Return what scores of the wrong sign weigh, and what targets of either sign do, by output."""
-    wrong = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
-    signs = (seen.weights * (sign * seen.targets > 0) for sign in (-1, 1))
-    negative, positive = (np.bincount(seen.outputs, own, minlength=n_outputs).astype(np.float64) for own in signs)
-    return wrong, negative, positive
-
-
-def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
-    """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
-    constant = float(np.minimum(negative, positive).sum())
-    if wrong <= constant * (1.0 + 1e-9):
-        return ""
-    return (
-        f"does worse on its training rows than one answer for each task: wrong answers weigh {wrong:.4g}, those of "
-        f"the most frequent ones {constant:.4g}"
-    )
 
 
 def check_task_given(name: str, layout: Layout, task: Any) -> None:

@@ -663,7 +663,8 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
     n_documents, n_words = (int(size) for size in X.shape)
     itemsize = 4 if "float32" in str(numbers.dtype) else 8
     n_entries = numbers.shape[0] if numbers is not X else int((X != 0).sum())
-    per_document, tables = device.n_bytes(n_documents, n_entries, n_words, int(model.n_components), itemsize)
+    of_model = (int(model.n_components), int(model.n_sweeps))
+    per_document, tables = device.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
     free, fits = _free_bytes(numbers), ""
     if free is not None:
         fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."

@@ -84,11 +84,12 @@ class BinaryFeatures(LatentModel):
         return warmup.initial_params(X, settings)
 
     def _attributes(self, state: State) -> dict[str, Any]:
-        """Return the fitted attributes that describe the features."""
-        psi, found, ratios = state.embedding, {}, state.params.noise_ratios
+        """Return the fitted attributes that describe the features, and the classifier where there is one."""
+        psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
+        ratios = state.params.noise_ratios
         if state.probabilities is not None:
             psi = state.probabilities
-            found = {"probabilities_": psi}
+            found["probabilities_"] = psi
         return found | {
             "components_": state.params.loadings,
             "embedding_": state.embedding,
@@ -117,7 +118,8 @@ class BinaryFeatures(LatentModel):
         if previous is not None and goes_on:
             settings = settings.follow(previous.params)
         elif settings.on_off is not None:
-            settings = find_on_off(data.X.take(early_rows), settings)
+            with one_blas_thread():
+                settings = find_on_off(data.X.take(early_rows), settings)
 
         def draw() -> Iterator[tuple[Any, Integers | None]]:
             first_rows = early_rows
@@ -545,9 +547,6 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return data, make_settings(parameters, data.X, supervision)
-
-    def _attributes(self, state: State) -> dict[str, Any]:
-        return super()._attributes(state) | self._head_attributes(state)
 
     def _head_attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""

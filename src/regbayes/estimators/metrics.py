@@ -14,7 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
 from regbayes._types import Floats
-from regbayes.estimators._tasks import Targets, read_targets
+from regbayes.estimators._task_bases import Targets, read_targets
 
 __all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "task_accuracy"]
 

@@ -27,15 +27,18 @@ from regbayes.estimators._bases import (
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.estimators._labels import TaskClassifier, judge_signs, sum_signs
 from regbayes.estimators._task_bases import (
-    TaskClassifier,
+    SHARE_EMPTY,
+    SHARE_NEW,
+    Layout,
+    TargetMatrix,
+    Targets,
     TaskModel,
     TaskProblem,
     TaskRegressor,
-    judge_signs,
-    sum_signs,
+    check_no_empty_task,
 )
-from regbayes.estimators._tasks import SHARE_EMPTY, SHARE_NEW, Layout, TargetMatrix, Targets, check_no_empty_task
 from regbayes.kernels.arrays import is_plain
 from regbayes.margins.targets import ObservedMatrix
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of

@@ -21,7 +21,7 @@ from regbayes.estimators._calibration import logarithms
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
-from regbayes.estimators._tasks import Targets, read_targets
+from regbayes.estimators._task_bases import Targets, read_targets
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.estimators.path_search import OnResult, has_probabilities
 from regbayes.estimators.search_records import FoldRecord

@@ -20,7 +20,7 @@ from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresh
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import Labels, read_labels
 from regbayes.estimators._search import Fold, Samples, fit_quietly
-from regbayes.estimators._tasks import Targets, read_targets
+from regbayes.estimators._task_bases import Targets, read_targets
 from regbayes.estimators.metrics import task_accuracy
 
 

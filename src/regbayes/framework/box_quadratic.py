@@ -21,7 +21,7 @@ import scipy.linalg
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.framework.regularizers.base import BoxDual
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.regularizers.projections import project_rows_to_simplex
 
 MAX_STEPS = 60

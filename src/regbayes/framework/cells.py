@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Array, Floats, Integers, Reals
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import EASED, BlockSums, BoxBlock, Columns
-from regbayes.framework.regularizers.base import BoxDual
 
 MIN_SHARE = 0.25  # of the cells of a block's rows and outputs: where fewer exist, products with all of them do not pay
 MAX_RUNS = 64  # of blocks, whatever the number of workers: each has sums of its own, as large as all weights

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
 from regbayes.framework.box_quadratic import Groups
-from regbayes.framework.regularizers.base import Atom, BoxDual, Regularizer, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.framework.regularizers.base import Atom, Regularizer
 from regbayes.framework.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
@@ -52,9 +54,9 @@ class Stack:
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
         """Split a regularizer of so many expectations."""
         atoms = _with_intervals(regularizer.atoms(n_features))
-        ends = np.cumsum([len(atom.index) for atom in atoms]).tolist()
-        runs = zip(atoms, [0, *ends[:-1]], ends, strict=True)
-        pieces = tuple(Piece(atom.regularizer, start, stop) for atom, start, stop in runs)
+        starts = list(accumulate((len(atom.index) for atom in atoms), initial=0))
+        runs = zip(atoms, pairwise(starts), strict=True)
+        pieces = tuple(Piece(atom.regularizer, start, stop) for atom, (start, stop) in runs)
         return cls(n_features, pieces, np.concatenate([atom.index for atom in atoms]))
 
     @classmethod

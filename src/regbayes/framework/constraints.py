@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -46,10 +47,17 @@ class Constraint:
     upper: Floats | None = None  # the second such number, of `between`
     named: bool = False  # whether the user gave the name
 
-    def label(self, which: str | None = None, index: int | None = None) -> str:
-        """Return how the constraint reads, for all its expectations or for the one at ``index``, named ``which``."""
-        value, upper = (_short(_at(numbers, index)) for numbers in (self.values, self.upper))
+    def label(self, which: str | None = None) -> str:
+        """Return how the constraint reads for all its expectations, named ``which``."""
+        value, upper = ("" if numbers is None else _short(numbers) for numbers in (self.values, self.upper))
         return self.relation.format(which or self.name, value=value, upper=upper)
+
+    def label_each(self, names: Sequence[str]) -> list[str]:
+        """Return how the constraint reads for each of its expectations, by their names."""
+        values, uppers = (_each(numbers, len(names)) for numbers in (self.values, self.upper))
+        write = self.relation.format
+        each = zip(names, values, uppers, strict=True)
+        return [write(name, value=value, upper=upper) for name, value, upper in each]
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
         """Return the constraint at a price instead of at any price.
@@ -189,7 +197,7 @@ class E:
             return self <= high if high is not None else self >= low  # type: ignore[operator]
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
-            raise ValueError(f"between: low must not exceed high, got {_short(low)} and {_short(high)}")
+            raise ValueError(f"between: low must not exceed high, got {_short(lower)} and {_short(upper)}")
         return self._compared(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
 
     def regularized(self, regularizer: Any) -> Constraint:
@@ -369,18 +377,17 @@ def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) else getattr(value, "__name__", "f").replace("<lambda>", "f")
 
 
-def _at(numbers: Floats | None, index: int | None) -> ArrayLike | None:
-    """One of several numbers, or all of them; the number itself where there is one for all."""
-    if numbers is None or (index is None and numbers.size > 1):
-        return numbers
-    number: float = numbers[index if index is not None and numbers.size > 1 else 0]
-    return number
+def _each(numbers: Floats | None, n: int) -> list[str]:
+    """Numbers as they are written, one for each of n expectations; empty where there are none."""
+    if numbers is None:
+        return [""] * n
+    written = [f"{number:g}" for number in numbers.tolist()]
+    return written * n if len(written) == 1 else written
 
 
-def _short(value: ArrayLike | None) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float) or np.ndim(value) == 0:
-        return f"{value:g}"
+def _short(numbers: Floats) -> str:
+    """Several numbers in one line, or the number itself where there is one for all."""
+    if numbers.size == 1:
+        return f"{numbers.item():g}"
     with np.printoptions(precision=4, threshold=6):
-        return str(np.asarray(value))
+        return str(numbers)

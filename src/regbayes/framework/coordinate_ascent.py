@@ -20,11 +20,10 @@ from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
 from regbayes.engine import Status
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.kernels._compile import read_only
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
-from regbayes.kernels.types import Progress
 
 DEFAULT_TOL = 1e-4
 DEFAULT_MAX_EPOCHS = 1000.0
@@ -151,8 +150,8 @@ class Ascent(Protocol):
     n_rows: int
     rows: Any
     state: Any  # multipliers among others: an epoch writes them
-    # A pass of the kernel: (rows, order, restart, state) -> Progress; with ``restart``, those set aside take part too.
-    epoch: Callable[..., Progress]
+    # A pass of the kernel, `box_epoch` or `simplex_epoch`; with ``restart``, those set aside take part too.
+    epoch: Callable[..., tuple[float, float, float]]
 
     def in_play(self, rows: Indices) -> Indices:
         """Return those of the rows that can still move."""
@@ -202,16 +201,16 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
     n_visits = 0
     while True:
         order = shuffled(everything, rng)
-        progress = problem.epoch(problem.rows, order, True, problem.state)
+        violation, seen, loss = problem.epoch(problem.rows, order, True, problem.state)
         n_visits += order.size
-        target = tol * abs(0.5 * problem.squared_norm() + progress.loss)
-        level = SHRINK_FACTOR * max(progress.gap, target)
+        target = tol * abs(0.5 * problem.squared_norm() + loss)
+        level = SHRINK_FACTOR * max(seen, target)
         for short_pass in range(MAX_SHORT_PASSES + 1):
             status = Status.ITERATION_LIMIT if n_visits >= limit else None
-            if np.isinf(progress.violation) or np.isnan(progress.gap):
+            if np.isinf(violation) or np.isnan(seen):
                 status = Status.DIVERGED
-            is_last = short_pass == MAX_SHORT_PASSES or progress.gap <= level
-            if status is not None or (progress.gap <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
+            is_last = short_pass == MAX_SHORT_PASSES or seen <= level
+            if status is not None or (seen <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
                 primal, gap = problem.certificate()
                 status = Status.CONVERGED if gap <= tol * abs(primal) else status
                 if status is not None:
@@ -219,7 +218,7 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
             if is_last:
                 break
             order = shuffled(problem.in_play(order), rng)
-            progress = problem.epoch(problem.rows, order, False, problem.state)
+            violation, seen, _ = problem.epoch(problem.rows, order, False, problem.state)
             n_visits += order.size
 
 
@@ -243,7 +242,7 @@ class SimplexAscent:
     def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
         n_rows, n_classes = labels.size, int(form.linear.shape[1])
-        if not len(features) == len(form.row) == n_rows:
+        if not len(features) == len(form.row) == len(form.total) == len(form.ridge) == n_rows:
             raise ValueError(f"features has {len(features)} rows, form {len(form.row)} and labels {n_rows}")
         if not 1 <= n_classes <= np.iinfo(np.int16).max:
             raise ValueError(f"there must be between 1 and {np.iinfo(np.int16).max} classes; got {n_classes}")
@@ -253,12 +252,12 @@ class SimplexAscent:
             raise ValueError("the cost of the true class must be zero")
         self.rows = SimplexRows(
             features=features,
-            norms=read_only(np.einsum("ij,ij->i", features, features, dtype=np.float64)),
-            labels=read_only(labels),
-            cost=read_only(np.ascontiguousarray(0.0 - form.linear)),
-            cost_row=read_only(np.ascontiguousarray(form.row, dtype=np.int64)),
-            total=_as_column("total", form.total, n_rows),
-            ridge=_as_column("ridge", form.ridge, n_rows),
+            norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
+            labels=labels,
+            cost=np.ascontiguousarray(0.0 - form.linear),
+            cost_row=np.ascontiguousarray(form.row, dtype=np.int64),
+            total=np.ascontiguousarray(form.total, dtype=np.float64),
+            ridge=np.ascontiguousarray(form.ridge, dtype=np.float64),
             penalty=0.0,
         )
         omega = _feasible_simplexes(form, labels, warm_start)
@@ -307,7 +306,7 @@ class BoxAscent:
         group = _as_indices("group", layout.group, len(layout.group), None)
         self.rows = BoxRows(
             features=features,
-            norms=read_only(np.einsum("ij,ij->i", features, features, dtype=np.float64)),
+            norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
             feature_row=_as_indices("feature_row", layout.feature_row, n, len(features)),
             task=_as_indices("task", layout.task, n, group.size),
             group=group,
@@ -400,7 +399,7 @@ def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats |
 
 
 def _as_rows(features: Reals) -> Reals:
-    """Return a C-contiguous matrix of floats, not to be written to; single precision is kept."""
+    """Return a C-contiguous matrix of floats, not to be written to, as a user's may be; single precision is kept."""
     features = np.asarray(features)
     if features.ndim != 2:
         raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
@@ -412,7 +411,7 @@ def _as_column(name: str, values: ArrayLike, n: int) -> Floats:
     column = np.ascontiguousarray(values, dtype=np.float64)
     if column.shape != (n,):
         raise ValueError(f"{name} must have shape ({n},); got {column.shape}")
-    return read_only(column)
+    return column
 
 
 def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indices:
@@ -421,4 +420,4 @@ def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indi
         raise ValueError(f"{name} must have shape ({n},); got {indices.shape}")
     if n and (indices.min() < 0 or (bound is not None and indices.max() >= bound)):
         raise ValueError(f"{name} must lie in 0 .. {'' if bound is None else bound - 1}")
-    return read_only(indices)
+    return indices

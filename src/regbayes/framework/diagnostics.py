@@ -32,6 +32,7 @@ from regbayes._types import Floats
 MIN_TAIL = 5  # a generalised Pareto distribution is not fitted to fewer exceedances than this [2]
 MIN_DRAWS = 8  # in a chain: halves of fewer say nothing about autocorrelation
 MAX_LENGTH = 1024  # of a chain: longer ones are averaged in batches first, which leaves the error of the mean as it is
+FIRST_LAGS = 12  # that are summed directly, before a Fourier transform gives all
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
 
@@ -64,15 +65,20 @@ def autocorrelation_time(chains: ArrayLike) -> float:
         return autocorrelation_time(means) * float(means.var() / values.var()) * (values.shape[1] // means.shape[1])
     half = values.shape[1] // 2
     halves = np.concatenate([values[:, :half], values[:, -half:]])
-    means = halves.mean(axis=1, keepdims=True)
-    length = next_fast_len(2 * half, real=True)
-    spectrum = rfft(halves - means, n=length)
-    covariance = irfft((spectrum * spectrum.conj()).real.mean(axis=0), n=length)[:half] / half
-    within = covariance[0] * half / (half - 1)
-    total = covariance[0] + float(means.var(ddof=1))
-    correlation = 1 - (within - covariance) / total
-    correlation[0] = 1.0
-    return _summed_correlations(correlation, halves.size) * values.size / halves.size
+    means = np.add.reduce(halves, axis=1) / half
+    halves -= means[:, None]
+    apart = means - np.add.reduce(means) / len(means)
+    between = float(apart @ apart) / (len(means) - 1)
+    time = _sum_first_correlations(halves, between)
+    if time is None:
+        length = next_fast_len(2 * half, real=True)
+        spectrum = rfft(halves, n=length)
+        covariance = irfft((spectrum * spectrum.conj()).real.mean(axis=0), n=length)[:half] / half
+        within = covariance[0] * half / (half - 1)
+        correlation = 1 - (within - covariance) / (covariance[0] + between)
+        correlation[0] = 1.0
+        time = _sum_correlations(correlation)
+    return max(time, 1.0 / math.log10(halves.size)) * values.size / halves.size
 
 
 def rank_r_hat(chains: ArrayLike) -> float:
@@ -122,15 +128,41 @@ def average_batches(series: Floats) -> Floats:
     return batches @ np.full(batch, 1 / batch) if series.ndim == 2 else batches.mean(axis=2)
 
 
-def _summed_correlations(correlation: Floats, n_draws: int) -> float:
+def _sum_correlations(correlation: Floats) -> float:
     """Integrated autocorrelation time by Geyer's initial monotone sequence, in the steps of [4] and of ArviZ."""
     n_pairs = (len(correlation) - 1) // 2
     pairs = correlation[: 2 * n_pairs].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs < 0)
     kept = max(int(negative[0]) if negative.size else n_pairs - 1, 1)
     last = max(float(correlation[2 * kept]), 0.0)  # of the pair at which the sum stops, the even lag where positive
-    time = -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
-    return max(time, 1.0 / math.log10(n_draws))
+    return -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
+
+
+def _sum_first_correlations(halves: Floats, between: float) -> float | None:
+    """Return the same where it ends within a few lags, as it does for nearly independent draws: no Fourier transform.
+
+    ``halves`` are chains less their means, ``between`` is the variance of the means. None where more lags are needed.
+    """
+    n_chains, half = halves.shape
+    if half < 4 * FIRST_LAGS:
+        return None
+    padded = np.zeros((n_chains, half + FIRST_LAGS))  # lags along all chains at once, and none across two of them
+    padded[:, :half] = halves
+    series = padded.ravel()
+    variance = float(series @ series) / halves.size
+    within, total = variance * half / (half - 1), variance + between
+    time, least, first = -1.0, math.inf, math.inf
+    for lag in range(0, FIRST_LAGS, 2):
+        even, odd = (
+            1 - (within - float(series[: series.size - k] @ series[k:]) / halves.size) / total if k else 1.0
+            for k in (lag, lag + 1)
+        )
+        if lag > 0 and (even + odd < 0 or first < 0):
+            return time + max(even, 0.0)
+        first = even + odd if lag == 0 else first
+        least = min(least, even + odd)
+        time += 2.0 * least
+    return None
 
 
 def monte_carlo_error(chains: ArrayLike) -> float:

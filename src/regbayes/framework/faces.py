@@ -19,8 +19,8 @@ from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
 FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
 RAY_LENGTH = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
-ON_FACE = 1e-11  # of the span of a direction: a domain this close to the face touches it and nothing beyond
-ROUNDING = 1e-12  # in units of a feature's range: expectations this close to the edge are on it
+ON_FACE = 1e-13  # of the span of a direction: a domain this close to the face touches it and nothing beyond
+ROUNDING = 1e-14  # of a feature's range and of its size: expectations this close to the edge are on it
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | N
     direction, keep = found
     scores = partition.features @ direction
     top, span = float(scores[keep].max()), float(np.ptp(scores))
+    if span < MIN_NATS or scores[~keep].max() >= top:
+        return None  # what is left of the direction does not lead there: other atoms are as far out, or all of them
     if top + _slope_of_conjugate(stack, solution.stacked, direction) > ON_FACE * span:
         return None
     return face.narrow(keep, direction)
@@ -132,7 +134,8 @@ def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[F
     # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
     on_face = (partition.features[keep] - partition.features[keep].mean(axis=0)) / unit
     _, spread, axes = np.linalg.svd(on_face, full_matrices=False)
-    within = axes[spread > 1e-9 * max(1.0, float(np.max(spread, initial=0.0)))]
+    rounded = 8 * float(np.max(partition.grain / unit)) * np.sqrt(len(on_face))
+    within = axes[spread > max(rounded, ON_FACE * float(np.max(spread, initial=0.0)))]
     scaled = direction * unit
     return (scaled - within.T @ (within @ scaled)) / unit, keep
 
@@ -163,7 +166,7 @@ def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> flo
 
 def _rounding(lowest: Floats, highest: Floats) -> Floats:
     """How far rounding may put an expectation from an edge of its range."""
-    rounding: Floats = ROUNDING * (highest - lowest) + 1e-14 * np.maximum(np.abs(lowest), np.abs(highest))
+    rounding: Floats = ROUNDING * ((highest - lowest) + np.maximum(np.abs(lowest), np.abs(highest)))
     return rounding
 
 

@@ -23,8 +23,8 @@ from regbayes._types import Flags, Floats, Indices
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.framework.composite import Piece, Stack
 from regbayes.framework.dual import nearest_in_domain
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance
 OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints

@@ -25,8 +25,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Array, Floats
-from regbayes.engine import Status, StepResult, run
-from regbayes.engine.loop import Callback
+from regbayes.engine import Callback, Status, StepResult, run
 from regbayes.framework.composite import Stack
 from regbayes.framework.diagnostics import pareto_k
 from regbayes.framework.draws import as_draws
@@ -372,17 +371,17 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     left = 0.5 * float(np.mean((centred @ move) ** 2))
     stage = replace(last, to_go=left)
     climb = replace(climb, stages=(*climb.stages[:-1], stage))
+    word = (
+        "the last run contradicts what the rounds before predicted of it: expectations differ by "
+        f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be "
+        "too slow. Reparametrize, or draw more: n_draws."
+    )
+    if last.surprise > FLATLY:
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
     if solution.status is not Status.CONVERGED or carried < KISH_FINAL or (carried < MILD and k_hat > K_FINAL):
-        word = "the last run missed what was asked by more than its own draws can be reweighted"
-        return replace(climb, excuses=(word,))
+        missed = "the last run missed what was asked by more than its own draws can be reweighted"
+        return replace(climb, excuses=(missed,))
     if last.surprise > CONTRADICTED:
-        word = (
-            "the last run contradicts what the rounds before predicted of it: expectations differ by "
-            f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be "
-            "too slow. Reparametrize, or draw more: n_draws."
-        )
-        if last.surprise > FLATLY:
-            return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     tilt = problem.tilt(solution.multipliers)
@@ -473,7 +472,7 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     climb = _with_to_go(climb, 0.5 * float(away @ here.covariance @ away))
     if solution.status is Status.CONVERGED:
         there = pool.tilt(solution.multipliers)
-        if there.carries(needed, K_FINAL):
+        if there.carries(max(needed, CARRIED * short), K_FINAL):  # errors of fewer are not to be judged by
             plan = Plan(solution.multipliers, settings.n_draws, True, solution.stacked, there)
             return _checked(problem, settings, climb, _predict(pool, plan))
     else:

@@ -10,22 +10,26 @@ or small that their squares are no numbers, are centred and scaled once (`Weight
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.engine.executor import make_executor
+from regbayes.engine import make_executor
 
 CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+HELD_BYTES = 1 << 17  # of which a copy costs less than what it saves
 TOGETHER = 8  # such pieces that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
-FUSED = 300_000  # atoms times features squared up to which second moments come with every evaluation
+FUSED = 1_000_000  # atoms times features squared up to which second moments come with every evaluation
+NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
@@ -78,14 +82,14 @@ class _Sums(NamedTuple):
 
 def _added(parts: list[_Sums]) -> _Sums:
     """Sums over several pieces, relative to the largest score of all of them."""
+    if len(parts) == 1:
+        return parts[0]
     top = max(part.top for part in parts)
     factors = np.exp([part.top - top for part in parts])
-    total = float(sum(f * part.total for f, part in zip(factors, parts, strict=True)))
-    first = np.asarray(sum(f * part.first for f, part in zip(factors, parts, strict=True)))
-    if parts[0].second is None:
-        return _Sums(top, total, first, None)
-    second = sum(f * part.second for f, part in zip(factors, parts, strict=True) if part.second is not None)
-    return _Sums(top, total, first, np.asarray(second))
+    total = float(factors @ [part.total for part in parts])
+    first = factors @ np.array([part.first for part in parts])
+    seconds = [part.second for part in parts if part.second is not None]
+    return _Sums(top, total, first, np.tensordot(factors, seconds, 1) if seconds else None)
 
 
 class WeightedAtoms:
@@ -108,18 +112,32 @@ class WeightedAtoms:
         self._settle(features[int(np.argmax(log_weights))])
 
     def _settle(self, reference: Floats) -> None:
-        """Look at the atoms before any tilt; moments are taken about a reference point near many of them."""
+        """Look at the atoms before any tilt; moments are taken about a reference point near many of them.
+
+        That is zero where it is not far, so that nothing has to be taken off; the likeliest atom otherwise.
+        """
         self._divide()
         self.lowest, self.highest = self._ranges()
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
         self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
         self.even = bool((self.log_weights == self.log_weights[0]).all())
         self._phi = np.zeros(len(reference))  # where the moments belong
-        self._reference = reference
+        room = NEAR * (self.highest - self.lowest)
+        near = (self.lowest <= room) & (self.highest >= -room)
+        self._refer(np.where(near, 0.0, reference))
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
+        variances = self._covariance.diagonal()
+        far = near & (np.square(self.mean) > FAR**2 * variances)
+        if far.any():
+            self._refer(np.where(near & ~far, 0.0, reference))
+            self._value, self.mean, self._covariance = self._moments(self._phi, True)
+            variances = self._covariance.diagonal()
         self._expectation, self.base_covariance = self.mean, self._covariance
-        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
+        self.unit = find_units(np.sqrt(np.maximum(variances, 0.0)), self.mean, self.lowest, self.highest)
+
+    def _refer(self, reference: Floats) -> None:
+        """Take moments about a point from now on."""
+        self._reference, self._moved = reference, bool(reference.any())
 
     def _divide(self) -> None:
         """Cut the atoms into pieces, and say who takes them."""
@@ -131,12 +149,9 @@ class WeightedAtoms:
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
         self.fused = features.size * m <= FUSED  # beyond, second moments are asked for
         # A few features of a few atoms are held column by column too: NumPy is slow where the last axis is short.
-        held = m <= FEW and n <= self._rows
+        held = m <= FEW and features.nbytes <= HELD_BYTES
         self._columns = np.ascontiguousarray(features.T) if held else None  # (m, n)
-
-    def _pieces(self, rows: slice) -> list[Floats]:
-        starts = range(rows.start, rows.stop, self._rows)
-        return [self.features[start : min(start + self._rows, rows.stop)] for start in starts]
+        self._rooms: list[Floats] = []  # for what is computed of a piece
 
     def _ranges(self) -> tuple[Floats, Floats]:
         if self._columns is not None:
@@ -146,15 +161,13 @@ class WeightedAtoms:
         wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
 
         def ends(rows: slice) -> tuple[Floats, Floats]:
-            lows, highs = [], []
-            for part in self._pieces(rows):
-                even = len(part) // wide * wide
-                blocks = part[:even].reshape(-1, wide * part.shape[1]) if even else part[:0]
-                for some in (blocks, part[even:]):
-                    if len(some):
-                        lows.append(some.min(axis=0).reshape(-1, part.shape[1]))
-                        highs.append(some.max(axis=0).reshape(-1, part.shape[1]))
-            return np.concatenate(lows).min(axis=0), np.concatenate(highs).max(axis=0)
+            m, even = self.features.shape[1], (rows.stop - rows.start) // wide * wide
+            blocks, rest = self.features[rows][:even].reshape(-1, wide * m), self.features[rows][even:]
+            size = max(1, self._rows // wide)  # blocks that stay in the cache
+            pieces = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+            both = np.array([(piece.min(axis=0), piece.max(axis=0)) for piece in pieces])  # (pieces, 2, wide m)
+            lows, highs = (both[:, side].reshape(-1, m) for side in (0, 1))
+            return np.concatenate([lows, rest]).min(axis=0), np.concatenate([highs, rest]).max(axis=0)
 
         found = self._executor.map(ends, self._chunks)
         if len(found) == 1:
@@ -163,57 +176,66 @@ class WeightedAtoms:
 
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
-        reference, features, log_weights = self._reference, self.features, self.log_weights
-        few = features.shape[1] <= FEW
-        tilted = bool(phi.any())
-        even = not tilted and self.even
-        scores = np.empty(len(features)) if tilted else np.zeros(len(features))
-
-        def sums(rows: slice) -> _Sums:
-            size = min(self._rows, rows.stop - rows.start)
-            shape = (2, features.shape[1], size) if few else (1, size, features.shape[1])
-            room = np.empty(shape) if second else features[:0]  # for all pieces
-            parts = [
-                sums_of(slice(start, min(start + size, rows.stop)), room)
-                for start in range(rows.start, rows.stop, size)
-            ]
-            return parts[0] if len(parts) == 1 else _added(parts)
-
-        def sums_of(rows: slice, room: Floats) -> _Sums:
-            part = features[rows]
-            if even:
-                top, weights, total = float(log_weights[0]), np.ones(len(part)), float(len(part))
-            else:
-                weights = log_weights[rows] + (np.matmul(part, phi, out=scores[rows]) if tilted else 0.0)
-                top = float(weights.max())
-                weights -= top
-                np.exp(weights, out=weights)
-                total = float(weights.sum())
-            if not second:
-                return _Sums(top, total, weights @ part - total * reference, None)
-            if few:
-                centred, weighted = room[0, :, : len(part)], room[1, :, : len(part)]
-                if self._columns is not None:
-                    np.subtract(self._columns, reference[:, None], out=centred)
-                else:
-                    for away, column, about in zip(centred, part.T, reference, strict=True):
-                        np.subtract(column, about, out=away)
-                return _Sums(top, total, centred @ weights, np.multiply(centred, weights, out=weighted) @ centred.T)
-            away = np.subtract(part, reference, out=room[0, : len(part)])
-            first = weights @ away
-            if not even:
-                away *= np.sqrt(weights, out=weights)[:, None]
-            return _Sums(top, total, first, away.T @ away)
-
+        n, tilted = len(self.features), bool(phi.any())
+        self._scores = np.empty(n) if tilted else np.zeros(n)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self._executor.map(sums, self._chunks)
-            whole = found[0] if len(found) == 1 else _added(found)
+            if n <= self._rows:
+                whole = self._sums(slice(0, n), phi, tilted, second)
+            else:
+                look = partial(self._sums_of_many, phi=phi, tilted=tilted, second=second)
+                whole = _added(self._executor.map(look, self._chunks))
             away = whole.first / whole.total
             covariance = np.empty((0, 0))
             if whole.second is not None:
                 covariance = whole.second / whole.total - away[:, None] * away
-        self._scores = scores
-        return whole.top + float(np.log(whole.total)), reference + away, covariance
+        return whole.top + float(np.log(whole.total)), self._reference + away, covariance
+
+    def _sums_of_many(self, rows: slice, phi: Floats, tilted: bool, second: bool) -> _Sums:
+        """Sums over rows that are looked at in pieces."""
+        starts = range(rows.start, rows.stop, self._rows)
+        pieces = (slice(start, min(start + self._rows, rows.stop)) for start in starts)
+        return _added([self._sums(piece, phi, tilted, second) for piece in pieces])
+
+    def _sums(self, rows: slice, phi: Floats, tilted: bool, second: bool) -> _Sums:
+        """Sums over a piece."""
+        part, reference, moved = self.features[rows], self._reference, self._moved
+        even = self.even and not tilted
+        if even:
+            top, weights, total = float(self.log_weights[0]), np.ones(len(part)), float(len(part))
+        else:
+            scores = np.matmul(part, phi, out=self._scores[rows]) if tilted else self._scores[rows]
+            weights = scores if self.even else scores + self.log_weights[rows]
+            top = float(weights.max())
+            weights = np.exp(np.subtract(weights, top, out=None if self.even else weights))
+            total = float(weights.sum())
+            top += float(self.log_weights[0]) if self.even else 0.0
+        if not second:
+            first = weights @ part
+            return _Sums(top, total, first - total * reference if moved else first, None)
+        rooms: list[Floats] = []
+        if part.shape[1] <= FEW:
+            columns = part.T if self._columns is None else self._columns
+            if moved:
+                columns = np.subtract(columns, reference[:, None], out=self._room(columns.shape, rooms))
+            first, weighted = columns @ weights, columns
+            if not even:
+                weighted = np.multiply(columns, weights, out=self._room(columns.shape, rooms))
+            found = _Sums(top, total, first, weighted @ columns.T)
+        else:
+            if moved:
+                part = np.subtract(part, reference, out=self._room(part.shape, rooms))
+            first = weights @ part
+            if not even:
+                room = part if moved else self._room(part.shape, rooms)
+                part = np.multiply(part, np.sqrt(weights, out=weights)[:, None], out=room)
+            found = _Sums(top, total, first, part.T @ part)
+        self._rooms += rooms
+        return found
+
+    def _room(self, shape: tuple[int, ...], taken: list[Floats]) -> Floats:
+        """Memory for a piece that was used before, where there is some: the first use of memory is slow."""
+        taken.append(self._rooms.pop() if self._rooms else np.empty(self._rows * self.features.shape[1]))
+        return taken[-1][: math.prod(shape)].reshape(shape)
 
     def _score(self, phi: Floats) -> Floats:
         """Return ``<phi, psi>`` of every supported atom; it is known where the last look was."""
@@ -221,7 +243,7 @@ class WeightedAtoms:
 
     def _is_at(self, phi: Floats) -> bool:
         """Whether the last look was here."""
-        return phi is self._phi or np.array_equal(self._phi, phi)
+        return phi is self._phi or (phi[0] == self._phi[0] and np.array_equal(self._phi, phi))
 
     def find_ends(self) -> tuple[Indices, Indices]:
         """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
@@ -263,7 +285,7 @@ class WeightedAtoms:
     def covariance(self, phi: Floats) -> Floats:
         self.evaluate(phi)
         if not self._covariance.size:
-            self._reference = self._expectation  # where second moments lose no digits
+            self._refer(self._expectation)  # where second moments lose no digits
             _, _, self._covariance = self._moments(phi, True)
         return self._covariance
 

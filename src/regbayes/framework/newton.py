@@ -29,10 +29,9 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Array, Floats, Integers, Reals
-from regbayes.engine import Status
-from regbayes.engine.executor import Executor, Serial
+from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.coordinate_ascent import TaskLayout, sum_by_group
-from regbayes.framework.regularizers.base import BoxDual, SimplexDual
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 
 MAX_STEPS = 50
 MAX_EASED_STEPS = 100

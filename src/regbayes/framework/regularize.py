@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from regbayes._types import Floats
-from regbayes.engine import Progress, Status
-from regbayes.engine.loop import Callback
+from regbayes.engine import Callback, Progress, Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.constraints import Constraint, E, MomentConstraint
 from regbayes.framework.draws import is_labelled
@@ -27,10 +26,10 @@ from regbayes.framework.faces import (
     narrow_to_face,
 )
 from regbayes.framework.feasibility import Verdict, examine
-from regbayes.framework.features import Features, Picked
+from regbayes.framework.features import Features, OnEvent, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
-from regbayes.framework.posteriors import Posterior, Samples
+from regbayes.framework.posteriors import Gaussian, Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
@@ -168,7 +167,14 @@ def regularize(  # noqa: PLR0913 - options, all by name
         start = None if warm_start is None else problem.from_user(warm_start)
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
-    if result.status is Status.INFEASIBLE and raise_infeasible:
+    lost = None
+    if result.status is Status.BOUNDARY and regularizer is None:
+        lost = _find_lost_event(result, _as_constraints(features))
+    if lost is not None:
+        result = replace(result, status=Status.INFEASIBLE)
+        if raise_infeasible:
+            raise InfeasibleError(_lost_event_message(result, lost), result)
+    elif result.status is Status.INFEASIBLE and raise_infeasible:
         message = _infeasible_message(posterior, labels, problem, outcome)
         if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
             message += f"; other draws may reach further. {DRAW_AGAIN}"
@@ -363,12 +369,42 @@ def _gather(
         return evaluated, regularizer, evaluated.names
     constraints = _as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
+    for constraint in constraints:
+        _check_event(posterior, constraint)
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
         _check_size(constraint.regularizer, size, constraint)
     labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
     g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
+
+
+def _check_event(posterior: Posterior, constraint: Constraint) -> None:
+    """Refuse what is given an event that never happens: it would hold of any posterior."""
+    event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
+    if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
+        raise ValueError(f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens")
+
+
+def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:
+    """A constraint on what is given an event that the result lets never happen: no weights of its atoms meet it."""
+    if not isinstance(result.posterior, Weighted):
+        return None
+    for constraint in constraints:
+        given = constraint.features
+        if isinstance(given, OnEvent) and not float(result.posterior.expectation(given.event)) > 0:
+            return constraint
+    return None
+
+
+def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
+    drawn = isinstance(result.posterior, Samples)
+    atoms = "draws" if drawn else "models"
+    message = (
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach "
+        "that far, or other constraints rule it out"
+    )
+    return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
 
 
 def _as_constraints(given: Any) -> list[Constraint]:
@@ -394,7 +430,7 @@ def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
             constraint.label(names[0] if isinstance(constraint.features, Picked) and not constraint.named else None)
         ]
     own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
-    return [constraint.label(name, i) for i, name in enumerate(own)]
+    return constraint.label_each(own)
 
 
 def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
@@ -458,9 +494,13 @@ def _result(
         if log_weights is None:
             log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
         tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
+    elif isinstance(base, Gaussian) and solution.move is not None:
+        tilted = base.shift(solution.move)
     else:
         tilted = base.tilt(evaluated, multipliers)
     kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
+    if solution.move is not None:  # large multipliers that cancel each other have fewer digits
+        kl = 0.5 * float(solution.move @ solution.move)
     after = problem.to_user(solution.expectation)
     return RegularizedPosterior(
         posterior=tilted,
@@ -514,20 +554,25 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
 
 
 def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    if result.status in (Status.ITERATION_LIMIT, Status.STALLED):
+        _warn_of_gap(result)
+    if result.doubts:
+        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
+
+
+def _warn_of_gap(result: RegularizedPosterior) -> None:
     left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
     if result.status is Status.ITERATION_LIMIT:
         warnings.warn(
             f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
             NotConvergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    elif result.status is Status.STALLED:
+    else:
         warnings.warn(
             f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
             "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
             "features that are nearly combinations of others, or lower very large penalties and weights.",
             NotConvergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    if result.doubts:
-        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)

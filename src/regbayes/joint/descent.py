@@ -20,8 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.engine import FitResult, Progress, Status, StepResult, run
-from regbayes.engine.executor import Executor, Serial
+from regbayes.engine import Executor, FitResult, Progress, Serial, Status, StepResult, run
 from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
 from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance

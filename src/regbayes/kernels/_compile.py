@@ -14,46 +14,26 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numba
-from numpy.typing import NDArray
+from numpy.lib.stride_tricks import as_strided
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Record = TypeVar("Record")
-Arguments = ParamSpec("Arguments")
-AnyArray = TypeVar("AnyArray", bound=NDArray[Any])
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 _INLINE: dict[str, Any] = {**_OPTIONS, "forceinline": True}
 
 
 def compiled(function: Function) -> Function:
-    """Compile a kernel whose sums may be reordered (and so vectorised) by the compiler."""
-    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)(function))
+    """Compile a kernel whose sums may be reordered (and so vectorised) by the compiler.
 
-
-def compiled_to(
-    record: Callable[..., Record],
-) -> Callable[[Callable[Arguments, tuple[Any, ...]]], Callable[Arguments, Record]]:
-    """Compile a kernel that returns the fields of a record; Python makes the record of them.
-
-    Numba would run Python code to make it, and a Ctrl-C that came during the kernel interrupts that code. Numba does
-    not look whether it succeeded, and the process dies.
+    A kernel returns numbers and plain tuples of them. To make a named one Numba would run Python code, which a Ctrl-C
+    that came during the kernel interrupts; Numba does not look whether it succeeded, and the process dies.
     """
-
-    def decorate(function: Callable[Arguments, tuple[Any, ...]]) -> Callable[Arguments, Record]:
-        kernel = compiled(function)
-
-        @functools.wraps(function)
-        def call(*given: Arguments.args, **named: Arguments.kwargs) -> Record:
-            return record(*kernel(*given, **named))
-
-        return call
-
-    return decorate
+    return cast(Function, numba.njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)(function))
 
 
 def compiled_inline(function: Function) -> Function:
@@ -70,12 +50,9 @@ def compiled_as_written(function: Function) -> Function:
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
 
 
-def read_only(array: AnyArray) -> AnyArray:
-    """Return a view that cannot be written to.
+read_only = partial(as_strided, writeable=False)
+"""From an array to a view that cannot be written to.
 
-    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
-    handed over as views that are not: one compilation serves both.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
+Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
+handed over as views that are not: one compilation serves both.
+"""

@@ -4,6 +4,7 @@ PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so 
 worked on there. What a function returns of the size of the rows stays where the rows are; sums over rows come to the
 host as NumPy arrays in double precision. Arrays are feature-major, (K, n): a step in the sequential index k is one
 operation on n neighbours, and features are taken in blocks of ``BLOCK``, between which there are products of matrices.
+On a CUDA device kernels of `cuda_rows.py` take blocks of features, and the losses of rows, in one pass over memory.
 
 The law is the NumPy reference of each family (`sweeps.py`; `framework/newton.py` for margins): tests hold these
 functions to it, to 1e-12 in double precision and to 1e-5 in single. Single precision is for storage and for what
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats
+from regbayes.kernels import cuda_rows
 
 DeviceArray = Any
 """An array of any library that keeps to the array API, wherever it lies."""
@@ -91,9 +93,18 @@ def to_host(array: Any) -> NDArray[Any]:
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
     """Return numbers of the host as an array where another lies, of its type unless one is given."""
-    xp, plain = namespace_of(like), np.ascontiguousarray(values)
+    plain, dtype = np.ascontiguousarray(values), like.dtype if dtype is None else dtype
     plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
-    return xp.asarray(plain, dtype=like.dtype if dtype is None else dtype, device=like.device)
+    if _is_torch(like) and lies_elsewhere(like):
+        # What is in ordinary memory is read before the call returns: nothing but the device's own work is waited for.
+        return like.new_empty(plain.shape, dtype=dtype).copy_(_wrap(plain), non_blocking=True)
+    return namespace_of(like).asarray(plain, dtype=dtype, device=like.device)
+
+
+def _wrap(plain: NDArray[Any]) -> DeviceArray:
+    import torch
+
+    return torch.from_numpy(plain)
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
@@ -185,10 +196,14 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     xp = namespace_of(left)
     if left.dtype == xp.float64:
         return left @ right.T
-    found = None
-    for rows in pieces(left.shape[1], PIECE):
-        part = xp.astype(left[:, rows] @ right[:, rows].T, xp.float64)
-        found = part if found is None else found + part
+    n_pieces, a, b = left.shape[1] // PIECE, left.shape[0], right.shape[0]
+    end = n_pieces * PIECE
+    found = xp.astype(left[:, end:] @ right[:, end:].T, xp.float64)
+    for some in pieces(n_pieces, max(1, ROOM // (a * b))) if n_pieces else []:  # side by side: one operation for many
+        rows = slice(some.start * PIECE, some.stop * PIECE)
+        mine = xp.permute_dims(xp.reshape(left[:, rows], (a, -1, PIECE)), (1, 0, 2))
+        other = xp.permute_dims(xp.reshape(right[:, rows], (b, -1, PIECE)), (1, 2, 0))
+        found += sum_of(mine @ other, axis=0)
     return found
 
 
@@ -209,28 +224,81 @@ def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
 # --- binary features: sweeps of mean field, and their reverse
 
 
-def sweep_features(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps: int) -> list[DeviceArray]:
-    """Return the states after each of some sweeps, (K, n); `regbayes.kernels.sweeps.sweep_features` has the law.
+@dataclass(frozen=True)
+class Swept:
+    """Features of rows after sweeps, and what is known of them."""
+
+    history: list[DeviceArray]  # the states after each sweep, (K, n)
+    theta: DeviceArray | None  # (K, n); None: there are sums
+    sums: list[DeviceArray]  # (2,) each, of blocks of features: psi times logits, and entropies, over rows with weights
+
+
+def sweep_features(
+    products: DeviceArray,
+    constant: Floats,
+    coupling: Floats,
+    start: Floats,
+    n_sweeps: int,
+    weights: DeviceArray | None = None,
+) -> Swept:
+    """Sweep over the features of rows; `regbayes.kernels.sweeps.sweep_features` has the law.
 
     Parameters
     ----------
-    theta : (K, n)
+    products : (K, n)
+        They are overwritten.
+    constant : (K,), on the host
+        Added to the products, which makes theta.
     coupling : (K, K), on the host
         Its diagonal is not used.
     start : (K,), on the host
         Where the first sweep starts, in all rows.
     n_sweeps : int
         At least one.
+    weights : (n,), default=None
+        How often rows count in sums.
     """
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
-    mixing = to_device(_mixing(coupling), theta)
-    logits = theta - to_device(later @ start, theta)[:, None]
-    history = [_sweep(logits, mixing)]
+    if cuda_rows.takes(products, weights):
+        return _launch_sweeps(products, constant, coupling, later, start, n_sweeps, weights)
+    theta, mixing = products, to_device(_mixing(coupling), products)
+    theta += to_device(constant, products)[:, None]
+    history = [_sweep(theta - to_device(later @ start, theta)[:, None], mixing)]
     if n_sweeps > 1:
         above = to_device(later, theta)
     for _ in range(n_sweeps - 1):
         history.append(_sweep(theta - above @ history[-1], mixing))
-    return history
+    return Swept(history, theta, [])
+
+
+def _launch_sweeps(
+    products: DeviceArray,
+    constant: Floats,
+    coupling: Floats,
+    later: Floats,
+    start: Floats,
+    n_sweeps: int,
+    weights: DeviceArray | None,
+) -> Swept:
+    """Sweep by kernels: a block of features at a time, between which there are products of matrices."""
+    xp = namespace_of(products)
+    history: list[DeviceArray] = []
+    sums: list[DeviceArray] = []
+    for number in range(n_sweeps):
+        psi = products if number + 1 == n_sweeps else xp.empty_like(products)
+        sums = []
+        for block in cuda_rows.find_blocks(len(coupling)):
+            own, given = constant[block], products[block, :]
+            if number == 0:
+                own = own - later[block] @ start
+            else:
+                given = given - to_device(later[block], psi) @ history[-1]
+            if block.start:
+                given = given - to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
+            table = to_device(cuda_rows.lay_out(coupling[block, block], own), psi)
+            sums.append(cuda_rows.sweep(given, table, weights, psi[block, :]))
+        history.append(psi)
+    return Swept(history, None, sums)
 
 
 def _mixing(coupling: Floats) -> Floats:
@@ -263,65 +331,131 @@ class FeatureSums(NamedTuple):
     entropy: float
 
 
-def sum_features(psi: DeviceArray, theta: DeviceArray, weights: DeviceArray | None) -> FeatureSums:
-    """Sum what the objective needs to know of the features of rows, all (K, n); weights (n,) say how often each counts.
+def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceArray | None) -> FeatureSums:
+    """Sum what the objective needs to know of the features of rows; weights (n,) say how often each counts.
 
     The work arrays are a block of features long.
     """
+    psi, theta = swept.history[-1], swept.theta
     xp = namespace_of(psi)
+    weighed = psi if weights is None else psi * weights
+    gram, counts = multiply_rows(weighed, psi), sum_of(weighed, axis=1)
+    if theta is None:  # theta is the logits and what they left of it: psi' theta = psi' logits + psi' coupling psi
+        before = swept.history[-2:-1]
+        found = gather(counts, gram, *swept.sums, *(multiply_rows(weighed, other) for other in before))
+        beside = found[-1] if before else found[0][:, None] * start
+        inside = np.sum(np.tril(coupling, -1) * found[1]) + np.sum(np.triu(coupling, 1) * beside)
+        by_logits, by_row = np.add.reduce(found[2 : 2 + len(swept.sums)])
+        return FeatureSums(found[0], found[1], float(by_logits + inside), float(by_row))
     entropy_of = find_entropy(xp)
-    by_theta, entropy, counts = [], [], []
+    by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
-        weighed = some if weights is None else some * weights
-        counts.append(sum_of(weighed, axis=1))
-        by_theta.append(sum_of(weighed * theta[block, :]))
+        by_theta.append(sum_of(weighed[block, :] * theta[block, :]))
         each = entropy_of(some)
         each += entropy_of(1.0 - some)
         entropy.append(sum_of(each if weights is None else each * weights))
-    gram = multiply_rows(psi if weights is None else psi * weights, psi)
-    found = gather(xp.concat(counts), gram, xp.stack(by_theta), xp.stack(entropy))
+    found = gather(counts, gram, xp.stack(by_theta), xp.stack(entropy))
     return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
 
 
 def reverse_features(
-    gradient: DeviceArray, history: Sequence[DeviceArray], coupling: Floats, start: Floats
+    gradient: DeviceArray | None,
+    history: Sequence[DeviceArray],
+    coupling: Floats,
+    start: Floats,
+    weight: float = 0.0,
+    weights: DeviceArray | None = None,
+    moments: tuple[Floats, Floats] | None = None,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Differentiate a function of the swept state with respect to theta and coupling.
+    """Differentiate a function of the swept state, and the rows' own terms, with respect to theta and coupling.
 
-    `regbayes.kernels.sweeps.reverse_features` has the law.
+    `regbayes.kernels.sweeps.reverse_features` has the law; `regbayes.models.ilsvm.model.HostRows.pull_back` says what
+    the terms of rows with a weight add: ``weight L' (psi - before)`` to the gradient, where L is the coupling below its
+    diagonal and the state is that before the last sweep, and ``-weight psi`` to the result.
 
     Parameters
     ----------
-    gradient : (K, n)
+    gradient : (K, n) or None
         With respect to the last state. It is overwritten.
     history : sequence of (K, n)
         The states after each sweep.
     coupling, start
         As in `sweep_features`.
+    weight : float
+        Of the rows' own terms.
+    weights : (n,), default=None
+        How often rows count in them.
+    moments : (K,) and (K, K), on the host
+        The sums of psi and of psi psi' over rows with weights, where there is a weight.
 
     Returns
     -------
-    by_theta : (K, n)
+    left : (K, n)
+        The gradient by theta, less weight psi.
     by_coupling : (K, K)
-    theta_sum : (K,)
+    left_sum : (K,)
         The first summed over rows.
     """
-    xp = namespace_of(gradient)
-    mixing, above = to_device(_mixing(coupling), gradient), to_device(np.triu(coupling, 1), gradient)
-    lower = to_device(np.tril(np.ones_like(coupling), -1), gradient, xp.float64)
+    psi, triangle = history[-1], np.tril(np.ones_like(coupling), -1)
+    xp = namespace_of(psi)
+    launches = cuda_rows.takes(psi, weights) and (gradient is None or cuda_rows.takes(gradient, psi))
+    if launches and len(history) == 1:
+        left = _launch_reverse(gradient, psi, coupling, weight * (start @ np.tril(coupling, -1)), weight, weights)
+        by_coupling, left_sum = multiply_rows(left, psi), sum_of(left, axis=1)
+        # The gradient by theta is what is left and weight psi, whose sums over rows are known.
+        known = np.zeros_like(coupling)
+        if weight:
+            assert moments is not None
+            known = -weight * (triangle * moments[1] + triangle.T * moments[0][:, None] * start)
+        factors = to_device(np.stack([known, -triangle, -triangle.T * start]), psi, xp.float64)
+        by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
+        return left, by_coupling, left_sum
+    upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
+    incoming = xp.zeros_like(psi) if gradient is None else gradient
+    if weight:
+        below = np.tril(coupling, -1).T
+        before = to_device(start, psi)[:, None] if len(history) == 1 else history[-2]
+        own = to_device(weight * below, psi) @ (psi - before)
+        incoming += own if weights is None else own * weights
     total, by_coupling = None, None
+    mixing, above = to_device(_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
-        delta = _reverse_sweep(gradient, history[number], mixing)
-        found = multiply_rows(delta, history[number]) * lower
-        if number > 0:
-            found += multiply_rows(delta, history[number - 1]) * lower.T
-            gradient = -(above.T @ delta)
+        if launches:
+            delta = _launch_reverse(incoming, history[number], coupling, np.zeros(len(coupling)), 0.0, None)
         else:
-            found += sum_of(delta, axis=1)[:, None] * to_device(start, gradient, xp.float64) * lower.T
+            delta = _reverse_sweep(incoming, history[number], mixing)
+        found = multiply_rows(delta, history[number]) * upper.T
+        if number > 0:
+            found += multiply_rows(delta, history[number - 1]) * upper
+            incoming = -(above.T @ delta)
+        else:
+            found += sum_of(delta, axis=1)[:, None] * begin * upper
         by_coupling = -found if by_coupling is None else by_coupling - found
         total = delta if total is None else total + delta
+    if weight:
+        total -= weight * (psi if weights is None else psi * weights)
     return total, by_coupling, sum_of(total, axis=1)
+
+
+def _launch_reverse(
+    gradient: DeviceArray | None,
+    psi: DeviceArray,
+    coupling: Floats,
+    constant: Floats,
+    weight: float,
+    weights: DeviceArray | None,
+) -> DeviceArray:
+    """Reverse one sweep by kernels, from the last block of features to the first; the gradient is overwritten."""
+    left, K = namespace_of(psi).empty_like(psi) if gradient is None else gradient, len(coupling)
+    for block in reversed(cuda_rows.find_blocks(K)):
+        incoming = None if gradient is None else gradient[block, :]
+        if block.stop < K:
+            sent = to_device(-coupling[block.stop :, block].T, psi) @ left[block.stop :, :]
+            incoming = sent if incoming is None else incoming + sent
+        table = to_device(cuda_rows.lay_out(coupling[block, block][::-1, ::-1].T, constant[block][::-1]), psi)
+        cuda_rows.reverse(incoming, psi[block, :], table, weights, weight, left[block, :])
+    return left
 
 
 def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
@@ -348,6 +482,14 @@ class RowLosses(NamedTuple):
     excess: DeviceArray  # of the smoothed loss over the loss itself
     bias: DeviceArray  # what smoothing adds to the duality gap
     multipliers: DeviceArray  # (outputs, n): phi
+    totals: DeviceArray  # (outputs,): the multipliers summed over rows, in double precision
+
+
+class Bent(NamedTuple):
+    """Second derivatives of rows' losses by their scores, times a change of the scores."""
+
+    coefficients: DeviceArray  # (outputs, n)
+    totals: DeviceArray  # (outputs,): summed over rows, in double precision
 
 
 @dataclass(frozen=True)
@@ -355,25 +497,44 @@ class HingeRows:
     """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
-    labels: DeviceArray | None = None  # (n,): the output whose sign is 1, where all others have -1
-    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes
+    labels: DeviceArray | None = None  # (n,), int64: the output whose sign is 1, where all others have -1
+    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
     margin: float = 1.0
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+        targets, kind = self.labels, cuda_rows.LABELS
+        if self.signs is not None:
+            targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
+        if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
+            return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
+        scores = _shift(scores, constant)
         signs = self._signs(scores)
         missed = _positive(self.margin - signs * scores)
+        if self._has_gaps(scores):
+            missed *= namespace_of(scores).abs(signs)
         return _weigh(self.C, missed, signs)
 
     def curvatures(self, scores: DeviceArray) -> DeviceArray:
         """Return the second derivatives by the scores, (outputs, n)."""
         xp = namespace_of(scores)
-        return 2.0 * self.C * xp.astype(self._signs(scores) * scores < self.margin, scores.dtype)
+        signs = self._signs(scores)
+        found = 2.0 * self.C * xp.astype(signs * scores < self.margin, scores.dtype)
+        return found * xp.abs(signs) if self._has_gaps(scores) else found
+
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        return _bend(self.C, change, constant, multipliers)
 
     def _signs(self, scores: DeviceArray) -> DeviceArray:
+        xp = namespace_of(scores)
         if self.signs is not None:
-            return self.signs
-        return 2.0 * namespace_of(scores).astype(true_classes(self.labels, scores), scores.dtype) - 1.0
+            return xp.astype(self.signs, scores.dtype, copy=False)
+        return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
+
+    def _has_gaps(self, scores: DeviceArray) -> bool:
+        """Whether signs may be zero where the price is not."""
+        return self.signs is not None and self.signs.dtype == namespace_of(scores).int8
 
 
 @dataclass(frozen=True)
@@ -384,10 +545,12 @@ class TubeRows:
     values: DeviceArray  # (outputs, n)
     epsilon: float
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+        if cuda_rows.takes(scores, constant, self.C, self.values):
+            return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
-        away = self.values - scores
+        away = self.values - _shift(scores, constant)
         if self.epsilon == 0.0:
             return _weigh(self.C, away, None)
         missed = _positive(xp.abs(away) - self.epsilon)
@@ -401,6 +564,10 @@ class TubeRows:
             bent = xp.astype(xp.abs(self.values - scores) > self.epsilon, scores.dtype)
         return 2.0 * self.C * bent
 
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        return _bend(self.C, change, constant, multipliers if self.epsilon > 0.0 else None)
+
 
 @dataclass(frozen=True)
 class ClassRows:
@@ -412,14 +579,17 @@ class ClassRows:
     """
 
     C: DeviceArray  # (n,)
-    labels: DeviceArray  # (n,)
+    labels: DeviceArray  # (n,), int64
     cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
     smoothing: float  # delta
 
-    def look(self, scores: DeviceArray) -> RowLosses:
-        """Look at rows."""
+    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        omega, margins, truth = self._solve(scores)
+        if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
+            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
+            return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
+        omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
         ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
@@ -429,7 +599,23 @@ class ClassRows:
         exact = self.C * worst * worst
         bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
         phi = xp.where(truth, total, -omega)
-        return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi)
+        return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi, sum_of(phi, axis=1))
+
+    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+        """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
+        if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
+            sums = cuda_rows.look_at_classes(
+                change, constant, self.C, self.labels, multipliers, self.smoothing, bent=True
+            )
+            return Bent(change, sums[3:])
+        xp, change = namespace_of(change), _shift(change, constant)
+        truth, active = true_classes(self.labels, change), multipliers < 0.0
+        own, shared, _ = self.slopes(active)
+        mine = xp.take_along_axis(change, self.labels[None, :], axis=0)
+        among = xp.where(active, change - mine, xp.zeros_like(mine))
+        omega = own * among - xp.where(active, shared * xp.sum(among, axis=0), xp.zeros_like(mine))
+        found = xp.where(truth, -xp.sum(omega, axis=0), omega)
+        return Bent(found, sum_of(found, axis=1))
 
     def active(self, scores: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return which classes have a multiplier in each row, and which is the true one, (classes, n)."""
@@ -473,7 +659,30 @@ def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> Ro
         loss = 0.5 * sum_of(weighed * missed)
     if signs is not None:
         weighed *= signs
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed)
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
+
+
+def _launch_boxes(
+    scores: DeviceArray, constant: DeviceArray | None, C: DeviceArray, targets: DeviceArray, margin: float, kind: int
+) -> RowLosses:
+    losses, totals = cuda_rows.look_at_boxes(scores, constant, C, targets, margin, kind)
+    loss = sum_of(losses)
+    return RowLosses(loss, 0.0 * loss, 0.0 * loss, scores, totals)
+
+
+def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
+    """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
+    if cuda_rows.takes(change, constant, C, multipliers):
+        kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
+        return Bent(change, cuda_rows.look_at_boxes(change, constant, C, multipliers, 0.0, kind)[1])
+    found = 2.0 * C * _shift(change, constant)
+    if multipliers is not None:
+        found *= namespace_of(change).astype(multipliers != 0.0, change.dtype)
+    return Bent(found, sum_of(found, axis=1))
+
+
+def _shift(scores: DeviceArray, constant: DeviceArray | None) -> DeviceArray:
+    return scores if constant is None else scores + constant[:, None]
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:

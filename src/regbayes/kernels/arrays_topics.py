@@ -92,13 +92,18 @@ def _pieces(starts: Indices, most: int) -> Iterator[slice]:
 class InferredDocuments(NamedTuple):
     """What label-free inference finds."""
 
-    gamma: DeviceArray  # (N, K): Dirichlet parameters of the proportions
+    gammas: DeviceArray  # (N, kept, K): Dirichlet parameters of the proportions after the last sweeps
     likelihoods: DeviceArray  # (N,), double: E[log p(w, z | theta) - log q(z)], docs/math.md eq. (68)
     divergences: DeviceArray  # (N,), double: of the proportions from their prior, less what is the same for all
 
+    @property
+    def gamma(self) -> DeviceArray:
+        """After the last sweep, (N, K)."""
+        return self.gammas[:, -1, :]
+
 
 def infer_documents(
-    documents: DeviceDocuments, topics: DeviceArray, doc_prior: Floats, n_sweeps: int
+    documents: DeviceDocuments, topics: DeviceArray, doc_prior: Floats, n_sweeps: int, keep_all: bool = False
 ) -> InferredDocuments:
     """Make a fixed number of sweeps from even proportions, without a look at responses.
 
@@ -110,12 +115,14 @@ def infer_documents(
     doc_prior : (K,)
         Positive Dirichlet parameters.
     n_sweeps : int
+    keep_all : bool, default=False
+        Whether what every sweep found is kept, which `reverse_documents` needs, and not that of the last alone.
     """
-    prior = to_device(doc_prior, topics)
+    prior, n_kept = to_device(doc_prior, topics), n_sweeps if keep_all else 1
     if cuda.takes(topics, topics.shape[1], n_sweeps):
-        return InferredDocuments(*cuda.forward(documents, topics, prior, n_sweeps))
+        return InferredDocuments(*cuda.forward(documents, topics, prior, n_sweeps, n_kept))
     xp = namespace_of(topics)
-    parts = [_infer_piece(piece, topics, prior, n_sweeps) for piece in _each_piece(documents, topics)]
+    parts = [_infer_piece(piece, topics, prior, n_sweeps, n_kept) for piece in _each_piece(documents, topics)]
     return InferredDocuments(*(xp.concat(part) for part in zip(*parts, strict=True)))
 
 
@@ -123,8 +130,7 @@ def reverse_documents(
     documents: DeviceDocuments,
     topics: DeviceArray,
     doc_prior: Floats,
-    n_sweeps: int,
-    gamma: DeviceArray,
+    gammas: DeviceArray,
     grad: DeviceArray,
     weights: DeviceArray,
 ) -> DeviceArray:
@@ -132,12 +138,12 @@ def reverse_documents(
 
     Parameters
     ----------
-    documents, topics, doc_prior, n_sweeps
+    documents, topics, doc_prior
         As in `infer_documents`.
-    gamma : (N, K)
-        As it was inferred.
+    gammas : (N, n_sweeps, K)
+        What every sweep found.
     grad : (N, K)
-        Derivatives of an objective by gamma.
+        Derivatives of an objective by gamma, what the last one found.
     weights : (N,)
         How often each document's negative bound counts in the objective as well.
 
@@ -148,12 +154,12 @@ def reverse_documents(
     """
     xp, prior = namespace_of(topics), to_device(doc_prior, topics)
     table = xp.zeros(topics.shape, dtype=xp.float64, device=topics.device)
-    if cuda.takes(topics, topics.shape[1], n_sweeps):
-        cuda.reverse(documents, topics, prior, n_sweeps, (gamma, grad, weights), table)
+    if cuda.takes(topics, topics.shape[1], gammas.shape[1]):
+        cuda.reverse(documents, topics, prior, (gammas, grad, weights), table)
         return table
     for piece in _each_piece(documents, topics):
         rows = piece.rows
-        by_entry = _reverse_piece(piece, prior, n_sweeps, gamma[rows, :], grad[rows, :], weights[rows])
+        by_entry = _reverse_piece(piece, prior, gammas[rows, :, :], grad[rows, :], weights[rows])
         table = add_at(table, piece.words, xp.astype(by_entry, xp.float64))
     return table
 
@@ -202,12 +208,14 @@ def _even(piece: _Piece, prior: DeviceArray) -> DeviceArray:
 
 
 def _infer_piece(
-    piece: _Piece, topics: DeviceArray, prior: DeviceArray, n_sweeps: int
+    piece: _Piece, topics: DeviceArray, prior: DeviceArray, n_sweeps: int, n_kept: int
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     xp = namespace_of(topics)
-    gamma = _even(piece, prior)
-    for _ in range(n_sweeps):
+    gamma, kept = _even(piece, prior), []
+    for sweep in range(n_sweeps):
         gamma = _sweep(piece, prior, gamma)
+        if sweep >= n_sweeps - n_kept:
+            kept.append(gamma)
     r = piece.multiply(_exp_digamma(gamma)) + TINY
     logs = piece.sum_entries(xp.astype(piece.number, xp.float64) * xp.log(xp.astype(r, xp.float64)))
     length = piece.sum_entries(xp.astype(piece.number, xp.float64))
@@ -215,17 +223,15 @@ def _infer_piece(
     total, tokens = xp.sum(double, axis=1), double - alpha
     apart = log_gamma(total) - xp.sum(log_gamma(double), axis=1)
     apart = apart + xp.sum(tokens * digamma(double), axis=1) - xp.sum(tokens, axis=1) * digamma(total)
-    return gamma, logs - length * digamma(total), apart
+    return xp.stack(kept, axis=1), logs - length * digamma(total), apart
 
 
 def _reverse_piece(
-    piece: _Piece, prior: DeviceArray, n_sweeps: int, last: DeviceArray, grad: DeviceArray, weights: DeviceArray
+    piece: _Piece, prior: DeviceArray, gammas: DeviceArray, grad: DeviceArray, weights: DeviceArray
 ) -> DeviceArray:
     """Return the derivatives by the topics of each entry, (entries, K)."""
     xp = namespace_of(prior)
-    history = [_even(piece, prior)]
-    for _ in range(n_sweeps - 1):
-        history.append(_sweep(piece, prior, history[-1]))
+    *history, last = _even(piece, prior), *(gammas[:, sweep, :] for sweep in range(gammas.shape[1]))
     t = _exp_digamma(last)
     share = -xp.take(weights, piece.document) * piece.number / (piece.multiply(t) + TINY)
     found = share[:, None] * xp.take(t, piece.document, axis=0)

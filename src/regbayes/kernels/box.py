@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from regbayes._types import Flags, Floats, Indices, Reals
-from regbayes.kernels._compile import compiled, compiled_inline, compiled_to
+from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
-from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
+from regbayes.kernels.types import SATISFIED
 
 
 class BoxRows(NamedTuple):
@@ -99,7 +99,7 @@ def _box_slopes(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, f
     return left, right
 
 
-def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> Progress:
+def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
     """`box_epoch` in plain NumPy: the law."""
     violation, gap, loss = 0.0, 0.0, 0.0
     for i in order:
@@ -125,16 +125,16 @@ def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: Box
         task = rows.task[i]
         state.weights[task] += (best - u) * x
         state.common[rows.group[task]] += (best - u) * x
-    return Progress(violation, gap, loss)
+    return violation, gap, loss
 
 
-def reference_box_check(rows: BoxRows, state: BoxState) -> MarginCheck:
+def reference_box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
     """`box_check` in plain NumPy: the law."""
     loss, gap = 0.0, 0.0
     for i in range(len(rows.task)):
         row_loss, row_gap = _box_gap(rows, i, _box_score(rows, state, i), float(state.dual[i]))
         loss, gap = loss + row_loss, gap + row_gap
-    return MarginCheck(loss, gap)
+    return loss, gap
 
 
 def reference_box_weights(rows: BoxRows, dual: Floats) -> Floats:
@@ -195,7 +195,7 @@ def _loss_and_gap(
     return loss, loss + linear * u + absolute * abs(u) + 0.5 * ridge * u * u
 
 
-@compiled_to(Progress)
+@compiled
 def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
     """Visit rows once, minimising the box dual exactly over each multiplier.
 
@@ -215,7 +215,10 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
 
     Returns
     -------
-    Progress
+    violation, gap, loss : float
+        The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
+        part of the duality gap; and their loss, after a restart, otherwise zero, since what is set aside is not looked
+        at. Each row is seen as it was found, just before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
@@ -256,7 +259,7 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
     return violation, gap, loss
 
 
-@compiled_to(MarginCheck)
+@compiled
 def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
     """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
 

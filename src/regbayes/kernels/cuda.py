@@ -1,8 +1,8 @@
-"""Kernels of `meanfield.cu` on arrays of a CUDA device, PyTorch's or CuPy's; compiled when they are first needed.
+"""Kernels on arrays of a CUDA device, PyTorch's or CuPy's, compiled when they are first needed; here `meanfield.cu`.
 
 The library that the arrays belong to compiles them (both bring NVIDIA's run-time compiler) and launches them on its
 current stream, so nothing else has to be installed. There is a compiled kernel for every precision and number of topics
-per lane, eighteen at most, and none for every number of topics.
+per lane, eighteen at most, and none for every number of topics. `cuda_rows.py` launches those of `rows.cu`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regbayes.kernels.arrays import DeviceArray, namespace_of
-
 if TYPE_CHECKING:
+    from regbayes.kernels.arrays import DeviceArray
     from regbayes.kernels.arrays_topics import DeviceDocuments
 
 MOST_TOPICS = 1024
 WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
 WARP = 32
 FORWARD_WARPS = {8: 1, 32: 2}  # of a block, by lanes: as measured
-REVERSE_WARPS = {8: 4, 32: 8}
+REVERSE_WARPS = {8: 2, 32: 4}
 OVERHEAD = 2560  # bytes of shared memory that a block takes besides what is asked for, at most
 SUM_THREADS = 256  # of a block that sums the entries of a word
 
@@ -46,9 +45,9 @@ class Shape:
 
 def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
     """Whether the kernels take documents that lie where an array does; a reverse keeps two vectors for every sweep."""
-    if not is_cuda(array) or n_topics > MOST_TOPICS:
+    if not is_cuda(array) or not compiles(array) or n_topics > MOST_TOPICS:
         return False
-    return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*_place(array))) > 0
+    return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*find_place(array))) > 0
 
 
 def _count_noted(n_sweeps: int, n_topics: int, itemsize: int, typical: int, room: int) -> int:
@@ -68,42 +67,42 @@ def is_cuda(array: Any) -> bool:
 
 
 def forward(
-    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int
+    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int, n_kept: int
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return gamma, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
-    xp, n, K, itemsize = namespace_of(topics), len(documents), topics.shape[1], topics.dtype.itemsize
-    gamma = xp.empty((n, K), dtype=topics.dtype, device=topics.device)
-    sums = xp.empty((2, n), dtype=xp.float64, device=topics.device)
-    place, shape = _place(topics), Shape.of(K)
+    """Return gammas, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
+    n, K, itemsize = len(documents), topics.shape[1], topics.dtype.itemsize
+    gammas = make_array((n, n_kept, K), topics)
+    sums = make_double((2, n), topics)
+    place, shape = find_place(topics), Shape.of(K)
     n_warps = FORWARD_WARPS[shape.lanes]
-    launch = _compile("forward", shape, itemsize, *place)
-    arguments = [*documents.counts, topics, doc_prior, gamma, sums[0, :], sums[1, :], K, n_sweeps]
+    launch = _compile("forward", shape, itemsize, place)
+    arguments = [*documents.counts, topics, doc_prior, gammas, sums[0, :], sums[1, :], K, n_sweeps, n_kept]
     if n:
         launch(n, WARP * n_warps, (2 + n_warps) * K * itemsize, arguments)
-    return gamma, sums[0, :], sums[1, :]
+    return gammas, sums[0, :], sums[1, :]
 
 
 def reverse(
     documents: DeviceDocuments,
     topics: DeviceArray,
     doc_prior: DeviceArray,
-    n_sweeps: int,
     by_document: tuple[DeviceArray, DeviceArray, DeviceArray],
     table: DeviceArray,
 ) -> None:
     """Add derivatives by the topics to a table: `regbayes.kernels.arrays_topics.reverse_documents`.
 
-    ``by_document`` is gamma, grad and weights. In order, if the documents have one: entries are written where those of
+    ``by_document`` is gammas, grad and weights. In order, if the documents have one: entries are written where those of
     a word are neighbours, and then summed.
     """
     if len(documents) == 0:
         return
-    xp, K, itemsize = namespace_of(topics), topics.shape[1], topics.dtype.itemsize
-    place, shape, order = _place(topics), Shape.of(K), documents.order
+    K, itemsize = topics.shape[1], topics.dtype.itemsize
+    n_sweeps = by_document[0].shape[1]
+    place, shape, order = find_place(topics), Shape.of(K), documents.order
     noted = _count_noted(n_sweeps, K, itemsize, documents.typical, _room(*place))
     n_threads = WARP * REVERSE_WARPS[shape.lanes]
     n_bytes = _vector_bytes(n_sweeps, K, itemsize) + (2 * n_sweeps + 1) * noted * itemsize
-    launch = _compile("reverse", shape, itemsize, *place)
+    launch = _compile("reverse", shape, itemsize, place)
     words, numbers, starts = documents.counts
     fixed = [*by_document, table]
     if order is None:
@@ -111,9 +110,9 @@ def reverse(
         arguments = [words, numbers, starts, topics, doc_prior, *fixed, *rest]
         launch(len(documents), n_threads, n_bytes, arguments)
         return
-    add = _compile("add_rows", shape, itemsize, *place)
+    add = _compile("add_rows", shape, itemsize, place)
     sizes = [int(documents.starts[piece.stop] - documents.starts[piece.start]) for piece in order.documents]
-    by_entry = xp.empty((max(sizes, default=0), K), dtype=topics.dtype, device=topics.device)
+    by_entry = make_array((max(sizes, default=0), K), topics)
     for piece, word_starts in zip(order.documents, order.starts, strict=True):
         own = [array[piece.start : piece.stop] for array in by_document]
         begins = starts[piece.start : piece.stop + 1]
@@ -123,14 +122,66 @@ def reverse(
         add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])
 
 
-# --- compiling and launching, by the library that the arrays belong to
+def _compile(name: str, shape: Shape, itemsize: int, place: tuple[str, int]) -> Launch:
+    sizes = (("LANES", shape.lanes), ("PER_LANE", shape.per_lane))
+    return compile_kernel("meanfield.cu", name, itemsize, sizes, *place)
 
 
-def _place(array: DeviceArray) -> tuple[str, int]:
+# --- arrays, compiling and launching, by the library that the arrays belong to
+
+
+def find_place(array: DeviceArray) -> tuple[str, int]:
     """Return an array's library and the number of its device."""
     if hasattr(array, "is_cuda"):
         return "torch", int(array.device.index or 0)
     return "cupy", int(array.device.id)
+
+
+def find_strides(array: DeviceArray) -> list[int]:
+    """Return the distances between neighbours along each axis, in elements; 0 along an axis of one, which is shared."""
+    found = array.stride() if hasattr(array, "is_cuda") else [step // array.itemsize for step in array.strides]
+    return [int(step) if size > 1 else 0 for step, size in zip(found, array.shape, strict=True)]
+
+
+def is_contiguous(array: DeviceArray) -> bool:
+    """Whether an array lies in memory without gaps, the last axis fastest."""
+    return bool(array.is_contiguous() if hasattr(array, "is_cuda") else array.flags.c_contiguous)
+
+
+def make_array(shape: tuple[int, ...], like: DeviceArray, dtype: Any = None) -> DeviceArray:
+    """Return an array to be written where another lies, of its type unless one is given."""
+    dtype = like.dtype if dtype is None else dtype
+    if hasattr(like, "is_cuda"):
+        return like.new_empty(shape, dtype=dtype)
+    import cupy
+
+    with like.device:
+        return cupy.empty(shape, dtype=dtype)
+
+
+def make_double(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
+    """Return such an array in double precision."""
+    if not hasattr(like, "is_cuda"):
+        return make_array(shape, like, "float64")
+    import torch
+
+    return make_array(shape, like, torch.float64)
+
+
+def compiles(array: DeviceArray) -> bool:
+    """Whether an array's library has NVIDIA's compiler: PyTorch from 2.8 on, and CuPy, which may be for other cards."""
+    return _compiles(find_place(array)[0])
+
+
+@cache
+def _compiles(library: str) -> bool:
+    if library == "torch":
+        import torch
+
+        return torch.version.hip is None and hasattr(torch.cuda, "_compile_kernel")
+    import cupy
+
+    return not cupy.cuda.runtime.is_hip
 
 
 @cache
@@ -146,10 +197,13 @@ def _room(library: str, device: int) -> int:
 
 
 @cache
-def _compile(name: str, shape: Shape, itemsize: int, library: str, device: int) -> Launch:
+def compile_kernel(
+    file: str, name: str, itemsize: int, sizes: tuple[tuple[str, int], ...], library: str, device: int
+) -> Launch:
+    """Compile a kernel of a file for a precision, with sizes defined; it is launched with blocks, threads and bytes."""
     real = {4: "float", 8: "double"}[itemsize]
-    defines = f"#define REAL {real}\n#define LANES {shape.lanes}\n#define PER_LANE {shape.per_lane}\n"
-    source = defines + (Path(__file__).parent / "meanfield.cu").read_text(encoding="utf-8")
+    defines = f"#define REAL {real}\n" + "".join(f"#define {key} {value}\n" for key, value in sizes)
+    source = defines + (Path(__file__).parent / file).read_text(encoding="utf-8")
     return (_compile_for_torch if library == "torch" else _compile_for_cupy)(source, name, device)
 
 
@@ -177,7 +231,8 @@ def _compile_for_cupy(source: str, name: str, device: int) -> Launch:
     def launch(n_blocks: int, n_threads: int, n_bytes: int, arguments: Sequence[Any]) -> None:
         with cupy.cuda.Device(device):
             kernel.max_dynamic_shared_size_bytes = n_bytes
-            narrow = tuple(np.int32(value) if isinstance(value, int) else value for value in arguments)
+            kinds = {int: np.int32, float: np.float64}
+            narrow = tuple(kinds[type(value)](value) if type(value) in kinds else value for value in arguments)
             kernel((n_blocks,), (n_threads,), narrow, shared_mem=n_bytes)
 
     return launch

@@ -210,10 +210,9 @@ struct Output {
 };
 
 // Add scale * sum_i number_i p_i / (p_i t) to sums, over entries from one to another: a part of a sweep, less its factor
-// t. docs/math.md eq. (66). Where notes are given they are 1 / (p_i t), or what p_i is multiplied by in the sum.
+// t. docs/math.md eq. (66). Where notes are given they are what p_i is multiplied by in the sum.
 __device__ __forceinline__ void sweep_part(
-    const Document& d, int first, int last, bool backwards, const REAL* own, REAL scale, REAL* sums, REAL* notes,
-    bool of_shares)
+    const Document& d, int first, int last, bool backwards, const REAL* own, REAL scale, REAL* sums, REAL* notes)
 {
     for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
@@ -222,17 +221,17 @@ __device__ __forceinline__ void sweep_part(
         at.multiply(own, r);
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
-            REAL inverse = 1 / (r[e] + TINY), share = scale * at.number[e] * inverse;
+            REAL share = scale * at.number[e] / (r[e] + TINY);
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++) sums[j] += share * at.p[e][j];
-            if (notes && LANE == 0 && at.i[e] >= 0) notes[at.i[e]] = of_shares ? share : inverse;
+            if (notes && LANE == 0 && at.i[e] >= 0) notes[at.i[e]] = share;
         }
     }
 }
 
-// Go back through a sweep at some entries: sum what their products p_i t send back, and note the numbers that t (over
-// 1 / (p_i t), where that is known) and g t are multiplied by. Entries beyond the notes send theirs to the output.
-template <bool is_noted, bool is_known>
+// Go back through a sweep at some entries: sum what their products p_i t send back, and note the numbers that t and g t
+// are multiplied by. Entries beyond the notes send theirs to the output.
+template <bool is_noted>
 __device__ __forceinline__ void reverse_part(
     const Document& d, int first, int last, bool backwards, const REAL* own, const REAL* own_sum, REAL* by_product,
     REAL* t_notes, REAL* sum_notes, const Output& out)
@@ -241,21 +240,13 @@ __device__ __forceinline__ void reverse_part(
     for (int turn = first + TURN; turn < last; turn += AT_ONCE * PER_TURN) {
         Entries at;
         at.load_from(d, turn, first, last, backwards);
-        REAL inverse[AT_ONCE], through[AT_ONCE];
-        if (is_known) {
-#pragma unroll
-            for (int e = 0; e < AT_ONCE; e++) inverse[e] = at.i[e] >= 0 ? t_notes[at.i[e]] : (REAL)0;
-        } else {
-            at.multiply(own, inverse);
-#pragma unroll
-            for (int e = 0; e < AT_ONCE; e++) inverse[e] = 1 / (inverse[e] + TINY);
-        }
+        REAL r[AT_ONCE], through[AT_ONCE];
+        at.multiply(own, r);
         at.multiply(own_sum, through);
-        __syncwarp();  // all lanes have read the notes
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
             const int i = at.i[e];
-            REAL share = at.number[e] * inverse[e], by_r = -through[e] * share * inverse[e];
+            REAL inverse = 1 / (r[e] + TINY), share = at.number[e] * inverse, by_r = -through[e] * share * inverse;
 #pragma unroll
             for (int j = 0; j < PER_LANE; j++) by_product[j] += by_r * at.p[e][j];
             if (is_noted && LANE == 0 && i >= 0) t_notes[i] = by_r, sum_notes[i] = share;
@@ -268,26 +259,16 @@ __device__ __forceinline__ void reverse_part(
     }
 }
 
-// A whole sweep: its sums are left in parts for each warp.
-__device__ __forceinline__ void sweep(
-    const Document& d, bool backwards, const REAL* t, REAL* notes, int noted, REAL* partial)
-{
-    REAL own[PER_LANE], sums[PER_LANE] = {};
-    load(t, d.K, true, own);
-    sweep_part(d, 0, noted, backwards, own, 1, sums, notes, false);
-    sweep_part(d, noted, d.size, backwards, own, 1, sums, nullptr, false);
-    add_groups(sums, d.K, partial);
-}
-
 // --- kernels
 
 // Label-free inference of documents, docs/math.md eq. (66), and their part of the bound, eq. (68): of its divergences
-// the part that is the same for all documents is left to the caller.
+// the part that is the same for all documents is left to the caller. The results of the last n_kept sweeps are kept: the
+// way back needs all of them, and to read them is cheaper than to make the sweeps once more.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 ? 4 : 3)) forward(
     const int* words, const REAL* numbers, const long long* starts,  // documents: (entries,), (entries,), (N + 1,)
     const REAL* topics, const REAL* doc_prior,                       // (V, K), (K,)
-    REAL* gamma, double* likelihoods, double* divergences,           // written: (N, K), (N,), (N,)
-    int K, int n_sweeps)
+    REAL* gammas, double* likelihoods, double* divergences,          // written: (N, n_kept, K), (N,), (N,)
+    int K, int n_sweeps, int n_kept)
 {
     extern __shared__ __align__(16) char shared[];
     const long long begin = starts[blockIdx.x];
@@ -296,14 +277,21 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
     const double length = sum_numbers(d);
     for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(at[k] = doc_prior[k] + (REAL)(length / K));
     __syncthreads();
+    REAL own[PER_LANE];
     for (int s = 0; s < n_sweeps; s++) {
-        sweep(d, s % 2, t, nullptr, d.size, partial);
-        for (int k = threadIdx.x; k < K; k += blockDim.x)
+        REAL sums[PER_LANE] = {};
+        load(t, K, true, own);
+        sweep_part(d, 0, d.size, s % 2, own, 1, sums, nullptr);
+        add_groups(sums, K, partial);
+        const int place = s - n_sweeps + n_kept;
+        REAL* kept = gammas + ((size_t)blockIdx.x * n_kept + (place > 0 ? place : 0)) * K;
+        for (int k = threadIdx.x; k < K; k += blockDim.x) {
             t[k] = exp_digamma(at[k] = doc_prior[k] + t[k] * add_warps(partial, K, k));
+            if (place >= 0) kept[k] = at[k];
+        }
         __syncthreads();
     }
 
-    REAL own[PER_LANE];
     load(t, K, true, own);
     double sums[4] = {0, 0, 0, 0};  // of logarithms, of gamma, of its divergence, of the prior
     for (int turn = TURN; turn < d.size; turn += AT_ONCE * PER_TURN) {
@@ -319,7 +307,6 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
     }
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
         double g = at[k], prior = doc_prior[k];
-        gamma[(size_t)blockIdx.x * K + k] = at[k];
         sums[1] += g, sums[2] += (g - prior) * digamma(g) - lgamma(g), sums[3] += prior;
     }
     block_sum<4>(sums);
@@ -332,14 +319,13 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
 
 // Derivatives of the documents' bounds, and of what else depends on gamma, by the topics: docs/math.md eq. (69), (70).
 //
-// Sweeps are made once more. A vector over topics is kept of every sweep's factors t, and one of g t, what its sums
-// weigh; before that is known its place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow; the
-// notes of an entry are the numbers that they are multiplied by. Before a sweep is gone back through, its notes are
-// 1 / (p_i t).
+// A vector over topics is kept of every sweep's factors t, and one of g t, what its sums weigh; before that is known its
+// place holds gamma. Vectors 0 .. n_sweeps are the factors, the others follow; the notes of an entry are the numbers that
+// they are multiplied by.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 ? 3 : 2)) reverse(
     const int* words, const REAL* numbers, const long long* starts,  // as in forward
     const REAL* topics, const REAL* doc_prior,
-    const REAL* gamma, const REAL* grad, const REAL* weights,        // (N, K), (N, K), (N,)
+    const REAL* gammas, const REAL* grad, const REAL* weights,       // (N, n_sweeps, K), (N, K), (N,)
     double* table,                          // added to, unless sorted: (V, K)
     const int* places, REAL* by_entry,      // if sorted: (entries,), the row of an entry; written: (entries, K)
     int sorted, int K, int n_sweeps, int noted)
@@ -353,26 +339,23 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
     const Output out = {table, places + begin, by_entry, sorted};
     const int n_noted = size < noted ? size : noted;
     const REAL weight = weights[blockIdx.x];
-    const REAL *last = gamma + (size_t)blockIdx.x * K, *slopes = grad + (size_t)blockIdx.x * K;
+    const REAL *before = gammas + (size_t)blockIdx.x * n * K, *last = before + (n - 1) * K;
+    const REAL* slopes = grad + (size_t)blockIdx.x * K;
     const double length = sum_numbers(d);
     REAL own[PER_LANE], own_sum[PER_LANE];
 
-    for (int s = 0; s < n; s++) {  // the result of the last sweep is given
-        REAL *t = vectors + s * K, *at = vectors + (n + 1 + s) * K;
+    for (int s = 0; s <= n; s++)
         for (int k = threadIdx.x; k < K; k += blockDim.x) {
-            at[k] = doc_prior[k] + (s == 0 ? (REAL)(length / K) : t[k - K] * add_warps(partial, K, k));
-            t[k] = exp_digamma(at[k]);
+            const REAL at = s == 0 ? doc_prior[k] + (REAL)(length / K) : before[(s - 1) * K + k];
+            vectors[s * K + k] = exp_digamma(at);
+            if (s < n) vectors[(n + 1 + s) * K + k] = at;
         }
-        __syncthreads();
-        if (s < n - 1) sweep(d, s % 2, t, notes + s * noted, n_noted, partial);
-    }
+    __syncthreads();
 
     {  // The bound itself.
         REAL *t = vectors + n * K, of_shares[PER_LANE] = {};
-        for (int k = threadIdx.x; k < K; k += blockDim.x) t[k] = exp_digamma(last[k]);
-        __syncthreads();
         load(t, K, true, own);
-        sweep_part(d, 0, n_noted, (n + 1) % 2, own, -weight, of_shares, notes + n * noted, true);
+        sweep_part(d, 0, n_noted, (n + 1) % 2, own, -weight, of_shares, notes + n * noted);
         for (int turn = n_noted + TURN; turn < size; turn += AT_ONCE * PER_TURN) {
             Entries at;
             at.load_from(d, turn, n_noted, size, (n + 1) % 2);
@@ -409,12 +392,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
         REAL by_product[PER_LANE] = {}, *t_notes = notes + s * noted, *sum_notes = notes + (n + 1 + s) * noted;
         load(by_sum, K, true, own_sum);
         const bool back = (s + 1) % 2;  // this pass begins where the last one, of s + 1, ended
-        if (s == n - 1 || n_noted < size) load(t, K, true, own);
-        if (s == n - 1)
-            reverse_part<true, false>(d, 0, n_noted, back, own, own_sum, by_product, t_notes, sum_notes, out);
-        else reverse_part<true, true>(d, 0, n_noted, back, own, own_sum, by_product, t_notes, sum_notes, out);
-        if (n_noted < size)
-            reverse_part<false, false>(d, n_noted, size, back, own, own_sum, by_product, t_notes, sum_notes, out);
+        load(t, K, true, own);
+        reverse_part<true>(d, 0, n_noted, back, own, own_sum, by_product, t_notes, sum_notes, out);
+        reverse_part<false>(d, n_noted, size, back, own, own_sum, by_product, t_notes, sum_notes, out);
         if (s == 0) break;  // even proportions do not depend on the topics
         add_groups(by_product, K, partial);
         for (int k = threadIdx.x; k < K; k += blockDim.x)  // g of before is by_sum / t

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Reals
-from regbayes.kernels._compile import compiled, compiled_inline, compiled_to
+from regbayes.kernels._compile import compiled, compiled_inline
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
-from regbayes.kernels.types import SATISFIED, MarginCheck, Progress
+from regbayes.kernels.types import SATISFIED
 
 Counts = NDArray[np.int16]
 """Classes of a row and how many of them are in play: small numbers, one set per row."""
@@ -118,7 +118,9 @@ def _list_classes(n_classes: int, label: int, total: float, ridge: float) -> Ind
     return classes if np.isfinite(total) else classes[classes != label]
 
 
-def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> Progress:
+def reference_simplex_epoch(
+    rows: SimplexRows, order: Indices, restart: bool, state: SimplexState
+) -> tuple[float, float, float]:
     """`simplex_epoch` in plain NumPy: the law."""
     omega, weights, classes, n_in_play = state
     violation, gap, loss = 0.0, 0.0, 0.0
@@ -150,10 +152,10 @@ def reference_simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, st
         weights[members] -= np.outer(change, x)
         if np.isinf(total):
             weights[label] += change.sum() * x
-    return Progress(violation, gap, loss)
+    return violation, gap, loss
 
 
-def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> MarginCheck:
+def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
     """`simplex_check` in plain NumPy: the law."""
     omega, weights = state.omega, state.weights
     loss, gap = 0.0, 0.0
@@ -166,7 +168,7 @@ def reference_simplex_check(rows: SimplexRows, state: SimplexState) -> MarginChe
         gradient, top, _ = _row_terms(scores, label, rows.cost[rows.cost_row[i]], total, ridge, omega[i], members)
         row_loss, row_gap = _row_gap(gradient, top, scores[label], total, ridge, rows.penalty, omega[i, members])
         loss, gap = loss + row_loss, gap + row_gap
-    return MarginCheck(loss, gap)
+    return loss, gap
 
 
 def reference_simplex_weights(rows: SimplexRows, omega: Floats) -> Floats:
@@ -409,7 +411,7 @@ def _move_row(
             weights[label, k] += moved * features[i, k]
 
 
-@compiled_to(Progress)
+@compiled
 def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> tuple[float, float, float]:
     """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
 
@@ -429,7 +431,10 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
 
     Returns
     -------
-    Progress
+    violation, gap, loss : float
+        The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
+        part of the duality gap; and their loss, after a restart, otherwise zero, since what is set aside is not looked
+        at. Each row is seen as it was found, just before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, labels, cost, cost_row, totals, ridges, penalty = rows
@@ -471,7 +476,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     return violation, gap, loss
 
 
-@compiled_to(MarginCheck)
+@compiled
 def simplex_check(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
     """Return the loss and the duality gap at the state's multipliers and weights.
 

@@ -323,7 +323,7 @@ def sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, 
     float
         The absolute change in the last sweep, summed over entries.
     """
-    return _sweep_rows(read_only(theta), read_only(coupling), read_only(start), n_sweeps, out)
+    return _sweep_rows(theta, coupling, start, n_sweeps, out)
 
 
 def sweeps_are_loaded() -> bool:
@@ -361,14 +361,14 @@ def reverse_features(
     """
     if theta is None and n_sweeps > 1:
         raise ValueError("theta is needed to reverse more than one sweep")
-    n_features = psi.shape[1]
+    n_features, psi = psi.shape[1], read_only(psi)  # which may have lain on another machine
     grad_coupling, theta_sum = np.zeros((n_features, n_features)), np.zeros(n_features)
     _reverse_rows(
-        read_only(grad),
-        read_only(psi),
-        read_only(psi if theta is None else theta),  # with one sweep theta is not read
-        read_only(coupling),
-        read_only(start),
+        grad,
+        psi,
+        psi if theta is None else theta,  # with one sweep theta is not read
+        coupling,
+        start,
         n_sweeps,
         grad_theta,
         grad_coupling,

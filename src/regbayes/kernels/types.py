@@ -20,24 +20,6 @@ SATISFIED = 1e-12
 """A row whose optimality conditions are violated by no more is left alone: the step would be rounding noise."""
 
 
-class Progress(NamedTuple):
-    """What one pass of coordinate ascent saw, each row as it was found, just before its step."""
-
-    violation: float
-    """The largest violation of a row's optimality conditions; infinite when the dual is unbounded."""
-    gap: float
-    """The visited rows' part of the duality gap."""
-    loss: float
-    """The visited rows' loss, after a restart; otherwise zero, since classes set aside are not looked at."""
-
-
-class MarginCheck(NamedTuple):
-    """The loss over all rows and the duality gap, at fixed multipliers and weights."""
-
-    loss: float
-    gap: float
-
-
 class Tokens(NamedTuple):
     """The tokens of a corpus, in runs that belong to one document each."""
 

@@ -35,8 +35,8 @@ from regbayes.framework.coordinate_ascent import (
     TaskLayout,
     ascend,
 )
+from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
 from regbayes.framework.newton import BoxBlock, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
-from regbayes.framework.regularizers.base import BoxDual, DualForm, SimplexDual
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
@@ -118,9 +118,7 @@ class MarginHead:
 
     def __post_init__(self) -> None:
         # Built here and not when it is first needed: a descent solves for the head a thousand times.
-        form = self.targets.loss(self.squared).dual_form(len(self.targets) * self.targets.n_outputs)
-        assert form is not None
-        object.__setattr__(self, "form", form.reflect() if isinstance(form, BoxDual) else form)
+        object.__setattr__(self, "form", self.targets.dual_form(self.squared))
 
     @property
     def mixes(self) -> bool:

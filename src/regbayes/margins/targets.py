@@ -1,7 +1,7 @@
-"""What rows ask of a linear head: classes, signs or numbers, and the loss of missing them as a regularizer of scores.
+"""What rows ask of a linear head: classes, signs or numbers, and the loss of missing them.
 
-A loss is a regularizer of the framework, a function of the scores of all rows, and its dual form is all that a solver
-sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
+A loss is a regularizer of the scores of all rows, and its dual form (`regbayes.framework.dual_forms`) is all that a
+solver sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
 
 Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
 there a matrix with holes, `ObservedMatrix`. A task with numbers or with two classes has one output there, a task with
@@ -25,15 +25,7 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.framework.coordinate_ascent import TaskLayout
-from regbayes.framework.regularizers import (
-    EpsilonInsensitive,
-    Hinge,
-    MultiClassHinge,
-    MultiClassSquaredHinge,
-    Regularizer,
-    Shifted,
-    Signed,
-)
+from regbayes.framework.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 
 
 def zero_one_cost(n_classes: int) -> Floats:
@@ -68,10 +60,9 @@ class Classes:
         """Return the targets of some of the rows."""
         return replace(self, labels=self.labels[rows], C=self.C[rows])
 
-    def loss(self, squared: bool) -> Regularizer:
-        """Return the multi-class hinge, or its square, of scores less the score of the true class."""
-        kind = MultiClassSquaredHinge if squared else MultiClassHinge
-        return kind(self.C, self.cost, self.labels)
+    def dual_form(self, squared: bool) -> SimplexDual:
+        """Return the conjugate of the multi-class hinge, or its square, of scores less that of the true class."""
+        return classes_form(self.cost, self.labels, self.C, squared)
 
     def one_vs_rest(self) -> Signs:
         """Return a margin for each class, which is the row's or not. Costs do not enter."""
@@ -100,9 +91,9 @@ class Signs:
         """Return the targets of some of the rows."""
         return replace(self, signs=self.signs[rows], C=self.C[rows])
 
-    def loss(self, squared: bool) -> Regularizer:
-        """Return the hinge, or its square, of scores laid out row by row."""
-        return hinge_loss(self.signs.ravel(), self.C.ravel(), squared, self.margin)
+    def dual_form(self, squared: bool) -> BoxDual:
+        """Return the conjugate of the hinge, or its square, of minus the scores, laid out row by row."""
+        return hinge_form(self.C.ravel(), squared, self.signs.ravel(), self.margin)
 
 
 @dataclass(frozen=True)
@@ -125,22 +116,12 @@ class Numbers:
         """Return the targets of some of the rows."""
         return replace(self, values=self.values[rows], C=self.C[rows])
 
-    def loss(self, squared: bool) -> Regularizer:
-        """Return the epsilon-insensitive loss, or its square, of scores laid out row by row."""
-        return tube_loss(self.values.ravel(), self.C.ravel(), squared, self.epsilon)
+    def dual_form(self, squared: bool) -> BoxDual:
+        """Return the conjugate of the epsilon-insensitive loss, or its square, of minus the scores, row by row."""
+        return tube_form(-self.values.ravel(), self.epsilon, self.C.ravel(), squared)
 
 
 Targets = Classes | Signs | Numbers
-
-
-def hinge_loss(signs: Floats, C: Floats, squared: bool, margin: float = 1.0) -> Regularizer:
-    """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or with squares, as a regularizer of scores."""
-    return Signed(Shifted(Hinge(C, 2.0 if squared else 1.0), by=-margin), -signs)
-
-
-def tube_loss(values: Floats, C: Floats, squared: bool, epsilon: float = 0.0) -> Regularizer:
-    """Return ``sum_i C_i max(0, |score_i - value_i| - epsilon)``, or with squares, as a regularizer of scores."""
-    return EpsilonInsensitive(values, epsilon, C, 2.0 if squared else 1.0)
 
 
 def layout_of(n_rows: int, n_outputs: int) -> TaskLayout:
@@ -226,12 +207,12 @@ class Observations:
         """Return them as they are."""
         return self
 
-    def loss(self, kind: Loss, C: float, epsilon: float = 0.0) -> Regularizer:
-        """Return the loss of the scores of all observations, with a tube of half-width epsilon around numbers."""
-        prices, squared = C * self.weights, kind.startswith("squared")
-        if kind.endswith("hinge"):
-            return hinge_loss(self.targets, prices, squared)
-        return tube_loss(self.targets, prices, squared, epsilon)
+    def dual_form(self, loss: Loss, C: float, epsilon: float = 0.0) -> BoxDual:
+        """Return the conjugate of the loss of minus the scores, with a tube of half-width epsilon around numbers."""
+        prices, squared = C * self.weights, loss.startswith("squared")
+        if loss.endswith("hinge"):
+            return hinge_form(prices, squared, self.targets, margin=1.0)
+        return tube_form(-self.targets, epsilon, prices, squared)
 
     def layout(self, outputs: Outputs, sharing: float) -> TaskLayout:
         """Return which features and weights belong to each observation, where groups of outputs share weights."""

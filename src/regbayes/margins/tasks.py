@@ -21,8 +21,8 @@ from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.newton import BoxBlock, SharedPrior, solve_boxes
-from regbayes.framework.regularizers.base import BoxDual
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
@@ -96,9 +96,7 @@ class TaskHead:
     @cached_property
     def form(self) -> BoxDual:
         """The conjugate of the loss as a function of minus the scores: docs/math.md eq. (44)."""
-        form = self.observations.as_list().loss(self.loss, self.C, self.epsilon).dual_form(len(self.observations))
-        assert isinstance(form, BoxDual)
-        return form.reflect()
+        return self.observations.as_list().dual_form(self.loss, self.C, self.epsilon)
 
     def design(self, features: Reals | Sequence[Reals]) -> Floats:
         """Return what outputs see of the rows, shape (n, P), from their features, which may come in blocks."""
@@ -218,19 +216,10 @@ class TaskHead:
     def _part(self, block: tuple[int, slice], observed_in: Callable[[int], Observations]) -> TaskPart:
         index, rows = block
         observed = observed_in(index)
-        asked = CellTargets.of(
-            self._form_of(observed), observed.rows, observed.outputs, rows.stop - rows.start, len(self.outputs)
-        )
+        form = observed.dual_form(self.loss, self.C, self.epsilon)
+        asked = CellTargets.of(form, observed.rows, observed.outputs, rows.stop - rows.start, len(self.outputs))
         inputs = None if self.inputs is None else self.inputs[rows]
         return TaskPart(rows, asked, inputs, self.input_factor, self.fit_intercept)
-
-    def _form_of(self, observed: Observations) -> BoxDual:
-        """Return the conjugate of the loss of some observations, as `form` has it."""
-        if not len(observed):
-            return BoxDual(*np.zeros((5, 0)))
-        form = observed.loss(self.loss, self.C, self.epsilon).dual_form(len(observed))
-        assert isinstance(form, BoxDual)
-        return form.reflect()
 
     def _draw(self, n_wanted: int) -> Draw | None:
         """Return about so many observations of each output, all where it has no more; None: all of all outputs.
@@ -268,7 +257,7 @@ class TaskHead:
         """Return observations that were drawn of each output as if they were all, of which each has so many."""
         chosen = self.observations.take(np.concatenate(drawn))
         share = np.repeat([len(mine) / max(n, 1) for mine, n in zip(drawn, counts, strict=True)], list(map(len, drawn)))
-        form = self._form_of(chosen)
+        form = chosen.dual_form(self.loss, self.C, self.epsilon)
         rows, places = np.unique(chosen.rows, return_inverse=True)
         edges = np.cumsum([0, *map(len, drawn)])
         split = [places[first:end] for first, end in pairwise(edges.tolist())]

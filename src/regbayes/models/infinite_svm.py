@@ -18,9 +18,8 @@ from scipy.special import softmax, xlogy
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
-from regbayes.engine.executor import row_blocks
-from regbayes.framework.regularizers.base import SimplexDual
+from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, row_blocks, run
+from regbayes.framework.dual_forms import SimplexDual
 from regbayes.kernels.assignments import solve_assignments
 from regbayes.margins.head import FittedHead, MarginHead, Tolerance, design, score_multipliers, simplex_multipliers
 from regbayes.margins.targets import Classes

@@ -12,7 +12,7 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.multiclass import type_of_target
 
 from regbayes._types import Integers
-from regbayes.estimators._tasks import Layout, Targets, natural, read_targets
+from regbayes.estimators._task_bases import Layout, Targets, natural, read_targets
 
 
 @dataclass(frozen=True)

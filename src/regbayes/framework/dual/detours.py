@@ -16,8 +16,8 @@ from regbayes.engine import Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.dual.newton import find_equalities, run_newton
 from regbayes.framework.dual.problem import Dual, DualSolution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
 MILDEST, MILDER_STEP, LEAST_STEP = 1e-8, 10.0, 1.05  # prices in units of those asked for, and the steps on the way back

@@ -15,11 +15,12 @@ from regbayes.engine import Status
 from regbayes.framework.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.framework.composite import minimize_composite
 from regbayes.framework.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60
+MAX_SHORTENED = 20  # times that a step is halved before A is looked at
 MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
@@ -37,13 +38,15 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
     damping = 1e-10
     certificates: list[Certificate] = []
     objectives: list[float] = []
+    reached: DualSolution | None = None  # within the tolerance, but not settled
     for n_iter in range(max_iter + 1):
         found = problem.certificate(point)
         certificates.append(found)
         objectives.append(point.objective)
         if problem.converged(point, found):
-            status = Status.CONVERGED
-            break
+            reached = as_solution(point, found, Status.CONVERGED, n_iter)
+            if n_iter == max_iter or problem.is_settled(point):
+                return reached
         if _runs_away(certificates) or _stalls(objectives, certificates):
             status = Status.STALLED
             break
@@ -62,7 +65,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
             status = Status.STALLED
             break
         point = accepted
-    return as_solution(point, found, status, n_iter)
+    return reached or as_solution(point, found, status, n_iter)
 
 
 def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
@@ -130,10 +133,17 @@ def _model_minimum(problem: Dual, point: Point, damping: float, error: float) ->
 def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> tuple[Point | None, float]:
     """One proximal Newton step with backtracking; None when no step descends any further."""
     target = _model_minimum(problem, point, damping, error)
-    direction = target - point.u
-    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
-    predicted = there - here - float(problem.seen(point) @ direction)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
+    direction = target - point.u
+    predicted = _predicted_change(problem, point, target)
+    if problem.stack.box is None and not predicted < -noise:
+        # The model of a logarithm is none beyond a point: go as far as the conjugates themselves fall.
+        for _ in range(MAX_SHORTENED):
+            shorter = point.u + 0.5 * direction
+            change = _predicted_change(problem, point, shorter)
+            if np.isfinite(change) and not change < predicted:
+                break
+            direction, target, predicted = 0.5 * direction, shorter, change
     if not predicted < -noise:
         # The objective is too coarse to tell by how much it would fall; the certificate is not.
         trial = problem.at(target, last=True)
@@ -149,6 +159,12 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
+
+
+def _predicted_change(problem: Dual, point: Point, target: Floats) -> float:
+    """How the objective would change if A were linear."""
+    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
+    return there - here - float(problem.seen(point) @ (target - point.u))
 
 
 def _lengthened(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
@@ -190,10 +206,11 @@ def is_collinear(problem: Dual) -> bool:
     box = problem.stack.box
     if box is None or not isinstance(problem.partition, WeightedAtoms):
         return False
-    features = problem.index[find_equalities(box)]
-    if len(features) < 2:
+    correlation, unit = problem.partition.base_covariance, problem.partition.unit
+    if not (box.is_linear and problem.whole):
+        features = problem.index[find_equalities(box)]
+        correlation, unit = correlation[np.ix_(features, features)], unit[features]
+    if len(unit) < 2:
         return False
-    unit = problem.partition.unit[features]
-    correlation = problem.partition.base_covariance[np.ix_(features, features)] / unit / unit[:, None]
-    root, failed = dpotrf(correlation, lower=1, clean=0)
-    return failed != 0 or bool(np.min(np.diag(root)) < HIDDEN)
+    root, failed = dpotrf(correlation / unit / unit[:, None], lower=1, clean=0, overwrite_a=1)
+    return failed != 0 or bool(root.diagonal().min() < HIDDEN)

@@ -10,11 +10,13 @@ import numpy as np
 from regbayes._types import Flags, Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Piece, Stack, block_scale, prox_conjugate
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
-from regbayes.framework.regularizers.base import TINY_STEP, BoxDual, Regularizer
+from regbayes.framework.regularizers.base import TINY_STEP, Regularizer
 
 EPSILON = 8 * float(np.finfo(np.float64).eps)
 MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
+DEAD_NATS = 16.0  # an atom this far behind the first one, about 1e-7 of its mass, counts as dead
 MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
 FALLS_QUICKLY = 0.2  # share of an error that a step may leave for its covariance to be corrected, not taken anew
 
@@ -34,6 +36,7 @@ class DualSolution:
     status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED: multipliers that grow without limit
     n_iter: int
     log_weights: Floats | None = None  # (supported atoms,): of the tilt, where the multipliers alone would lose digits
+    move: Floats | None = None  # (d,): the same of a Gaussian: how far its mean moves, as a standard one's
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,33 @@ class Dual:
         slack = self.rounding(point)
         close = found.gap <= self.tol * size + slack.gap
         return close and found.violation <= self.most_violation + slack.violation
+
+    def is_settled(self, point: Point) -> bool:
+        """Whether what is left of the violations is nothing beside the atoms that still have mass, too.
+
+        One atom may be a billion times farther out than all others. The standard deviation before the tilt is that
+        atom's, and a billionth of it all that was asked for. Going ``x`` from a tilt of variance ``v`` costs about
+        ``x^2 / 2v``.
+        """
+        partition = self.partition
+        if not isinstance(partition, WeightedAtoms):
+            return True
+        if np.abs(point.phi) @ (partition.highest - partition.lowest) < DEAD_NATS:
+            return True  # all atoms that had mass have some
+        x = self.seen(point)
+        away = np.maximum(np.abs(x - np.clip(x, *self.stack.domain)) - EPSILON * np.abs(x), 0.0)
+        if not away.any():
+            return True
+        log_weights = partition.tilted_log_weights(point.phi, point.log_partition)
+        alive = log_weights > log_weights.max() - DEAD_NATS
+        if alive.all():
+            return True
+        weights, features = np.exp(log_weights[alive]), partition.features[alive]
+        weights /= weights.sum()
+        variances = weights @ np.square(features - weights @ features)
+        varies = (variances > np.square(4 * partition.grain))[self.index]  # others move with the dead ones alone
+        cost = np.sum(np.square(away[varies]) / variances[self.index][varies])
+        return bool(cost <= 2 * self.tol * (1 + abs(point.objective)))
 
 
 def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: float) -> Certificate:

@@ -7,11 +7,12 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.dual.problem import MOST_ROUNDING, Dual, DualSolution, Point, as_solution
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.regularizers.base import BoxDual
 
 FREE_NATS = 16.0  # a first step of a single multiplier up to which no care is taken
 MOST_STEPS_OF_ONE = 200
+CANCELLED = 1e-8  # of the square of a distance: a variance that is rounding beside it is taken about the mean
 PIECE = 1 << 15  # atoms that are looked at together: what is computed of them stays in the cache
 
 
@@ -48,7 +49,7 @@ def solve_single(
         close = abs(error) <= (0.01 * problem.most_violation + MOST_ROUNDING) * unit
         exact = close and abs(error) <= (0.01 * problem.most_violation + problem.rounding(point).violation) * unit
         at_limit = phi == limit and error * side < 0
-        if (exact or at_limit) and problem.converged(point, problem.certificate(point)):
+        if (exact or at_limit) and problem.converged(point, problem.certificate(point)) and problem.is_settled(point):
             return as_solution(point, problem.certificate(point), Status.CONVERGED, n_iter)
         if error * side < 0:
             nearer = phi
@@ -90,18 +91,23 @@ class _SingleTilt:
     """Atoms with one feature, as a contiguous vector about its mean."""
 
     def __init__(self, partition: WeightedAtoms) -> None:
-        self.center = float(partition.mean[0])
-        self.away = partition.features[:, 0] - self.center
+        self.partition = partition
         self.log_weights = partition.log_weights
         self.level, self.even = float(partition.log_weights[0]), partition.even
-        self.ends = float(partition.lowest[0]) - self.center, float(partition.highest[0]) - self.center
-        self.before = float(partition.base_covariance[0, 0])
+        self.mean, self.before = float(partition.mean[0]), float(partition.base_covariance[0, 0])
+        self._centre(self.mean)
         self.width = max(self.ends[1] - self.ends[0], float(np.finfo(np.float64).tiny))
+
+    def _centre(self, center: float) -> None:
+        """Take moments about a point from now on."""
+        self.center = center
+        self.away = self.partition.features[:, 0] - center
+        self.ends = float(self.partition.lowest[0]) - center, float(self.partition.highest[0]) - center
 
     def at(self, phi: float) -> tuple[float, float, float, float]:
         """Return A, the mean, the variance and the third central moment under the tilt."""
         if phi == 0.0:  # known, but for the last: the first step does without
-            return 0.0, self.center, self.before, 0.0
+            return 0.0, self.mean, self.before, 0.0
         pieces = [self._sums(phi, slice(start, start + PIECE)) for start in range(0, len(self.away), PIECE)]
         top = max(own for own, _ in pieces)
         factors = np.exp([own - top for own, _ in pieces])
@@ -109,6 +115,9 @@ class _SingleTilt:
         first, raw, raw_third = (each / total for each in sums)
         value = top + float(np.log(total)) + phi * self.center + (self.level if self.even else 0.0)
         variance = max(raw - first**2, 0.0)
+        if variance < CANCELLED * first**2 and self.center + first != self.center:
+            self._centre(self.center + first)  # an atom far out, which made the mean, has lost its mass
+            return self.at(phi)
         return value, self.center + first, variance, raw_third - 3 * first * raw + 2 * first**3
 
     def _sums(self, phi: float, rows: slice) -> tuple[float, tuple[float, ...]]:

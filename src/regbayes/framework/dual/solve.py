@@ -2,7 +2,8 @@
 
 Written in ``u = -phi``, stacked over the elementary regularizers so that a sum needs no conjugate of its own, the
 dual is a smooth convex function of ``u`` plus conjugates known as a box or by their proximal maps. `newton` minimises
-it; a single multiplier has a method of its own (`single`), and where Newton's method gives up there are `detours`.
+it; a single multiplier has a method of its own (`single`), equalities on a Gaussian too (`least_move`), and where
+Newton's method gives up there are `detours`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Stack
 from regbayes.framework.dual.detours import start_from_flatter_weights, start_from_milder_prices, take_apart
+from regbayes.framework.dual.least_move import find_least_move
 from regbayes.framework.dual.newton import is_collinear, run_newton
 from regbayes.framework.dual.problem import Dual, DualSolution
 from regbayes.framework.dual.single import solve_single
-from regbayes.framework.log_partition import LogPartition, WeightedAtoms
+from regbayes.framework.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 
 
 def solve_dual(
@@ -52,10 +54,16 @@ def solve_dual(
         found = solve_single(problem, partition, box, start, max_iter)
         if found is not None:
             return found
+    if isinstance(partition, GaussianAffine) and box is not None and box.is_linear and problem.whole and max_iter > 0:
+        found = find_least_move(problem, partition, box)
+        if found is not None:
+            return found
     if problem.constant is not None and max_iter > 0:
         start = np.where(problem.constant[0], problem.constant[1], start)
     found = run_newton(problem, start, max_iter, watch)
-    if found.status is Status.CONVERGED and found.n_iter > 0 and is_collinear(problem):
+    # What holds without a tilt, but for rounding, holds whatever the features are.
+    holds = found.n_iter == 0 and found.violation <= problem.rounding(problem.at(start)).violation
+    if found.status is Status.CONVERGED and not holds and is_collinear(problem):
         # What is left of a feature given others may be less than the tolerance, and its multiplier large.
         assert isinstance(partition, WeightedAtoms)
         other = take_apart(problem, partition, max_iter, found)

@@ -95,6 +95,12 @@ class Gaussian(Posterior):
         move = self.covariance * slope if self.covariance.ndim == 1 else self.covariance @ slope
         return Gaussian(self.mean + move, self.covariance)
 
+    def shift(self, move: Floats) -> Gaussian:
+        """Return the same covariance around another mean, where a standard Gaussian's mean would move by ``move``."""
+        return Gaussian(
+            self.mean + (self._factor * move if self._factor.ndim == 1 else self._factor @ move), self.covariance
+        )
+
     def expectation(self, features: Any) -> Floats:
         """Return the expectation of each affine feature, shape (m,)."""
         return self.bind(as_features(self, features)).mean.view(Expectations)

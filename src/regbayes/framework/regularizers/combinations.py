@@ -12,12 +12,11 @@ from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
+from regbayes.framework.dual_forms import BoxDual, SimplexDual
 from regbayes.framework.regularizers.base import (
     TINY_STEP,
     Atom,
-    BoxDual,
     Regularizer,
-    SimplexDual,
     add,
     as_floats,
     check_positive,

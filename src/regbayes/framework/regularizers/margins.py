@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Indices, Reals
+from regbayes.framework.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 from regbayes.framework.regularizers.base import (
-    BoxDual,
     Regularizer,
-    SimplexDual,
     add,
     as_floats,
     check_penalties,
@@ -104,18 +103,7 @@ class Hinge(Regularizer):
     def dual_form(self, size: int) -> BoxDual | None:
         if self.power not in (1, 2) and np.any(np.isfinite(self.C)):
             return None
-        upper, ridge = _reach(np.broadcast_to(self.C, size), self.power)
-        zeros = np.zeros(size)
-        return BoxDual(zeros, zeros, ridge, zeros, upper)
-
-
-def _reach(C: Floats, power: float) -> tuple[Floats, Floats]:
-    """Return how far multipliers of a loss of a power may go, and their ridge; nowhere without a price."""
-    if power == 1:
-        return C.copy(), np.zeros(len(C))
-    # The ridge of a coordinate without a price is of no consequence, but it keeps the others' problem smooth.
-    ridge = np.divide(0.5, C, out=np.ones(len(C)), where=C > 0)
-    return np.where(C > 0, np.inf, 0.0), ridge
+        return hinge_form(np.broadcast_to(self.C, size).astype(np.float64), self.power != 1)
 
 
 def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
@@ -271,8 +259,7 @@ class MultiClassHinge(_MultiClass):
         return np.repeat(np.where(np.isfinite(C), C, 0.0) / rows.shape[1], rows.shape[1])
 
     def dual_form(self, size: int) -> SimplexDual:
-        cost, row, C = self._table(size)
-        return SimplexDual(-cost, row, C, np.zeros(len(C)))
+        return classes_form(*self._table(size), squared=False)
 
 
 @final
@@ -324,9 +311,7 @@ class MultiClassSquaredHinge(_MultiClass):
         return np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1, keepdims=True)
 
     def dual_form(self, size: int) -> SimplexDual:
-        cost, row, C = self._table(size)
-        with np.errstate(divide="ignore"):
-            return SimplexDual(-cost, row, np.full(len(C), np.inf), 0.5 / C)
+        return classes_form(*self._table(size), squared=True)
 
 
 @final
@@ -407,7 +392,5 @@ class EpsilonInsensitive(Regularizer):
         return np.asarray(self.epsilon - np.abs(as_floats(x) - self.target), dtype=np.float64)
 
     def dual_form(self, size: int) -> BoxDual:
-        reach, ridge = _reach(np.broadcast_to(self.C, size).astype(np.float64), self.power)
-        return BoxDual(
-            np.broadcast_to(self.target, size).astype(np.float64), np.full(size, self.epsilon), ridge, -reach, reach
-        )
+        target, C = (np.broadcast_to(values, size).astype(np.float64) for values in (self.target, self.C))
+        return tube_form(target, self.epsilon, C, self.power != 1)

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
+from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.regularizers.base import (
-    BoxDual,
     Regularizer,
     add,
     as_floats,

@@ -15,7 +15,7 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import LinearHead
 from regbayes.models.harmonium.units import Spectrum, Visible

@@ -15,7 +15,7 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.joint.model import Inferred
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays import DeviceArray, Swept, namespace_of, to_device, to_host
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
@@ -117,49 +117,47 @@ class DeviceRows:
 
     def combine(self, coefficients: DeviceArray) -> Floats:
         """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
-        return _combine(self.X, self.mean, coefficients.T)[0]
+        products, sums = arrays.gather(
+            arrays.multiply_rows(coefficients.T, self.X.T), arrays.sum_of(coefficients, axis=0)
+        )
+        return products - sums[:, None] * self.mean
 
     def weigh(self, values: DeviceArray) -> DeviceArray:
         """Return values of the rows (N, K), each as often as its row counts."""
         return values if self.counts is None else values * self.counts[:, None]
 
-    def sweep(self, params: Params) -> tuple[DeviceArray, list[DeviceArray]]:
-        """Return theta, and the features after each sweep, all (K, N)."""
-        theta = self.project(params.precision * params.weighted_loadings, params.constant_logits).T
-        return theta, arrays.sweep_features(theta, params.coupling, params.start[0], params.n_sweeps)
+    def sweep(self, params: Params) -> Swept:
+        """Sweep over the features of the rows, all (K, N)."""
+        directions = params.precision * params.weighted_loadings
+        products = to_device(directions, self.X) @ self.X.T
+        constant = params.constant_logits - directions @ self.mean
+        return arrays.sweep_features(products, constant, params.coupling, params.start[0], params.n_sweeps, self.counts)
 
     def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
         """Return the features of the rows, shape (N, K)."""
-        return self.sweep(params)[1][-1].T
+        return self.sweep(params).history[-1].T
 
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
-        theta, history = self.sweep(params)
-        sums = arrays.sum_features(history[-1], theta, self.counts)
+        swept = self.sweep(params)
+        sums = arrays.sum_features(swept, params.coupling, params.start[0], self.counts)
         explained = (sums.by_theta - float(sums.counts @ params.constant_logits)) / params.precision
         squared_norm = self.square(params.noise_ratios)
         stats = Stats(self.total_weight, squared_norm, self.total, sums.counts, sums.gram, explained, sums.entropy)
-        return Inferred(history[-1].T, stats, history[:-1])
+        return Inferred(swept.history[-1].T, stats, swept.history[:-1])
 
     def pull_back(
         self, params: Params, weight: float, inferred: Inferred[Stats], gradient: DeviceArray | None
     ) -> Pulled:
         """Differentiate through the sweeps; `HostRows.pull_back` is the law."""
-        psi, coupling, start = inferred.features.T, params.coupling, params.start[0]
-        below = np.tril(coupling, -1)
-        if inferred.cache:
-            own = to_device(weight * below.T, psi) @ (psi - inferred.cache[-1])
-        else:
-            own = to_device(weight * below.T, psi) @ psi
-            own -= to_device(weight * (start @ below), psi)[:, None]
-        if self.counts is not None:
-            own *= self.counts
-        if gradient is not None:
-            own += gradient.T
-        by_theta, by_coupling, theta_sum = arrays.reverse_features(own, [*inferred.cache, psi], coupling, start)
-        left = by_theta - weight * (psi if self.counts is None else psi * self.counts)
-        cross, coupled, summed = _combine(self.X, self.mean, left, by_coupling, theta_sum)
-        return Pulled(coupled, summed, cross)
+        stats, history = inferred.stats, [*inferred.cache, inferred.features.T]
+        given = None if gradient is None else gradient.T
+        moments = stats.counts, stats.gram
+        left, by_coupling, left_sum = arrays.reverse_features(
+            given, history, params.coupling, params.start[0], weight, self.counts, moments
+        )
+        cross, coupled, summed = arrays.gather(arrays.multiply_rows(left, self.X.T), by_coupling, left_sum)
+        return Pulled(coupled, summed + weight * stats.counts, cross - summed[:, None] * self.mean)
 
     def score(self, state: State, features: DeviceArray) -> DeviceArray:
         """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
@@ -209,14 +207,6 @@ class DeviceRows:
 def reconstruct(psi: DeviceArray, params: Params, mean: Floats) -> DeviceArray:
     """Return the expected rows given their features on a device, (n, D), with the mean of the rows."""
     return psi @ to_device(params.loadings, psi) + to_device(params.offset + mean, psi)
-
-
-def _combine(X: DeviceArray, mean: Floats, coefficients: DeviceArray, *beside: DeviceArray) -> list[Floats]:
-    """Return sums of rows less a mean with coefficients (K, n), (K, D), and small arrays, in one way to the host."""
-    products, sums, *rest = arrays.gather(
-        arrays.multiply_rows(coefficients, X.T), arrays.sum_of(coefficients, axis=1), *beside
-    )
-    return [products - sums[:, None] * mean, *rest]
 
 
 def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:

@@ -32,7 +32,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import (
-    Phases,
+    Phase,
     Search,
     WarmUp,
     drop_empty,
@@ -95,89 +95,88 @@ def fit(
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
-    multipliers = _known_start(problem, start)
-    is_new = not isinstance(start, State)
+    joint, multipliers = problem.joint, _known_start(problem, start)
+    is_new, starts = not isinstance(start, State), _list_starts(start, settings)
+    there = replace(starts[0], temperature=settings.temperature)
+    iterate = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
+    step: Any = partial(descent.step, joint)
+    halted: Status | None = None
+    if margins == "posterior":
+        step = partial(alternation.step, joint, tolerance=ROUND)
+        state: Any = alternation.start(joint, there, multipliers, ROUND)
+    elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
+        state = descent.start(joint, there, multipliers)
+    else:
+        warm_up = (Annealing if settings.slab else WarmUp).of(problem, early_rows, is_new)
+        phases = warm_up.run(starts, multipliers, is_new)
+        try:
+            phase = next(phases)
+            while True:  # until there are no more; none has more steps than a fit may have
+                made = iterate(
+                    partial(descent.step, phase.problem.joint),
+                    _begin(phase),
+                    max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
+                    stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
+                    view=partial(_view, problem, keep=phase.keep),
+                    stage=WARM_UP,
+                )
+                if made.status in CUT_SHORT:
+                    state, halted = phase.keep or made.state, made.status
+                    break
+                phase = phases.send(made.state)
+        except StopIteration as end:
+            state = end.value
+        except KeyboardInterrupt:  # between two phases
+            if warm_up.latest is None:
+                raise  # nothing was learned yet
+            state, halted = warm_up.latest, Status.INTERRUPTED
+        if halted is not None:
+            state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
+        elif warm_up.problem.data is not data:  # what some of the rows found, evaluated on all of them
+            state = descent.start(joint, state.at.params, None)
+    if margins == "consistent" and is_new and halted is None:
+        state = _estimate_variances(problem, state)
+    result = iterate(
+        step,
+        state,
+        max_iter=0 if halted else settings.max_iter,
+        stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
+        view=partial(_view, problem),
+        stage=stage or STAGES[margins],
+    )
+    try:
+        return replace(result, state=_finish(problem, result.state.at, FINAL), status=halted or result.status)
+    except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
+        return replace(result, state=_finish(problem, result.state.at, AS_IT_IS), status=Status.INTERRUPTED)
+
+
+def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -> Sequence[Params]:
+    """Return what a fit may start from, as the settings have features: binary, or with amounts."""
     if isinstance(start, State):
         starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
     else:
         starts = [start] if isinstance(start, Params) else start
     if settings.slab or isinstance(starts[0], SlabParams):
         starts = [convert_params(params, settings) for params in starts]
-    there = replace(starts[0], temperature=settings.temperature)
-    halted: Status | None = None
-    state: Any
-    step: Any = partial(descent.step, problem.joint)
-    if margins == "posterior":
-        step = partial(alternation.step, problem.joint, tolerance=ROUND)
-        state = alternation.start(problem.joint, there, multipliers, ROUND)
-    else:
-        if settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
-            state = descent.start(problem.joint, there, multipliers)
-        else:
-            kind = Annealing if settings.slab else WarmUp
-            phases = kind.of(problem, early_rows, is_new)
-            state, status = _warm_up(problem, phases, phases.run(starts, multipliers, is_new), callbacks)
-            if status is not Status.CONVERGED:
-                halted, there = status, replace(state.at.params, temperature=settings.temperature)
-                state = descent.start(problem.joint, there, multipliers)
-            elif phases.problem.data is not data:  # what some of the rows found, evaluated on all of them
-                state = descent.start(problem.joint, state.at.params, None)
-        estimated = settings.estimate_noise or settings.estimate_prior
-        if is_new and halted is None and settings.max_iter > 0 and estimated:
-            # The warm-up may have left nothing to descend; the variances have not been estimated all the same.
-            updated = problem.joint.model.update_blocks(state.at.params, state.at.stats)
-            assert updated is not None
-            again = descent.start(problem.joint, updated, state.at.warm_start)
-            state = again if again.at.objective < state.at.objective else state
-    result: FitResult[Any] = run(
-        step,
-        state,
-        max_iter=0 if halted else settings.max_iter,
-        objective=attrgetter("at.terms"),
-        stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
-        callbacks=callbacks,
-        view=partial(_view, problem),
-        stage=stage or STAGES[margins],
-    )
-    try:
-        final, cut = _finish(problem, result.state.at, FINAL), None
-    except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
-        final, cut = _finish(problem, result.state.at, AS_IT_IS), Status.INTERRUPTED
-    return replace(result, state=final, status=cut or halted or result.status)
+    return starts
 
 
-def _warm_up(
-    problem: ILSVMProblem, warm_up: WarmUp, phases: Phases, callbacks: Sequence[Callback]
-) -> tuple[Search, Status]:
-    """Make the phases before the descent, none of more steps than a fit may have.
+def _begin(phase: Phase) -> Search:
+    """Return where a phase starts, evaluated."""
+    if isinstance(phase.start, Params):
+        return descent.start(phase.problem.joint, phase.start, phase.warm_start)
+    return phase.start
 
-    Return the model, and CONVERGED, or STOPPED or INTERRUPTED with what there is.
-    """
-    try:
-        phase = next(phases)
-        while True:
-            joint, search = phase.problem.joint, phase.start
-            if isinstance(search, Params):
-                search = descent.start(joint, search, phase.warm_start)
-            result = run(
-                partial(descent.step, joint),
-                search,
-                max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
-                objective=attrgetter("at.terms"),
-                stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
-                callbacks=callbacks,
-                view=partial(_view, problem, keep=phase.keep),
-                stage=WARM_UP,
-            )
-            if result.status in CUT_SHORT:
-                return phase.keep or result.state, result.status
-            phase = phases.send(result.state)
-    except StopIteration as end:
-        return end.value, Status.CONVERGED
-    except KeyboardInterrupt:  # between two phases
-        if warm_up.latest is None:
-            raise  # nothing was learned yet
-        return warm_up.latest, Status.INTERRUPTED
+
+def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
+    """Estimate the variances that the settings say, for the warm-up may have left nothing to descend."""
+    settings = problem.settings
+    if settings.max_iter == 0 or not (settings.estimate_noise or settings.estimate_prior):
+        return search
+    updated = problem.joint.model.update_blocks(search.at.params, search.at.stats)
+    assert updated is not None
+    again = descent.start(problem.joint, updated, search.at.warm_start)
+    return again if again.at.objective < search.at.objective else search
 
 
 def fit_transductive(

@@ -24,8 +24,7 @@ from scipy.special import entr, expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import make_executor, row_blocks
-from regbayes.engine.executor import BLOCK_ROWS
+from regbayes.engine import BLOCK_ROWS, make_executor, row_blocks
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import to_host

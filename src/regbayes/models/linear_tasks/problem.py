@@ -17,8 +17,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from regbayes._types import Floats
 from regbayes.framework.newton import BoxBlock, NewtonSolution, Prior, solve_boxes
-from regbayes.framework.regularizers.base import BoxDual
-from regbayes.margins.targets import Observations, hinge_loss, tube_loss
+from regbayes.margins.targets import Observations
 
 Loss = Literal["squared", "squared_hinge", "logistic"]  # of the last, logistic.py has the bounds
 
@@ -50,10 +49,8 @@ class LinearTasks:
     def block(self) -> BoxBlock:
         """All rows with the conjugate of their losses, as Newton's method sees them."""
         seen = self.observations
-        make = hinge_loss if self.loss == "squared_hinge" else tube_loss
-        form = make(seen.targets, 0.5 * seen.weights, squared=True).dual_form(len(seen))
-        assert isinstance(form, BoxDual)
-        return BoxBlock(self.X, form.reflect(), tuple((seen.rows[here], here) for here in self.slices))
+        form = seen.dual_form("squared_hinge" if self.loss == "squared_hinge" else "squared_epsilon_insensitive", 0.5)
+        return BoxBlock(self.X, form, tuple((seen.rows[here], here) for here in self.slices))
 
     def scores(self, weights: Floats) -> Floats:
         """Return the score of every observation for weights (M, d)."""

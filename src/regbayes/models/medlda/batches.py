@@ -13,7 +13,7 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.engine.executor import Executor
+from regbayes.engine import Executor
 from regbayes.joint import online
 from regbayes.joint.descent import Evaluation
 from regbayes.joint.online import OnlineOptions, OnlineState

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import DiminishingReturns, FitResult
-from regbayes.engine.executor import Serial
+from regbayes.engine import DiminishingReturns, FitResult, Serial
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred
@@ -53,7 +52,7 @@ from regbayes.models.medlda.meanfield import (
 )
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics
 
-ROW_ARRAYS = 6  # of documents by topics, in double precision, that a fit has at its most
+ROW_ARRAYS = 5  # of documents by topics, in double precision, that a fit has at its most, beside what sweeps found
 TABLES = 16  # of words by topics: what L-BFGS remembers, and what it works with
 COUNTED_ENTRIES = 1 << 24  # whose words are counted at once
 
@@ -99,9 +98,12 @@ class DeviceCorpus:
         return WordCounts(*map(to_host, self.counts))
 
 
-def n_bytes(n_documents: int, n_entries: int, n_words: int, n_topics: int, itemsize: int) -> tuple[float, float]:
+def n_bytes(
+    n_documents: int, n_entries: int, n_words: int, n_topics: int, n_sweeps: int, itemsize: int
+) -> tuple[float, float]:
     """Return the memory that a document takes in a fit, on average, and what tables of words by topics take."""
-    per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + 8.0 * ROW_ARRAYS * n_topics
+    of_topics = (8.0 * ROW_ARRAYS + itemsize * n_sweeps) * n_topics
+    per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + of_topics
     return per_document, float(TABLES * itemsize * n_words * n_topics)
 
 
@@ -168,27 +170,27 @@ class DeviceTopics(LabelFreeTopics):
     """`LabelFreeTopics` whose documents and tables lie on a device."""
 
     def infer(self, rows: Any, params: TopicLogits) -> Inferred[BoundSums]:
-        """Make the sweeps; features are the shares of topics, gamma is what is kept."""
-        found = infer_documents(rows.documents, params.table, self.doc_prior, self.n_sweeps)
+        """Make the sweeps; features are the shares of topics, and what every sweep found is kept."""
+        found = infer_documents(rows.documents, params.table, self.doc_prior, self.n_sweeps, keep_all=True)
         tokens = found.gamma - to_device(self.doc_prior, rows.lengths)  # in double precision, as what is taken off
         likelihood, apart, by_topic = gather(
             rows.weighed @ found.likelihoods, rows.weighed @ found.divergences, rows.weighed @ tokens
         )
         divergence = float(apart) + float(rows.weights.sum()) * prior_divergence(self.doc_prior)
         tokens /= rows.lengths[:, None]
-        return Inferred(tokens, BoundSums(-float(likelihood), divergence, by_topic), cache=found.gamma)
+        return Inferred(tokens, BoundSums(-float(likelihood), divergence, by_topic), cache=found.gammas)
 
     def pull_back(
         self, rows: Any, params: TopicLogits, inferred: Inferred[BoundSums], gradient: DeviceArray | None
     ) -> TableSums:
         """Differentiate the bound and the head's value through the sweeps."""
-        gamma = inferred.cache
-        xp = namespace_of(gamma)
-        by_gamma = xp.zeros_like(gamma)  # laid out as the kernels read it
+        gammas = inferred.cache
+        xp, (n, _, K) = namespace_of(gammas), gammas.shape
+        by_gamma = xp.zeros((n, K), dtype=gammas.dtype, device=gammas.device)  # laid out as the kernels read it
         if gradient is not None:
-            by_gamma[:, :] = xp.astype(gradient / rows.lengths[:, None], gamma.dtype)
-        weights = xp.astype(rows.weighed, gamma.dtype)
-        table = reverse_documents(rows.documents, params.table, self.doc_prior, self.n_sweeps, gamma, by_gamma, weights)
+            by_gamma[:, :] = xp.astype(gradient / rows.lengths[:, None], gammas.dtype)
+        weights = xp.astype(rows.weighed, gammas.dtype)
+        table = reverse_documents(rows.documents, params.table, self.doc_prior, gammas, by_gamma, weights)
         return TableSums(table)
 
     def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> DeviceArray:

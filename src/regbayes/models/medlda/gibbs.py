@@ -6,7 +6,7 @@ collapsed Gibbs sampler over the topics of single tokens. Averages over the chai
     state                      settings, the problem, the chain, what a fit leaves behind
     fit                        from documents and targets to `FittedTopics`
     start and step             one sweep: topics, weights, augmentation variables
-    topics                     over blocks of documents and words (`corpus`)
+    topics                     over blocks of documents and words (`kernels.corpus`)
     weights                    normal given everything else
     augmentation variables     losses as mixtures of normals
     objective                  the logarithm of the joint density, term by term
@@ -28,10 +28,9 @@ from scipy.special import gammaln
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine import FitResult, Progress, StepResult, run
-from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.framework.regularizers import Regularizer
-from regbayes.kernels.counting import count_tokens, padded, tally
+from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
+from regbayes.framework.dual_forms import BoxDual
+from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, padded, tally
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
 from regbayes.kernels.topics import (
@@ -45,7 +44,6 @@ from regbayes.kernels.topics import (
 from regbayes.kernels.types import Tilt, TopicCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Signs
-from regbayes.models.medlda.corpus import Corpus, build_corpus
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, lengths_of, proportions
 
 Responses = Signs | Numbers
@@ -129,10 +127,10 @@ class Problem:
         return 0 if self.responses is None else self.responses.n_outputs
 
     @cached_property
-    def loss(self) -> Regularizer:
-        """The loss of the scores of all documents, which every sweep is judged by."""
+    def form(self) -> BoxDual:
+        """The conjugate of the loss of all documents, which every sweep is judged by."""
         assert self.responses is not None
-        return self.responses.loss(squared=False)
+        return self.responses.dual_form(squared=False)
 
 
 @dataclass(frozen=True)
@@ -612,7 +610,7 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
 
 def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[str, float]:
     """What responses and weights add to the negative logarithm of the posterior."""
-    margin = problem.loss.value(scores.ravel())
+    margin = float(problem.form.values(-scores.ravel()).sum())
     if problem.earlier is None:
         penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
     else:

@@ -24,8 +24,7 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals, Singles
-from regbayes.engine import DiminishingReturns, FitResult, Progress
-from regbayes.engine.executor import Executor
+from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums

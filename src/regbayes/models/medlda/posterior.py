@@ -27,8 +27,17 @@ import numpy as np
 from scipy.special import digamma, gammaln, polygamma
 
 from regbayes._types import Flags, Floats, Integers, Reals, Singles
-from regbayes.engine import DiminishingReturns, FitResult, Progress, Status, StepResult, run
-from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.engine import (
+    DiminishingReturns,
+    Executor,
+    FitResult,
+    Progress,
+    Serial,
+    Status,
+    StepResult,
+    row_blocks,
+    run,
+)
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.margins.head import FittedHead, MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Targets

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.special import digamma
 
 from regbayes._types import Floats, Integers, Singles
-from regbayes.engine.executor import Executor, row_blocks
+from regbayes.engine import Executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.head import FittedHead, MarginHead, Tolerance
 from regbayes.margins.targets import Numbers

@@ -13,8 +13,8 @@ from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals, Singles
-from regbayes.engine.executor import Executor, row_blocks
-from regbayes.kernels.counting import padded
+from regbayes.engine import Executor, row_blocks
+from regbayes.kernels.corpus import padded
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps
 
 UNTIL_SETTLED = 0  # sweeps

@@ -12,8 +12,7 @@ from scipy.linalg import eigh
 from scipy.special import expit
 
 from regbayes._types import Floats
-from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, StepResult, run
-from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, row_blocks, run
 from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.kernels.arrays import is_plain, pieces, take_rows

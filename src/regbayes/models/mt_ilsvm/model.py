@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine.executor import row_blocks
+from regbayes.engine import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import is_plain, to_device
 from regbayes.margins.head import design
