@@ -214,7 +214,10 @@ def normalised_objective(model: Any, n: int) -> float:
     empty = -expected.log_rest / T - np.logaddexp(0.0, logits)
     weight = 1.0
     if hasattr(model, "classes_"):
-        weight = make_supervision(model.get_params(), len(model.classes_), 1.0).generative_weight
+        told = make_supervision(model.get_params(), len(model.classes_), 1.0)
+        weight = told.generative_weight
+        if getattr(params, "noise_ratios", None) is not None:
+            weight *= told.on_off_weight
     return float(model.trace_.objective[-1] - weight * n * empty[there].sum())
 
 

@@ -28,6 +28,7 @@ from regbayes.estimators._bases import InterruptedWarning
 from regbayes.margins.head import order_sample
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.warmup import drop_empty
+from test_ilsvm_features import planted
 
 dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
 
@@ -122,6 +123,18 @@ def test_features_without_labels(client, data, monkeypatch):
     features = there.transform(lazy)
     rows = there.inverse_transform(features)
     np.testing.assert_allclose(rows.compute(), there.to_local().inverse_transform(features.compute()), atol=1e-12)
+
+
+def test_noise_by_input_is_that_of_the_sample(client):
+    rows, y, _, _ = planted(5, 2, by_input=True)
+    model = ILSVMClassifier(12, temperature=0.02, random_state=0).fit(cut(rows, (100, 150)), cut(y, (250,)))
+    plain = regbayes.ILSVMClassifier(12, temperature=0.02, random_state=0).fit(rows, y)
+    params = model._state.params
+    np.testing.assert_allclose(model.noise_ratios_, plain.noise_ratios_, rtol=1e-8)
+    assert (params.temperature, params.n_sweeps) == (1.0, 2)
+    assert params.noise_variance == pytest.approx(plain.noise_variance_)
+    assert model.objective_ == pytest.approx(plain.objective_, rel=1e-2)
+    assert np.abs(model.transform(cut(rows, (250,))).compute() - plain.embedding_).mean() < 0.01
 
 
 def test_features_with_amounts(client, data):

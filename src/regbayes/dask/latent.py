@@ -161,6 +161,8 @@ class OnClusterFeatures(OnCluster):
         settings = recipe.settings
         sample = self._draw(rows, lengths, labels, recipe)
         start = self._start_from(sample, recipe)
+        settings = settings.follow(start.params)
+        recipe = replace(recipe, settings=settings)
         held = rows.change(hold, [(recipe,) if length else None for length in lengths])
         del rows  # what was read lives on in what is held
         learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
@@ -255,6 +257,7 @@ class OnClusterFeatures(OnCluster):
             previous, mean = local._state, local.mean_
             start = Start(None, local, previous, interrupted)
         params = drop_empty(previous.params)
+        settings = settings.follow(params)
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
         changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}

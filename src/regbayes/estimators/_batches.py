@@ -55,7 +55,8 @@ class BatchFeatures(LatentModel):
             self._check_batch_settings(settings)
             self._learn(rows, (data, settings))
             with one_blas_thread():
-                self._set_batches(batches.begin(data, settings, self._state, data.X.total_weight))
+                found = settings.follow(self._state.params)
+                self._set_batches(batches.begin(data, found, self._state, data.X.total_weight))
             return
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
         if not np.isfinite(centred.mean_square):
@@ -78,7 +79,7 @@ class BatchFeatures(LatentModel):
         """Return settings with the scales that the fitted model has."""
         params = self._state.params
         return replace(
-            settings,
+            settings.follow(params),
             n_components=len(params.loadings),
             noise_variance=params.noise_variance,
             prior_variance=params.prior_variance,

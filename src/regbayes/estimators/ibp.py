@@ -50,7 +50,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
         Heat of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off, more
-        gives fewer features: heat melts those that explain little.
+        gives fewer features: heat melts those that explain little. Rows that are sums of on/off features and noise are
+        recognised and fitted without heat, with each input's own noise: see the notes of `ILSVMClassifier`.
     transform_temperature : float or None, default=None
         Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
         warm often serve a classifier behind them better than either alone.
@@ -88,6 +89,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     offset_ : array of shape (n_features,)
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
+    noise_ratios_ : array of shape (n_features,)
+        Noise variance of each input over ``noise_variance_``, as in `ILSVMClassifier`.
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
         different numbers of features can be compared, which those in ``trace_`` cannot.

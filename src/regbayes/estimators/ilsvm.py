@@ -41,6 +41,8 @@ from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     Data,
+    HostRows,
+    OnOff,
     Params,
     Rows,
     Settings,
@@ -48,7 +50,8 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
     log_normalisers,
 )
-from regbayes.models.ilsvm.warmup import PRIOR_RATIO, default_noise_variance
+from regbayes.models.ilsvm.on_off import find_on_off
+from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL, default_noise_variance
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
@@ -59,6 +62,8 @@ SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
 SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
 SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
+ON_OFF_WEIGHT = 3.0  # factor on it where rows are sums of on/off features, which labels are not to bend
+ON_OFF_SWEEPS = 2  # that tell such features apart, at least
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 FEW_ROWS = 16  # that are predicted before compiled code is loaded
@@ -73,7 +78,7 @@ class BinaryFeatures(LatentModel):
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
     _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+    def _start(self, X: HostRows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
         if getattr(self, "margins", "consistent") == "posterior":
             return warmup.random_params(X, settings, rng)
@@ -82,6 +87,7 @@ class BinaryFeatures(LatentModel):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the features, and the classifier where there is one."""
         psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
+        ratios = state.params.noise_ratios
         if state.probabilities is not None:
             psi = state.probabilities
             found["probabilities_"] = psi
@@ -91,6 +97,7 @@ class BinaryFeatures(LatentModel):
             "stick_weights_": stick_weights(state.params.sticks),
             "n_components_": int(in_use(psi).sum()),
             "noise_variance_": state.params.noise_variance,
+            "noise_ratios_": np.ones(state.params.loadings.shape[1]) if ratios is None else ratios,
             "prior_variance_": state.params.prior_variance,
             "_state": state,
         }
@@ -108,12 +115,19 @@ class BinaryFeatures(LatentModel):
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
         rng = generator(self.random_state)
+        early_rows = None if goes_on else warmup.draw_early_rows(data.labels, rng)
+        if previous is not None and goes_on:
+            settings = settings.follow(previous.params)
+        elif settings.on_off is not None:
+            with one_blas_thread():
+                settings = find_on_off(data.X.take(early_rows), settings)
 
         def draw() -> Iterator[tuple[Any, Integers | None]]:
+            first_rows = early_rows
             if goes_on:
                 yield previous, None
-            early_rows = warmup.draw_early_rows(data.labels, rng)
-            yield self._start(data.X.take(early_rows), settings, rng), early_rows
+                first_rows = warmup.draw_early_rows(data.labels, rng)
+            yield self._start(data.X.take(first_rows), settings, rng), first_rows
             n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
                 half = np.sort(rng.permutation(len(data.X))[:n])
@@ -202,6 +216,7 @@ class Supervision:
     generative_weight: float
     temperature: float  # per input, where nothing else is said
     price: float = 0.0  # of a feature with an amount
+    on_off_weight: float = 1.0  # factor on the generative weight where rows are sums of on/off features
 
 
 UNSUPERVISED = Supervision(
@@ -231,14 +246,15 @@ def make_supervision(
         n_weights = n_classes * (int(given["n_components"]) + 1)
         many = n_labeled >= MIN_BLOCK_ROWS and n_weights > MAX_CLASS_WEIGHTS and given["loss"] == "squared_hinge"
         one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
-    weight = given["generative_weight"]
+    weight, raised_by = given["generative_weight"], 1.0
     if weight == "auto":
+        raised_by = ON_OFF_WEIGHT
         n_margins = n_classes if one_vs_rest else 1
         # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
         heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
         raised = share if given["slab"] else share / np.sqrt(heat)
         weight = raised * C * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price, raised_by)
 
 
 def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
@@ -255,6 +271,13 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         # generative part counts.
         prior_ratio = weight / supervision.C
     prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
+    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * X.n_inputs, None
+    soft = max(1.0, mean_square / (SIGNAL * noise_variance))
+    left_open = noise == prior == "auto" and not given["slab"] and given.get("margins", "consistent") == "consistent"
+    if left_open and tempered < (1.0 - ROUNDING) * soft:
+        # Such rows are what the model says they are: it needs no heat, except towards soft features.
+        heat = max(1.0, tempered * np.sqrt(tempered / soft))
+        on_off = OnOff(heat, supervision.on_off_weight * weight, max(n_sweeps, ON_OFF_SWEEPS))
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(given["n_components"]),
@@ -262,7 +285,7 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         C=supervision.C,
         squared=supervision.squared,
         one_vs_rest=supervision.one_vs_rest,
-        temperature=temperature * X.n_inputs,
+        temperature=tempered,
         generative_weight=weight,
         noise_variance=noise_variance,
         prior_variance=prior_variance,
@@ -270,12 +293,13 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         estimate_prior=prior == "estimate",
         fit_intercept=bool(given.get("fit_intercept", False)),
         input_scale=float(input_scale) if given.get("include_inputs", False) else 0.0,
-        n_sweeps=int(given["n_sweeps"]),
+        n_sweeps=n_sweeps,
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=n_threads(given["n_jobs"]),
         slab=bool(given["slab"]),
         price=supervision.price,
+        on_off=on_off,
     )
 
 
@@ -321,7 +345,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Whether the classifier sees the inputs beside the latent features.
     temperature : float or "auto", default="auto"
         Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
-        ones, for reading.
+        ones, for reading. Below 0.2, rows that are sums of on/off features and noise are recognised without labels, and
+        fitted without heat, with each input's own noise (``noise_ratios_``; see Notes).
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
         the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
@@ -391,6 +416,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     offset_ : array of shape (n_features,)
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
+    noise_ratios_ : array of shape (n_features,)
+        Noise variance of each input over ``noise_variance_``; their product is one. All are one, except in rows that
+        were found to be sums of on/off features.
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
         different numbers of features can be compared, which those in ``trace_`` cannot.
@@ -412,6 +440,11 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Notes
     -----
     docs/math.md, sections 2 and 3.
+
+    Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
+    than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
+    inferred at a temperature of one by two sweeps at least, and ``generative_weight="auto"`` is three times as large. A
+    number for ``noise_variance`` or ``prior_variance`` prevents it.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.

@@ -72,6 +72,15 @@ class DeviceRows:
         return self.squared_norm / self.total_weight
 
     @cached_property
+    def squares(self) -> Floats:
+        """Sum of the squares of each input, shape (D,), on the host."""
+        return _square_inputs(self.X, self.mean, self.counts)
+
+    def square(self, ratios: Floats | None) -> float:
+        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
+        return self.squared_norm if ratios is None else float(np.sum(self.squares / ratios))
+
+    @cached_property
     def total(self) -> Floats:
         """The sum of the centred rows, each as often as it counts, shape (D,)."""
         return _add_rows(self.X, self.counts) - self.total_weight * self.mean
@@ -119,7 +128,7 @@ class DeviceRows:
 
     def sweep(self, params: Params) -> Swept:
         """Sweep over the features of the rows, all (K, N)."""
-        directions = params.precision * params.loadings
+        directions = params.precision * params.weighted_loadings
         products = to_device(directions, self.X) @ self.X.T
         constant = params.constant_logits - directions @ self.mean
         return arrays.sweep_features(products, constant, params.coupling, params.start[0], params.n_sweeps, self.counts)
@@ -133,7 +142,8 @@ class DeviceRows:
         swept = self.sweep(params)
         sums = arrays.sum_features(swept, params.coupling, params.start[0], self.counts)
         explained = (sums.by_theta - float(sums.counts @ params.constant_logits)) / params.precision
-        stats = Stats(self.total_weight, self.squared_norm, self.total, sums.counts, sums.gram, explained, sums.entropy)
+        squared_norm = self.square(params.noise_ratios)
+        stats = Stats(self.total_weight, squared_norm, self.total, sums.counts, sums.gram, explained, sums.entropy)
         return Inferred(swept.history[-1].T, stats, swept.history[:-1])
 
     def pull_back(
@@ -183,11 +193,11 @@ class DeviceRows:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
-        squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
         rest, entropy_of = 1.0 - psi, arrays.find_entropy(xp)
         entropy = xp.sum(entropy_of(psi) + entropy_of(rest), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
-        residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(squares, psi)
+        away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
+        residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(params.squares, psi)
         residual += self.n_inputs * (psi @ to_device(params.variances, psi))
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -218,3 +228,13 @@ def _square_rows(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> fl
         squares = away * away
         found.append(arrays.sum_of(squares if counts is None else squares * counts[rows][:, None]))
     return float(np.sum(arrays.gather(*found)))
+
+
+def _square_inputs(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> Floats:
+    """Return the sum of the squares of each input less a mean, each row as often as it counts, (D,)."""
+    about, found = to_device(mean, X), []
+    for rows in arrays.pieces(X.shape[0], max(1, arrays.ROOM // X.shape[1])):
+        away = X[rows, :] - about
+        squares = away * away
+        found.append(arrays.sum_of(squares if counts is None else squares * counts[rows][:, None], axis=0))
+    return np.add.reduce(arrays.gather(*found))

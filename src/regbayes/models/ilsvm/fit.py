@@ -247,6 +247,7 @@ def _resume(previous: Params, settings: Settings) -> Params:
         prior_variance=previous.prior_variance if settings.estimate_prior else settings.prior_variance,
         temperature=max(previous.temperature, settings.temperature),
         n_sweeps=settings.n_sweeps,
+        noise_ratios=settings.noise_ratios,
     )
 
 
@@ -352,7 +353,7 @@ def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
     """Return whether a model of some of the rows predicts the labels of the others better than the largest class."""
     n = round(LEARNED_SHARE * len(rows))
     seen, unseen = data.take(rows[:n]), data.take(rows[n:])
-    state = fit(seen, settings, initial_params(seen.X, settings)).state
+    state = fit(seen, settings, initial_params(seen.X.take(None), settings)).state
     right = unseen.X.choose(state, state.params.infer(unseen.X)) == unseen.labels
     # Of two classes as large as each other, the one that leads in some rows is behind in the others.
     share = float(np.bincount(unseen.labels).max()) / len(unseen.labels)

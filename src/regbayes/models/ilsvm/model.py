@@ -85,6 +85,9 @@ class Rows(Protocol):
     def max_threads(self) -> int:
         """How many threads may take the blocks, at most."""
 
+    def square(self, ratios: Floats | None) -> float:
+        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
+
     def blocks(self) -> list[Self]:
         """Return the rows in blocks of fixed size."""
 
@@ -188,6 +191,19 @@ class HostRows:
         return self.squared_norm / self.total_weight
 
     @cached_property
+    def squares(self) -> Floats:
+        """Sum of the squares of each input, shape (D,)."""
+        found = np.zeros(self.n_inputs)
+        for first in range(0, len(self), BLOCK_ROWS):  # no copy of all rows
+            part = np.square(self.X[first : first + BLOCK_ROWS] - self.mean)
+            found += part.sum(axis=0) if self.weights is None else self.weights[first : first + BLOCK_ROWS] @ part
+        return found
+
+    def square(self, ratios: Floats | None) -> float:
+        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
+        return self.squared_norm if ratios is None else float(np.sum(self.squares / ratios))
+
+    @cached_property
     def total(self) -> Floats:
         """The sum of the centred rows, each as often as it counts, shape (D,): not zero for some of the rows."""
         weights = np.ones(len(self)) if self.weights is None else self.weights
@@ -203,6 +219,10 @@ class HostRows:
             return self
         X = self.X[rows] if isinstance(rows, slice) else self.X[rows].astype(np.float64, copy=False)
         return HostRows(X, self.mean, None if self.weights is None else self.weights[rows])
+
+    def scale(self, scales: Floats) -> HostRows:
+        """Return the rows with each input in other units, (D,): a copy."""
+        return HostRows(self.X / scales, self.mean / scales, self.weights)
 
     def array(self) -> Floats:
         """Return the centred rows themselves, shape (N, D)."""
@@ -228,7 +248,7 @@ class HostRows:
 
     def infer_features(self, params: Params, few: bool = False) -> Floats:
         """Return the features of the rows, shape (N, K); few rows by the law, which needs no compiled kernel."""
-        theta = self.project(params.precision * params.loadings, params.constant_logits)
+        theta = self.project(params.precision * params.weighted_loadings, params.constant_logits)
         sweep = reference_sweep_features if few else sweep_features
         sweep(theta, params.coupling, params.start, params.n_sweeps, theta)
         return theta
@@ -236,21 +256,24 @@ class HostRows:
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
         constant = params.constant_logits
-        theta = self.project(params.precision * params.loadings, constant)
+        theta = self.project(params.precision * params.weighted_loadings, constant)
         psi = np.empty_like(theta)
         sweep_features(theta, params.coupling, params.start, params.n_sweeps, psi)
         weighed = self.weigh(psi)
         counts = weighed.sum(axis=0)
         # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
         explained = (float(np.vdot(weighed, theta)) - float(counts @ constant)) / params.precision
-        return Inferred(psi, self.summarize(psi, weighed, counts, explained))
+        return Inferred(psi, self.summarize(psi, weighed, counts, explained, params.noise_ratios))
 
-    def summarize(self, psi: Floats, weighed: Floats, counts: Floats, explained: float) -> Stats:
+    def summarize(
+        self, psi: Floats, weighed: Floats, counts: Floats, explained: float, ratios: Floats | None = None
+    ) -> Stats:
         """Sum what the rest of the model needs to know of rows with features psi, weighed and summed already."""
         rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
         on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
         entropy = -float(on + np.vdot(self.weigh(rest), np.log(np.maximum(rest, tiny))))
-        return Stats(self.total_weight, self.squared_norm, self.total, counts, weighed.T @ psi, explained, entropy)
+        gram, squared_norm = weighed.T @ psi, self.square(ratios)
+        return Stats(self.total_weight, squared_norm, self.total, counts, gram, explained, entropy)
 
     def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
@@ -258,7 +281,7 @@ class HostRows:
         gradient = np.zeros(psi.shape) if gradient is None else gradient
         theta, before = None, params.start
         if params.n_sweeps > 1:
-            theta = self.project(params.precision * params.loadings, params.constant_logits)
+            theta = self.project(params.precision * params.weighted_loadings, params.constant_logits)
             before = np.empty_like(theta)
             sweep_features(theta, coupling, params.start, params.n_sweeps - 1, before)
         # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
@@ -272,10 +295,9 @@ class HostRows:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (N,)."""
         psi = self.infer_features(params)
         expected = stick_expectations(params.sticks)
-        squares = np.einsum("kd,kd->k", params.loadings, params.loadings)
         # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
-        spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
-        residual = np.square(self.array() - reconstruct(psi, params)).sum(axis=1) + spread
+        spread = psi * (1.0 - psi) @ params.squares + self.n_inputs * (psi @ params.variances)
+        residual = params.weigh_inputs(np.square(self.array() - reconstruct(psi, params))).sum(axis=1) + spread
         log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
         entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -351,16 +373,39 @@ class Params:
     prior_variance: float  # sigma_0^2
     temperature: float  # T
     n_sweeps: int  # S
+    noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
 
     @cached_property
     def precision(self) -> float:
         """``c = 1 / (sigma^2 T)``."""
         return 1.0 / (self.noise_variance * self.temperature)
 
+    def weigh_inputs(self, values: Floats) -> Floats:
+        """Return values of the inputs, (D,) or (n, D), over the ratios of their noise."""
+        return values if self.noise_ratios is None else values / self.noise_ratios
+
+    def scale_inputs(self, values: Floats) -> Floats:
+        """Return values of the inputs, (D,) or (n, D), in units of their noise's standard deviation over sigma."""
+        return values if self.noise_ratios is None else values / np.sqrt(self.noise_ratios)
+
+    def unscale_inputs(self, values: Floats) -> Floats:
+        """Return values of the inputs, (D,) or (n, D), that were in these units, in those of the rows again."""
+        return values if self.noise_ratios is None else values * np.sqrt(self.noise_ratios)
+
+    @cached_property
+    def weighted_loadings(self) -> Floats:
+        """``Phi R^-1``, R the ratios of the inputs' noise on a diagonal, shape (K, D)."""
+        return self.weigh_inputs(self.loadings)
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Squared length of each feature's loadings, in units of the inputs' noise ratios, shape (K,)."""
+        return np.einsum("kd,kd->k", self.weighted_loadings, self.loadings)
+
     @cached_property
     def coupling(self) -> Floats:
-        """``A = c Phi Phi'``, shape (K, K)."""
-        return self.precision * (self.loadings @ self.loadings.T)
+        """``A = c Phi R^-1 Phi'``, shape (K, K)."""
+        return self.precision * (self.weighted_loadings @ self.loadings.T)
 
     @cached_property
     def log_odds(self) -> Floats:
@@ -370,8 +415,8 @@ class Params:
     @cached_property
     def constant_logits(self) -> Floats:
         """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
-        squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
-        against = 0.5 * (squares + self.loadings.shape[1] * self.variances) + self.loadings @ self.offset
+        spread = self.loadings.shape[1] * self.variances
+        against = 0.5 * (self.squares + spread) + self.weighted_loadings @ self.offset
         return self.log_odds - self.precision * against
 
     @cached_property
@@ -398,11 +443,11 @@ class Stats(RowSums):
     """What the objective and the updates in closed form need to know of rows."""
 
     n_rows: float
-    squared_norm: float  # sum of ||x_n||^2
+    squared_norm: float  # sum of ||x_n||^2, in units of the inputs' noise ratios
     total: Floats  # (D,): sum of x_n
     counts: Floats  # (K,): sum of psi_n
     gram: Floats  # (K, K): sum of psi_n psi_n'
-    explained: float  # sum of psi_n' Phi x_n, at the loadings in force
+    explained: float  # sum of psi_n' Phi x_n, at the loadings in force; the same units
     entropy: float  # sum of H(q(z_n))
 
     @property
@@ -427,7 +472,7 @@ class PosteriorStats(RowSums):
 
     def explain(self, params: Params) -> Stats:
         """Return the statistics with what the loadings explain."""
-        return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings)))
+        return replace(self.rows, explained=float(np.vdot(self.cross, params.weighted_loadings)))
 
 
 @dataclass(frozen=True)
@@ -441,7 +486,10 @@ class Pulled(RowSums):
 
 @dataclass(frozen=True)
 class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
-    """The model, with what stays the same through a descent. The position is the loadings and, last, the offset."""
+    """The model, with what stays the same through a descent.
+
+    The position is the loadings and, last, the offset, both in units of the inputs' noise where that has ratios.
+    """
 
     alpha: float  # concentration of the Indian buffet process
     weight: float  # r, of the generative part
@@ -477,22 +525,22 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
-        """Gradient of J with respect to the loadings and the offset, docs/math.md eq. (34), shape (K + 1, D)."""
+        """Gradient of J by the position: loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
         r, loadings, offset = self.weight, params.loadings, params.offset
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
         acting = pulled.theta - r * stats.first_moment  # on what is left of the rows, which the offset is taken off
         through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
         by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
         by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
-        return np.vstack([by_loadings, by_offset])
+        return params.scale_inputs(np.vstack([by_loadings, by_offset]))
 
     def position(self, params: Params) -> Floats:
         """Return the loadings and, last, the offset, shape (K + 1, D)."""
-        return np.vstack([params.loadings, params.offset])
+        return params.scale_inputs(np.vstack([params.loadings, params.offset]))
 
     def move(self, params: Params, position: Reals) -> Params:
         """Return the parameters with other loadings and another offset."""
-        moved = position.astype(np.float64, copy=False)
+        moved = params.unscale_inputs(position.astype(np.float64, copy=False))
         return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
@@ -504,7 +552,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def first_length(self, params: Params) -> float:
         """Move the loadings by a share of their length."""
-        return FIRST_MOVE * float(np.linalg.norm(params.loadings))
+        return FIRST_MOVE * float(np.linalg.norm(params.scale_inputs(params.loadings)))
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Sticks and variances in closed form at the current features."""
@@ -518,7 +566,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
         ``gradient`` is that of the head's value by the features; over minus r it adds to their logits.
         """
-        logits = rows.project(params.precision * params.loadings, params.constant_logits)
+        logits = rows.project(params.precision * params.weighted_loadings, params.constant_logits)
         if gradient is not None:
             gradient = gradient if rows.weights is None else gradient / rows.weights[:, None]
             logits += gradient / -self.weight
@@ -541,18 +589,18 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
-    """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25)."""
-    products = float(np.vdot(stats.second_moment, params.loadings @ params.loadings.T))
+    """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25), in units of the inputs' noise ratios."""
+    products = float(np.vdot(stats.second_moment, params.weighted_loadings @ params.loadings.T))
     spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
     left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
-    offset = float(params.offset @ (stats.n_rows * params.offset - 2.0 * left))
+    offset = float(params.weigh_inputs(params.offset) @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
 
 def kl_of_each_loading(params: Params) -> Floats:
     """``KL(q(W_k) || p(W_k))``, shape (K,)."""
     ratio = params.variances / params.prior_variance
-    squares = np.einsum("kd,kd->k", params.loadings, params.loadings) / params.prior_variance
+    squares = params.squares / params.prior_variance
     return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
 
 
@@ -601,7 +649,7 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
     if estimate_noise:
         noise = max(expected_residual(stats, params) / (stats.n_rows * D), floor)
     if estimate_prior:
-        squares = float(np.vdot(params.loadings, params.loadings)) + D * float(np.sum(params.variances))
+        squares = float(np.vdot(params.weighted_loadings, params.loadings)) + D * float(np.sum(params.variances))
         prior = max(squares / (K * D), floor)
     return replace(params, noise_variance=noise, prior_variance=prior)
 
@@ -609,6 +657,16 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
 def reconstruct(psi: Floats, params: Params) -> Floats:
     """Return the expected rows given their features, less their mean, shape (n, D)."""
     return psi @ params.loadings + params.offset
+
+
+@persistable(name="regbayes.ilsvm.OnOff")
+@dataclass(frozen=True)
+class OnOff:
+    """What holds where rows are found to be sums of on/off features and noise, in the place of the settings' own."""
+
+    temperature: float  # T
+    generative_weight: float  # r
+    n_sweeps: int  # S
 
 
 @persistable(name="regbayes.ilsvm.Settings")
@@ -635,6 +693,28 @@ class Settings:
     n_threads: int
     slab: bool = False  # features with amounts, or binary ones
     price: float = 0.0  # kappa, of a feature with an amount that is on
+    on_off: OnOff | None = None  # what holds for rows that are sums of on/off features; None: they are not asked
+    noise_ratios: Floats | None = None  # (D,): rho, where they are
+    by_degrees: bool = False  # whether they were asked and are not
+
+    def with_noise(self, noise_variance: float, ratios: Floats) -> Settings:
+        """Return the settings for rows that are sums of on/off features, with the noise that each input has."""
+        assert self.on_off is not None
+        return replace(
+            self,
+            temperature=self.on_off.temperature,
+            generative_weight=self.on_off.generative_weight,
+            n_sweeps=self.on_off.n_sweeps,
+            noise_variance=noise_variance,
+            prior_variance=self.prior_variance / self.noise_variance * noise_variance,
+            noise_ratios=ratios,
+        )
+
+    def follow(self, params: Params) -> Settings:
+        """Return the settings for a fit that goes on from an earlier one, which may know the noise of each input."""
+        if self.on_off is None or params.noise_ratios is None:
+            return self
+        return self.with_noise(params.noise_variance, params.noise_ratios)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ features (`model.BinaryFeatures`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -39,7 +39,7 @@ from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, sti
 class SlabParams(Params):
     """What inference of a row's amounts needs to know."""
 
-    price: float  # kappa, of a feature that is on
+    price: float = field(kw_only=True)  # kappa, of a feature that is on
 
     @cached_property
     def log_odds(self) -> Floats:

@@ -84,12 +84,12 @@ def default_noise_variance(X: Rows) -> float:
     return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
 
 
-def soft_temperature(X: Rows, noise_variance: float) -> float:
+def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = None) -> float:
     """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
 
     Features are soft there and predict best.
     """
-    return max(1.0, X.mean_square / (SIGNAL * noise_variance))
+    return max(1.0, X.square(ratios) / X.total_weight / (SIGNAL * noise_variance))
 
 
 def judging_temperature(X: Rows, settings: Settings) -> float:
@@ -99,7 +99,7 @@ def judging_temperature(X: Rows, settings: Settings) -> float:
     for the features that rows have; above it features melt together. Soft features are judged as they are, for what
     they predict; the colder they are to be, the nearer to one.
     """
-    wanted, soft = settings.temperature, soft_temperature(X, settings.noise_variance)
+    wanted, soft = settings.temperature, soft_temperature(X, settings.noise_variance, settings.noise_ratios)
     return wanted if wanted > (1.0 - ROUNDING) * soft else min(wanted, max(1.0, wanted * np.sqrt(wanted / soft)))
 
 
@@ -120,14 +120,19 @@ def draw_early_rows(labels: Integers, rng: np.random.Generator) -> Integers | No
 # --- starts
 
 
-def initial_params(X: Rows, settings: Settings) -> list[Params]:
+def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     """Return starts, those that are preferred first: principal directions as on/off features, and an offset to match.
 
     As many directions as stand out from the noise and, where features are colder than soft, half as many more; each
     number of them rotated so that each has few inputs, and so that the rows have independent scores. Along a direction
     that is noise alone, rows vary by the noise variance times ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur
-    1967).
+    1967). Of rows that are sums of on/off features (`on_off.find_on_off`) the scores alone are a start, of rows
+    that are not the few inputs alone; both where that was not asked.
     """
+    scales = np.ones(X.n_inputs)
+    if settings.noise_ratios is not None:
+        scales = np.sqrt(settings.noise_ratios)
+        X = X.scale(scales)
     N, D = X.total_weight, X.n_inputs
     most = min(settings.n_components, D, len(X))
     moments, directions = leading_directions(lambda V: X.combine(X.weigh(X.project(V))), D, most)
@@ -135,7 +140,7 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     soft = soft_temperature(X, settings.noise_variance)
     settings = replace(settings, temperature=judging_temperature(X, settings))
     warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
-    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature
+    is_cold = warmer > (1.0 + ROUNDING) * settings.temperature and settings.noise_ratios is None
     edge = settings.noise_variance * (1.0 + np.sqrt(D / N)) ** 2
     if is_cold:
         edge = edge * (directions**2 @ noise_ratios(X, settings.noise_variance))
@@ -145,11 +150,15 @@ def initial_params(X: Rows, settings: Settings) -> list[Params]:
     numbers = sorted({n_clear, min(round(MORE * n_clear), rank)}) if is_cold else [n_clear]
     warm = replace(settings, temperature=warmer) if is_cold else settings
     starts = []
+    rotations: list[tuple[Callable[[Floats], Floats], Settings]] = []
+    if settings.noise_ratios is None:
+        rotations.append((varimax, warm))
+    if not settings.by_degrees:  # independent scores are the features, where there are any: heat would melt them
+        rotations.append((partial(separate, X), settings))
     for n in numbers:
-        # Independent scores are the features, where there are any: heat would only melt them together.
-        for rotate, heated in ((varimax, warm), (partial(separate, X), settings)):
+        for rotate, heated in rotations:
             loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
-            starts.append(make_params(loadings, shares, -shares @ loadings, X, heated))
+            starts.append(make_params(scales * loadings, shares, -scales * (shares @ loadings), X, heated))
     return starts
 
 
@@ -165,6 +174,7 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
         prior_variance=settings.prior_variance,
         temperature=settings.temperature,
         n_sweeps=settings.n_sweeps,
+        noise_ratios=settings.noise_ratios,
     )
     return settle_sticks(params, shares * N, N, settings.alpha)
 
@@ -399,7 +409,7 @@ class WarmUp:
     def _spread(self) -> float:
         """How far apart objectives are, relative to those of soft features: the generative part is divided by T."""
         settings = self.problem.settings
-        soft = soft_temperature(self.problem.data.X, settings.noise_variance)
+        soft = soft_temperature(self.problem.data.X, settings.noise_variance, settings.noise_ratios)
         return float(np.sqrt(max(1.0, soft / settings.temperature)))
 
     def _choose_start(self, starts: Sequence[Params]) -> Phases:
@@ -410,11 +420,11 @@ class WarmUp:
         wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
         unit = self._spread * self.problem.unit
         raced: list[Search] = []
-        for start in starts if len(starts) > 1 else ():
-            if len(start.loadings) == K:
-                keep = raced[0] if raced else None
-                cold = replace(start, temperature=wanted)
-                raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
+        alike = [start for start in starts if len(start.loadings) == K]
+        for start in alike if len(alike) > 1 else ():
+            keep = raced[0] if raced else None
+            cold = replace(start, temperature=wanted)
+            raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
         kind = 0
         if raced:
             values = [self._judge(search.at) for search in raced]
@@ -481,6 +491,8 @@ class WarmUp:
     def _noisy_inputs(self) -> NoisyInputs | None:
         """The inputs that have more noise than the model says, for features that are colder than soft."""
         X, settings = self.problem.data.X, self.problem.settings
+        if settings.noise_ratios is not None:
+            return None
         is_soft = settings.temperature > (1.0 - ROUNDING) * soft_temperature(X, settings.noise_variance)
         return None if is_soft or settings.slab else NoisyInputs.of(X, settings.noise_variance)
 
@@ -550,7 +562,10 @@ class WarmUp:
         return None
 
     def _ask_for_features(self, at: Evaluation) -> Floats:
-        """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D)."""
+        """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D).
+
+        They are those of the inputs in units of their noise.
+        """
         data, params = self.problem.data, at.params
         psi, r = params.infer(data.X), self.problem.settings.generative_weight
         multipliers = np.zeros((len(data.X), 1))
@@ -560,9 +575,10 @@ class WarmUp:
         margins = self._combine_residuals(psi, params, multipliers)
 
         def moment(V: Floats) -> Floats:
+            V = params.scale_inputs(V)
             left = data.X.project(V) - V @ params.offset - psi @ (params.loadings @ V.T)
             explained = self._combine_residuals(psi, params, data.X.weigh(left))
-            return r * explained + 0.25 * (V @ margins.T) @ margins
+            return params.scale_inputs(r * explained + 0.25 * (V @ margins.T) @ margins)
 
         n_tried = min(BIRTHS, data.X.n_inputs)
         return leading_directions(moment, data.X.n_inputs, n_tried)[1]
@@ -575,12 +591,13 @@ class WarmUp:
     def _with(self, at: Evaluation, direction: Floats, length: float) -> Params:
         """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
         params, X = at.params, self.problem.data.X
-        left = X.project(direction[None, :])[:, 0] - direction @ params.offset
-        left -= params.infer(X) @ (params.loadings @ direction)
+        along = params.scale_inputs(direction)
+        left = X.project(along[None, :])[:, 0] - along @ params.offset
+        left -= params.infer(X) @ (params.loadings @ along)
         score = HostRows.centre(left[:, None], weights=X.weights)
         spread = np.sqrt(score.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
-        new = length * loading[0, 0] * direction
+        new = length * loading[0, 0] * params.unscale_inputs(direction)
         counts = np.append(at.stats.counts, share * at.stats.n_rows)
         prior = prior_sticks(self.problem.settings.alpha, 1)
         larger = replace(

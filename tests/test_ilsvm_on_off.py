@@ -1,0 +1,244 @@
+"""Noise of each input's own: the model under it, how it is found, and rows that are sums of on/off features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
+from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
+from regbayes.models.ilsvm.on_off import LEAST_NOISE, analyse_noise, find_on_off
+from regbayes.priors.indian_buffet import stick_expectations
+from test_ilsvm_features import loaded, matched, planted
+
+
+def draw_ratios(D, seed=0):
+    logs = np.random.default_rng(seed).uniform(-1.0, 1.0, D)
+    return np.exp(logs - logs.mean())
+
+
+def reading(K=60, **changes):
+    return ILSVMClassifier(K, temperature=0.02, **changes)
+
+
+# --- the model
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 3])
+def test_noise_by_input_is_another_unit_for_each_input(n_sweeps):
+    """J, its gradient, features, bounds and updates are those of rows over the noise: the ratios' product is one."""
+    ratios, rng = draw_ratios(7), np.random.default_rng(1)
+    weights = rng.uniform(0.5, 2.0, 60)
+    problem = make_problem(1, {"n_sweeps": n_sweeps, "C": 0.3}, n_unlabeled=8, row_weights=weights)
+    plain = replace(start_of(problem), offset=rng.standard_normal(7))
+    scales, data = np.sqrt(ratios), problem.data
+    rows = HostRows(data.X.X * scales, data.X.mean * scales, weights)
+    own = replace(plain, loadings=plain.loadings * scales, offset=plain.offset * scales, noise_ratios=ratios)
+    other = replace(problem, data=replace(data, X=rows))
+    expected, inferred = problem.joint.evaluate(plain, None, EXACT)
+    found, same = other.joint.evaluate(own, None, EXACT)
+    assert found.terms == pytest.approx(expected.terms, rel=1e-9)
+    gradient = problem.joint.gradient(expected, inferred)
+    assert other.joint.gradient(found, same) == pytest.approx(gradient, rel=1e-7, abs=1e-9 * np.abs(gradient).max())
+    assert own.infer(rows) == pytest.approx(plain.infer(data.X), abs=1e-12)
+    assert own.bound(rows) == pytest.approx(plain.bound(data.X), rel=1e-10)
+    model = BinaryFeatures(2.0, 1.0, estimate_noise=True, estimate_prior=True)
+    updated, wanted = model.update_blocks(own, found.stats), model.update_blocks(plain, expected.stats)
+    assert updated.noise_variance == pytest.approx(wanted.noise_variance, rel=1e-10)
+    assert updated.prior_variance == pytest.approx(wanted.prior_variance, rel=1e-10)
+    assert model.position(own) == pytest.approx(model.position(plain), rel=1e-12)
+    assert model.move(own, model.position(plain)).loadings == pytest.approx(own.loadings, rel=1e-12)
+
+
+def test_gradient_under_noise_by_input_agrees_with_differences():
+    problem = make_problem(1, {"n_sweeps": 2, "C": 0.3}, n_unlabeled=8)
+    g = replace(start_of(problem), offset=np.random.default_rng(3).standard_normal(7), noise_ratios=draw_ratios(7))
+    at, inferred = problem.joint.evaluate(g, None, EXACT)
+    gradient, model = problem.joint.gradient(at, inferred), problem.joint.model
+    direction = np.random.default_rng(2).standard_normal(gradient.shape)
+
+    def value(step):
+        moved = model.move(g, model.position(g) + step * direction)
+        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+
+    h = 1e-4
+    assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
+
+
+def test_row_bounds_under_noise_by_input_meet_the_enumerated_log_density_of_loadings_that_do_not_interact():
+    """Every z enumerated, with the density of each input by itself; loadings that share no input are independent."""
+    rng = np.random.default_rng(5)
+    problem = make_problem(13, {"n_components": 2, "temperature": 1.0, "n_sweeps": 60}, n=30, D=4)
+    X, ratios, variances = problem.data.X, draw_ratios(4), np.array([0.05, 0.2])
+    apart = np.array([[2.0, -1.0, 0.0, 0.0], [0.0, 0.0, 1.5, 1.0]])
+    for loadings, tight in ((apart, True), (2.0 * rng.standard_normal((2, 4)), False)):
+        g = replace(
+            start_of(problem), loadings=loadings, offset=rng.standard_normal(4), variances=variances, temperature=1.0,
+            noise_ratios=ratios,
+        )  # fmt: skip
+        noise, expected, terms = g.noise_variance * ratios, stick_expectations(g.sticks), []
+        for bits in product([0.0, 1.0], repeat=2):
+            z = np.array(bits)
+            density = norm.logpdf(X.array(), g.offset + z @ loadings, np.sqrt(noise)).sum(axis=1)
+            # The variance of a loading is in units of its input's noise, as its prior is.
+            spread = 0.5 * 4 * z @ variances / g.noise_variance
+            terms.append(z @ expected.log_use + (1.0 - z) @ expected.log_rest + density - spread)
+        exact, bounds = logsumexp(terms, axis=0), g.bound(X)
+        assert np.all(bounds <= exact + 1e-10)
+        assert not tight or bounds == pytest.approx(exact, abs=1e-8)
+
+
+def test_expected_residual_under_noise_by_input_agrees_with_enumeration():
+    rng = np.random.default_rng(4)
+    problem = make_problem(12, {"n_components": 3}, n=4, D=3)
+    X, ratios = problem.data.X, draw_ratios(3)
+    g = replace(
+        start_of(problem), variances=rng.uniform(0.1, 1.0, 3), offset=rng.standard_normal(3), noise_ratios=ratios
+    )
+    inferred = X.infer(g)
+    psi, total = inferred.features, 0.0
+    for bits in product([0.0, 1.0], repeat=3):
+        z = np.array(bits)
+        probability = np.prod(np.where(z == 1.0, psi, 1.0 - psi), axis=1)
+        left = np.square(X.array() - g.offset - z @ g.loadings) / ratios
+        total += probability @ (left.sum(axis=1) + 3 * z @ g.variances)
+    assert expected_residual(inferred.stats, g) == pytest.approx(total, rel=1e-12)
+
+
+# --- how noise is found
+
+
+def test_noise_of_a_factor_analysis_is_that_of_rows_with_exactly_these_moments():
+    rng = np.random.default_rng(0)
+    noise, loadings = rng.uniform(0.5, 2.0, 12), 2.0 * rng.standard_normal((2, 12))
+    factor = np.linalg.cholesky(loadings.T @ loadings + np.diag(noise))
+    basis = np.linalg.qr(rng.standard_normal((4000, 12)))[0]
+    rows = np.sqrt(4000) * basis @ factor.T
+    found, are_all = analyse_noise(HostRows(rows, np.zeros(12)), 50)
+    assert are_all
+    assert not analyse_noise(HostRows(rows, np.zeros(12)), 2)[1]
+    shares = noise / (noise + np.square(loadings).sum(axis=0))
+    assert found / noise * shares == pytest.approx(shares, abs=0.02)  # it ends where shares hardly change
+    units = np.exp(rng.uniform(-2.0, 2.0, 12))
+    assert analyse_noise(HostRows(units * rows, np.zeros(12)), 50)[0] == pytest.approx(units**2 * found, rel=1e-8)
+
+
+def test_inputs_that_determine_each_other_have_no_noise_and_constant_ones_do_not_matter():
+    rng = np.random.default_rng(1)
+    one_hot = np.eye(5)[rng.integers(0, 5, 300)]
+    assert analyse_noise(centre_rows(np.hstack([one_hot, one_hot[:, ::-1] * 2.0])), 50)[0] is None
+    X = planted(5, 1)[0]
+    wider = np.insert(X, [3, 7], 1.0, axis=1)
+    (found, _), constant = analyse_noise(centre_rows(wider), 50), np.ptp(wider, axis=0) == 0
+    assert found[~constant] == pytest.approx(analyse_noise(centre_rows(X), 50)[0], rel=1e-8)
+    assert np.all(found > LEAST_NOISE * 0.1)
+
+
+def ask(X):
+    rows = centre_rows(X)
+    settings = make_settings(rows, n_components=50, on_off=OnOff(1.0, 0.3, 2))
+    return settings, find_on_off(rows, settings)
+
+
+@pytest.mark.parametrize("K", [5, 10])
+@pytest.mark.parametrize("by_input", [False, True])
+def test_rows_that_are_sums_of_on_off_features_are_told(K, by_input):
+    settings, found = ask(planted(K, 3, by_input=by_input)[0])
+    assert np.prod(found.noise_ratios) == pytest.approx(1.0)
+    assert (found.temperature, found.generative_weight, found.n_sweeps) == (1.0, 0.3, 2)
+    assert found.prior_variance / found.noise_variance == pytest.approx(
+        settings.prior_variance / settings.noise_variance
+    )
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "exponential", "no factors", "few rows"])
+def test_rows_that_vary_by_degrees_change_nothing(kind):
+    rng, n, K = np.random.default_rng(2), 400, 6
+    scores = {
+        "normal": rng.standard_normal((n, K)),
+        "uniform": rng.random((n, K)),
+        "exponential": rng.exponential(size=(n, K)),
+        "no factors": np.zeros((n, K)),
+        "few rows": (rng.random((n, K)) < 0.3).astype(float),
+    }[kind]
+    signal = scores @ rng.standard_normal((K, 24))
+    X = signal + max(float(signal.std()), 0.5) * rng.standard_normal(signal.shape)
+    settings, found = ask(X[:100] if kind == "few rows" else X)
+    assert found == replace(settings, by_degrees=kind != "few rows")
+
+
+# --- what is found
+
+
+@pytest.mark.parametrize("K", [5, 10, 20])
+def test_planted_features_come_back_as_they_were(K):
+    """Of the noise as large as the signal in every input."""
+    X, y, new, Z = planted(K, 4, by_input=True)
+    for model in (IBPFactorAnalysis(60), reading()):
+        model.fit(X, y)
+        assert loaded(model).sum() == K
+        assert np.median(matched(model.transform(new)[:, loaded(model)], Z)) >= 0.95
+
+
+def test_units_of_the_inputs_do_not_matter_where_features_are_on_or_off():
+    X, y, new, _ = planted(5, 2)
+    units = np.exp(np.random.default_rng(0).uniform(-1.0, 1.0, X.shape[1]))
+    for make in (reading, IBPFactorAnalysis):
+        one, other = make().fit(X, y), make().fit(units * X, y)
+        assert other.transform(units * new) == pytest.approx(one.transform(new), abs=1e-2)
+        assert other.components_ == pytest.approx(units * one.components_, abs=0.05 * np.abs(one.components_).max())
+        assert np.prod(other.noise_ratios_) == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("ignore:all 10 features")
+def test_who_says_something_of_noise_is_not_contradicted():
+    X, y, _, _ = planted(5, 2, by_input=True)
+    for model in (
+        reading(noise_variance=1.0), reading(prior_variance=1.0), reading(margins="posterior", tol=1.0),
+        ILSVMClassifier(), reading(10, slab="half-normal", tol=1.0),
+    ):  # fmt: skip
+        assert np.all(model.fit(X, y).noise_ratios_ == 1.0)
+
+
+def test_a_fit_that_goes_on_keeps_the_noise_that_was_found():
+    X, y, new, _ = planted(5, 2, by_input=True)
+    model = reading(warm_start=True, tol=1e-4).fit(X, y)
+    before, ratios, features = model.objective_, model.noise_ratios_, model.transform(new)
+    model.fit(X, y)
+    assert np.all(model.noise_ratios_ == ratios)
+    assert model.objective_ <= before * (1.0 + 1e-6)
+    assert model.transform(new) == pytest.approx(features, abs=0.1)
+    assert np.all(model.set_params(temperature=0.2).fit(X, y).noise_ratios_ == 1.0)
+
+
+def test_batches_go_on_with_the_noise_of_the_first():
+    X, y, new, _ = planted(10, 2, by_input=True)
+    for model in (reading(), IBPFactorAnalysis(60)):
+        labels = {"classes": np.arange(3)} if isinstance(model, ILSVMClassifier) else {}
+        model.partial_fit(X, y, **labels)
+        ratios, features, used = model.noise_ratios_, model.transform(new), loaded(model)
+        assert not np.all(ratios == 1.0)
+        for part in np.array_split(np.arange(len(X)), 3):
+            model.partial_fit(X[part], y[part])
+        assert np.all(model.noise_ratios_ == ratios)
+        assert np.median(matched(model.transform(new)[:, used], features[:, used])) > 0.95
+
+
+def test_rows_on_a_device_have_the_noise_of_rows_here():
+    torch = pytest.importorskip("torch")
+    problem = make_problem(2, {"n_sweeps": 2})
+    g = replace(start_of(problem), noise_ratios=draw_ratios(7))
+    here = problem.data.X
+    there = centre_rows(torch.asarray(here.X))
+    one, other = here.infer(g), there.infer(g)
+    assert other.stats.squared_norm == pytest.approx(one.stats.squared_norm, rel=1e-12)
+    assert other.stats.explained == pytest.approx(one.stats.explained, rel=1e-10)
+    assert there.bound(g).numpy() == pytest.approx(here.bound(g), rel=1e-10)
+    pulled, expected = there.pull_back(g, 0.3, other, None), here.pull_back(g, 0.3, one, None)
+    assert pulled.cross == pytest.approx(expected.cross, abs=1e-10 * np.abs(expected.cross).max())
