@@ -504,7 +504,7 @@ def test_what_workers_have_already_is_taken_from_there(client, data, kind):
     assert small(max_iter=2).fit(X, y).predict(X).compute().shape == (N,)
 
 
-def test_blocks_of_other_libraries_are_read_to_the_host(data, monkeypatch):
+def test_blocks_of_other_libraries_find_what_blocks_of_numpy_find(data, monkeypatch):
     strict = pytest.importorskip("array_api_strict")
     X, y = data
     edges = [0, 400, N]

@@ -340,7 +340,7 @@ class Moments:
     @classmethod
     def of(cls, values: Floats, weights: Floats | None) -> Moments:
         """Return those of a block (n, D)."""
-        n = len(values)
+        n = values.shape[0]
         if n == 0:
             return cls(0.0, np.zeros(values.shape[1]), np.zeros(values.shape[1]))
         total = float(n if weights is None else weights.sum())
