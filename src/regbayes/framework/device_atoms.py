@@ -59,7 +59,15 @@ class DeviceAtoms(WeightedAtoms):
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
-        lowest, highest = arrays.find_ranges(score_atoms(self.held, None, direction)[:, None])
+        return self._range(score_atoms(self.held, None, direction))
+
+    def log_weight_range(self, phi: Floats) -> float:
+        """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
+        return self._range(score_atoms(self.held, self._logs, phi))
+
+    @staticmethod
+    def _range(scores: DeviceArray) -> float:
+        lowest, highest = arrays.find_ranges(scores[:, None])
         return float(highest[0] - lowest[0])
 
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:

@@ -262,6 +262,10 @@ class WeightedAtoms:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
         return float(np.ptp(self._score(direction)))
 
+    def log_weight_range(self, phi: Floats) -> float:
+        """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
+        return float(np.ptp(self.tilted_log_weights(phi, 0.0)))
+
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
         scores = self._score(phi) + self.log_weights

@@ -239,12 +239,10 @@ class Dual:
             return True  # all atoms that had mass have some
         x = self.seen(point)
         away = np.maximum(np.abs(x - np.clip(x, *self.stack.domain)) - EPSILON * np.abs(x), 0.0)
-        if not away.any():
+        if not away.any() or partition.log_weight_range(point.phi) < DEAD_NATS:
             return True
         log_weights = partition.tilted_log_weights(point.phi, point.log_partition)
         alive = log_weights > log_weights.max() - DEAD_NATS
-        if alive.all():
-            return True
         weights, features = np.exp(log_weights[alive]), partition.features[alive]
         weights /= weights.sum()
         variances = weights @ np.square(features - weights @ features)
