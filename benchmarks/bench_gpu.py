@@ -12,6 +12,7 @@ are multiplied by it. Row work of iLSVM is timed twice: with the kernels of `row
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 import warnings
@@ -96,6 +97,7 @@ class Device:
         return int(self.library.cuda.max_memory_allocated()) if self.name == "cuda" else 0
 
     def free(self) -> None:
+        gc.collect()  # problems refer to themselves
         if self.name == "cuda":
             self.library.cuda.empty_cache()
             self.library.cuda.reset_peak_memory_stats()
