@@ -372,11 +372,13 @@ def count_not_finite(values: Array) -> int:
     """Count the NaN and infinite values."""
     if arrays.lies_elsewhere(values):
         return arrays.count_not_finite(values)
-    # A sum is NaN or infinite when any term is: one pass, no mask. Finite terms may overflow it, hence the count.
+    # A sum of squares is NaN or infinite when any number is: one pass, no mask. Finite ones may overflow it, hence the
+    # count.
     if values.dtype.kind != "f":
         return 0
+    flat = values.ravel(order="K")
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):
+        if np.isfinite(flat @ flat):
             return 0
     return int(np.count_nonzero(~np.isfinite(values)))
 

@@ -22,9 +22,9 @@ from scipy.special import logsumexp
 from regbayes._types import Flags, Floats, Indices
 from regbayes.engine import make_executor
 
-CHUNK_BYTES = 1 << 19  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+CHUNK_BYTES = 1 << 20  # rows are weighted in pieces that stay in the cache, so no copy of all of them
 HELD_BYTES = 1 << 17  # of which a copy costs less than what it saves
-TOGETHER = 8  # such pieces that a thread takes one after the other
+TOGETHER = 4  # such pieces, at least, that a thread takes one after the other
 WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
 MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
@@ -144,7 +144,9 @@ class WeightedAtoms:
         features = self.features
         n, m = features.shape
         self._rows = max(64, CHUNK_BYTES // (8 * m))
-        many = TOGETHER * self._rows
+        n_pieces = -(-n // self._rows)
+        n_chunks = 1 << max(0, (n_pieces // TOGETHER).bit_length() - 1)  # a power of two: threads have as many each
+        many = -(-n_pieces // n_chunks) * self._rows
         self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
         self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
         self.fused = features.size * m <= FUSED  # beyond, second moments are asked for
