@@ -140,6 +140,10 @@ def named_problems() -> list[Problem]:
     for m in (199, 201):
         rows = rng.normal(size=(m, 220))
         found.append(_of_gaussian(f"{m} equalities on a Gaussian", rows, Equal(rng.normal(size=m)), np.zeros(220)))
+    for power in (6, 9, 11, 12):  # two features that one draw makes equal but for 1e-power
+        both = np.concatenate([rng.normal(size=(6, 2)), np.full((1, 2), 10.0**power)])
+        aim = both.T @ np.append(0.999 * rng.dirichlet(np.full(6, 3.0)), 0.001)
+        found.append(of_atoms(f"a draw at 1e{power} in both features, which keeps mass", both, Equal(aim)))
     return found
 
 

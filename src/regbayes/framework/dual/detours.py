@@ -40,8 +40,10 @@ def take_apart(problem: Dual, partition: WeightedAtoms, max_iter: int, stalled: 
     equal = find_equalities(box)
     if int(equal.sum()) < 2:
         return None
-    center, unit = partition.mean[equal], partition.unit[equal]
-    scaled = (partition.features[:, equal] - center) / unit
+    # About medians: one atom far out takes the mean with it, and what is left of the others' differences is rounding.
+    features, unit = partition.features[:, equal], partition.unit[equal]
+    center = np.median(features, axis=0)
+    scaled = (features - center) / unit
     # Where a few atoms have all the weight, what the others would say of the features counts too.
     flatter = partition.log_weights * min(1.0, TEMPERED_NATS / max(float(np.ptp(partition.log_weights)), 1.0))
     roots = np.exp(0.5 * (flatter - np.logaddexp.reduce(flatter)))
