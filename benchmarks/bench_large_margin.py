@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 from regbayes.engine import Threads, make_executor, row_blocks
 from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.framework.newton import NewtonSolution, RowBoxes, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
+from regbayes.framework.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
 from regbayes.kernels.sweeps import reverse_features, sweep_features
 from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
 from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
@@ -234,11 +234,14 @@ def bench_newton(n: int, k: int, n_classes: int, tol: float, reps: int) -> None:
     print("problem          C   ascent s      gap  epochs   1 thread s   2 threads s      gap  passes")
     for C in (0.01, 1.0):
         boxes = sign_form(signs, C, squared=True)
-        cells = [RowBoxes(H[rows], take_rows(boxes, rows, n_classes)) for rows in slices]
+        cells = [
+            BoxBlock.of(H[rows], take_rows(boxes, rows, n_classes), layout_of(rows.stop - rows.start, n_classes))
+            for rows in slices
+        ]
         classes = class_form(labels, n_classes, C, squared=True)
         rows_of_classes = [SimplexBlock(H[rows], classes.take(rows), labels[rows]) for rows in slices]
 
-        def newton_boxes(threads: int, blocks: Sequence[RowBoxes] = cells) -> NewtonSolution:
+        def newton_boxes(threads: int, blocks: Sequence[BoxBlock] = cells) -> NewtonSolution:
             prior = SharedPrior(np.arange(n_classes))
             return solve_boxes(blocks, prior, start, tol=tol, executor=Threads(threads))
 

@@ -9,13 +9,14 @@ import pytest
 
 from array_namespaces import Place, list_places
 from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.newton import RowBoxes, SimplexBlock
+from regbayes.framework.newton import SimplexBlock
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
 from regbayes.kernels.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
 from regbayes.margins.head import Columns, MarginHead
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
+from row_boxes import RowBoxes
 
 PLACES = list_places()
 

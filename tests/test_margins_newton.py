@@ -23,7 +23,6 @@ from regbayes.framework.newton import (
     MAX_DENSE,
     SMOOTHING,
     BoxBlock,
-    RowBoxes,
     SharedPrior,
     SimplexBlock,
     solve_boxes,
@@ -32,6 +31,7 @@ from regbayes.framework.newton import (
 )
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
 from regbayes.regularizers import MultiClassSquaredHinge
+from row_boxes import RowBoxes
 
 EXACT = 1e-13  # relative duality gap
 EPSILON = 0.2

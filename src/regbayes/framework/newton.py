@@ -122,48 +122,6 @@ def _combine(features: Reals | Columns, coefficients: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class RowBoxes:
-    """Rows that have every output, judged one by one: signs or numbers."""
-
-    features: Reals | Columns  # (n, d)
-    form: BoxDual  # conjugate of the losses of *minus* the scores, row by row; every ridge is positive
-    mixes: ClassVar[bool] = False
-
-    def multipliers(self, weights: Floats) -> Floats:
-        """Return phi, shape (n, outputs)."""
-        scores = _score(self.features, weights)
-        return self.form.derivatives(-scores.ravel()).reshape(scores.shape)
-
-    def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
-        form, scores = self.form, _score(self.features, weights)
-        phi = form.derivatives(-scores.ravel())
-        away = -scores.ravel() - form.linear
-        loss = float(phi @ away - form.absolute @ np.abs(phi) - 0.5 * form.ridge @ np.square(phi))
-        return BlockSums(loss, 0.0, 0.0, _combine(self.features, phi.reshape(scores.shape)))
-
-    def curvature(self, weights: Floats) -> Floats:
-        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
-        features = self.features if isinstance(self.features, np.ndarray) else self.features.array()
-        bent = self.form.curvatures(-(features @ weights.T).ravel()).reshape(-1, len(weights))
-        found = np.zeros((*weights.shape, weights.shape[1]))
-        for output in range(len(weights)):
-            among = np.flatnonzero(bent[:, output])
-            scaled = features[among] * np.sqrt(bent[among, output])[:, None]
-            found[output] = scaled.T @ scaled
-        return found
-
-    def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, shape (outputs, d)."""
-        bent = self.form.curvatures(-_score(self.features, weights).ravel()).reshape(-1, len(weights))
-        return _combine(self.features, bent * _score(self.features, direction))
-
-    def ease(self) -> list[RowBoxes]:
-        """Return the rows with small prices, which rise."""
-        return [replace(self, form=form) for form in _ease(self.form)]
-
-
-@dataclass(frozen=True)
 class BoxBlock:
     """Rows whose outputs are judged one by one: signs or numbers, some of them missing."""
 
@@ -477,7 +435,7 @@ def solve_boxes(
 
     Parameters
     ----------
-    blocks : sequence of BoxBlock or RowBoxes
+    blocks : sequence of BoxBlock or CellBlock
     prior : Prior
     start : array
         A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import logsumexp
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Floats
 from regbayes.framework.diagnostics import autocorrelation_time, effective_sample_size, monte_carlo_error, pareto_k
 
 MAX_STEPS = 100
@@ -160,11 +160,6 @@ class Pool:
         ends = np.cumsum([rung.values.shape[0] * rung.values.shape[1] for rung in self.rungs])
         parts = np.split(series, ends[:-1])
         return [part.reshape(*rung.values.shape[:2], -1) for part, rung in zip(parts, self.rungs, strict=True)]
-
-    @property
-    def round_of(self) -> Integers:
-        """The round that each draw came from, shape (n,)."""
-        return np.repeat(np.arange(len(self.rungs)), [len(rung.flat) for rung in self.rungs])
 
 
 def pool_rungs(rungs: Sequence[Rung], guess: Floats | None = None) -> Pool:
