@@ -139,7 +139,10 @@ def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(ma
     assert weighted.tasks_.tolist() == repeated.tasks_.tolist()
     for name in ("mean_", "scale_", "components_", "coef_features_", "intercept_"):
         np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(weighted.trace_.objective, repeated.trace_.objective, rtol=1e-8)
+    # With tol=0 steps end where rounding hides what they gain, so there may be one more here or there.
+    courses = [model.trace_.objective for model in (weighted, repeated)]
+    np.testing.assert_allclose(*(course[: min(map(len, courses))] for course in courses), rtol=1e-8)
+    assert courses[0][-1] == pytest.approx(courses[1][-1], rel=1e-8)
     plain, ones = make(**given).fit(X, y, task=task), make(**given).fit(X, y, task=task, sample_weight=np.ones(len(X)))
     np.testing.assert_array_equal(plain.coef_features_, ones.coef_features_)
 
