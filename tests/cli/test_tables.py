@@ -244,12 +244,18 @@ def test_an_array_of_numpy_is_a_table(tmp_path):
     ("array", "said"),
     [
         (np.ones(4), r'shape \(4,\).*numpy.savez\("data.npz", X=X, y=y\)'),
-        (np.array([{}], dtype=object), "cannot be read as NPY"),
+        (np.array([{}], dtype=object), "holds Python objects, which are not read"),
     ],
 )
 def test_an_array_that_is_no_table_is_refused(array, said, tmp_path):
     np.save(tmp_path / "rows.npy", array)
     with pytest.raises(BadDataError, match=said):
+        read_table(str(tmp_path / "rows.npy"))
+
+
+def test_a_file_that_only_has_the_name_is_no_array(tmp_path):
+    (tmp_path / "rows.npy").write_text("x0,x1\n1,2\n")
+    with pytest.raises(BadDataError, match="is not an NPY file"):
         read_table(str(tmp_path / "rows.npy"))
 
 

@@ -409,6 +409,12 @@ def read_npy(path: str) -> Table:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
+        with Path(path).open("rb") as file:
+            is_npy = file.read(6) == b"\x93NUMPY"
+        if not is_npy:
+            raise BadDataError(f"{path} is not an NPY file, as numpy.save writes them") from None
+        if "object" in str(error):  # NumPy would have to run what the file says to read them
+            raise BadDataError(f"{path} holds Python objects, which are not read: save numbers or texts") from None
         raise BadDataError(f"{path} cannot be read as NPY: {error}") from None
     if array.dtype.names is not None and array.ndim == 1:
         check_size((len(array), len(array.dtype.names)), path)
