@@ -55,6 +55,20 @@ def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
     np.testing.assert_allclose(arrays.to_host(there.sample(0, 7)), here.sample(0, 7), rtol=1e-6)
 
 
+def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> None:
+    draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last one far out, where the tilt does not lead
+    logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])
+    here, there = WeightedAtoms(draws, logs), DeviceAtoms(place(draws), logs)
+    assert there.log_weight_range(phi) == pytest.approx(here.log_weight_range(phi), rel=1e-6)
+    assert here.log_weight_range(phi) > 1e6
+    alone = WeightedAtoms(draws[:-1], logs[:-1])
+    alone.evaluate(phi)
+    expected = np.diag(alone.covariance(phi))
+    np.testing.assert_allclose(here.living_variances(phi, 1e5), expected, rtol=1e-9)
+    np.testing.assert_allclose(there.living_variances(phi, 1e5), expected, rtol=1e-5)
+    assert "features" not in vars(there)  # they stayed on the device
+
+
 def test_named_draws_weights_and_events(place: Place) -> None:
     draws = make_draws()
     log_weights = np.random.default_rng(1).normal(size=len(draws))

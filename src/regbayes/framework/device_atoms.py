@@ -65,6 +65,17 @@ class DeviceAtoms(WeightedAtoms):
         """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
         return self._range(score_atoms(self.held, self._logs, phi))
 
+    def living_variances(self, phi: Floats, nats: float) -> Floats:
+        """Return the variances of features under a tilt, over the atoms that are at most so far behind the first."""
+        xp, scores = namespace_of(self.held), score_atoms(self.held, self._logs, phi)
+        logs = xp.where(scores > xp.max(scores) - nats, self._logs, xp.full_like(self._logs, -np.inf))
+        about = self._reference
+        for second in (False, True):  # about the mean of those that live: another may be far out
+            sums = arrays.sum_atoms(self.held, logs, phi, about, second)
+            about = about + sums.first / sums.total
+        assert sums.second is not None
+        return np.asarray(np.diag(sums.second) / sums.total - np.square(sums.first / sums.total))
+
     @staticmethod
     def _range(scores: DeviceArray) -> float:
         lowest, highest = arrays.find_ranges(scores[:, None])

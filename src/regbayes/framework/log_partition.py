@@ -268,6 +268,15 @@ class WeightedAtoms:
         """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
         return float(np.ptp(self.tilted_log_weights(phi, 0.0)))
 
+    def living_variances(self, phi: Floats, nats: float) -> Floats:
+        """Return the variances of features under a tilt, over the atoms that are at most so far behind the first."""
+        log_weights = self.tilted_log_weights(phi, 0.0)
+        top = log_weights.max()
+        alive = log_weights > top - nats
+        weights, features = np.exp(log_weights[alive] - top), self.features[alive]
+        weights /= weights.sum()
+        return weights @ np.square(features - weights @ features)
+
     def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
         scores = self._score(phi) + self.log_weights

@@ -241,11 +241,7 @@ class Dual:
         away = np.maximum(np.abs(x - np.clip(x, *self.stack.domain)) - EPSILON * np.abs(x), 0.0)
         if not away.any() or partition.log_weight_range(point.phi) < DEAD_NATS:
             return True
-        log_weights = partition.tilted_log_weights(point.phi, point.log_partition)
-        alive = log_weights > log_weights.max() - DEAD_NATS
-        weights, features = np.exp(log_weights[alive]), partition.features[alive]
-        weights /= weights.sum()
-        variances = weights @ np.square(features - weights @ features)
+        variances = partition.living_variances(point.phi, DEAD_NATS)
         varies = (variances > np.square(4 * partition.grain))[self.index]  # others move with the dead ones alone
         cost = np.sum(np.square(away[varies]) / variances[self.index][varies])
         return bool(cost <= 2 * self.tol * (1 + abs(point.objective)))
