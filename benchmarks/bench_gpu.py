@@ -228,8 +228,8 @@ def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
     show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
-    swept = rows.sweep(params)
-    seconds = device.time(lambda: arrays.sum_features(swept, params.coupling, params.start[0], None))
+    swept, field = rows.sweep(params), params.mean_field
+    seconds = device.time(lambda: arrays.sum_features(swept, field.coupling, field.start[0], None))
     show(f"statistics, {kind}", seconds)
     inferred = model.infer(rows, params)
     show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))

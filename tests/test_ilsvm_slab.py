@@ -90,7 +90,7 @@ def quadrature_rows(params, rows, n_nodes=60):
     for row in range(len(rows)):
         features, amounts = [], np.zeros(2)
         for k in range(2):  # a feature saw those before it, and none after it
-            drive = projections[row, k] - params.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
+            drive = projections[row, k] - params.mean_field.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
             precision = params.amount_precisions[k]
             nodes, mass = np.polynomial.legendre.leggauss(n_nodes)
             widest = max(drive / precision, 0.0) + 10.0 / np.sqrt(precision)
@@ -205,7 +205,7 @@ def test_blocks_of_rows_add_up():
     whole = model.infer(X, params)
     parts = [model.infer(X.take(rows), params) for rows in (slice(0, 23), slice(23, 60))]
     joined = parts[0].stats + parts[1].stats
-    for name in ("counts", "gram", "explained", "entropy", "squares"):
+    for name in ("counts", "first_moment", "second_moment", "explained", "entropy"):
         assert getattr(joined, name) == pytest.approx(getattr(whole.stats, name), rel=1e-10)
     assert np.vstack([part.features for part in parts]) == pytest.approx(whole.features, abs=1e-12)
 

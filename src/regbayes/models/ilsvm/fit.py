@@ -32,7 +32,6 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import (
-    Phase,
     Search,
     WarmUp,
     drop_empty,
@@ -114,7 +113,9 @@ def fit(
             while True:  # until there are no more; none has more steps than a fit may have
                 made = iterate(
                     partial(descent.step, phase.problem.joint),
-                    _begin(phase),
+                    descent.start(phase.problem.joint, phase.start, phase.warm_start)
+                    if isinstance(phase.start, Params)
+                    else phase.start,
                     max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
                     stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
                     view=partial(_view, problem, keep=phase.keep),
@@ -159,13 +160,6 @@ def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -
     if settings.slab or isinstance(starts[0], SlabParams):
         starts = [convert_params(params, settings) for params in starts]
     return starts
-
-
-def _begin(phase: Phase) -> Search:
-    """Return where a phase starts, evaluated."""
-    if isinstance(phase.start, Params):
-        return descent.start(phase.problem.joint, phase.start, phase.warm_start)
-    return phase.start
 
 
 def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
@@ -339,14 +333,10 @@ def varies_together(X: Rows, rows: Integers) -> bool:
     errors = []
     halves = np.array_split(scaled, 2)
     for seen, unseen in (halves, halves[::-1]):
-        squares = np.square(unseen @ main_direction(seen))
+        around = HostRows(seen, np.zeros(seen.shape[1]))
+        squares = np.square(unseen @ leading_directions(around.moment, seen.shape[1], 1)[1][0])
         errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).tiny))
     return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
-
-
-def main_direction(rows: Floats) -> Floats:
-    """Return the direction along which centred rows vary most, shape (D,)."""
-    return leading_directions(lambda V: (V @ rows.T) @ rows, rows.shape[1], 1)[1][0]
 
 
 def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:

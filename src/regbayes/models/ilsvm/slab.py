@@ -49,14 +49,15 @@ class SlabParams(Params):
     @cached_property
     def amount_precisions(self) -> Floats:
         """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
-        return 1.0 + np.diag(self.coupling) + self.precision * self.loadings.shape[1] * self.variances
+        return 1.0 + np.diag(self.mean_field.coupling) + self.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
         directions = self.precision * self.loadings
         projections = rows.project(directions)
         projections -= directions @ self.offset
-        return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
+        coupling = self.mean_field.coupling
+        return sweep_slab(projections, coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
@@ -86,31 +87,6 @@ def convert_params(params: Params, settings: Settings) -> Params:
     return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
 
 
-@persistable(name="regbayes.ilsvm.SlabStats")
-@dataclass(frozen=True)
-class SlabStats(Stats):
-    """What the objective and the updates in closed form need to know of rows.
-
-    The Gram matrix is that of the amounts; the entropy is that of z, less the divergence of the amounts from their
-    prior.
-    """
-
-    amounts: Floats  # (K,): sum of E[z v]
-    squares: Floats  # (K,): sum of E[z v^2]
-
-    @property
-    def first_moment(self) -> Floats:
-        """``sum_n E[z_n o v_n]``, shape (K,)."""
-        return self.amounts
-
-    @property
-    def second_moment(self) -> Floats:
-        """``sum_n E[(z_n o v_n)(z_n o v_n)']``, shape (K, K)."""
-        moment = self.gram.copy()
-        np.fill_diagonal(moment, self.squares)
-        return moment
-
-
 @dataclass(frozen=True)
 class SlabFeatures(BinaryFeatures):
     """The model, with what stays the same through a descent. The position is that of the loadings.
@@ -126,16 +102,17 @@ class SlabFeatures(BinaryFeatures):
         weighed = rows.weigh(swept.amounts)
         amounts = weighed.sum(axis=0)
         above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
-        stats = SlabStats(
+        second = weighed.T @ swept.amounts
+        np.fill_diagonal(second, rows.weigh(swept.squares).sum(axis=0))
+        stats = Stats(
             n_rows=rows.total_weight,
-            squared_norm=rows.squared_norm,
+            squared_norm=float(rows.squares.sum()),
             total=rows.total,
             counts=rows.weigh(swept.psi).sum(axis=0),
-            gram=weighed.T @ swept.amounts,
+            first_moment=amounts,
+            second_moment=second,
             explained=above + float(amounts @ (params.loadings @ params.offset)),
             entropy=-float(rows.weigh(swept.divergence[:, None]).sum()),
-            amounts=amounts,
-            squares=rows.weigh(swept.squares).sum(axis=0),
         )
         return Inferred(swept.amounts, stats, projections)
 
@@ -143,7 +120,7 @@ class SlabFeatures(BinaryFeatures):
         """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
         assert isinstance(params, SlabParams)
         amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
-        coupling, precisions, n_sweeps = params.coupling, params.amount_precisions, params.n_sweeps
+        coupling, precisions, n_sweeps = params.mean_field.coupling, params.amount_precisions, params.n_sweeps
         gradient = np.zeros(amounts.shape) if gradient is None else gradient
         moved = amounts
         if n_sweeps > 1:
