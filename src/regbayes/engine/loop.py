@@ -242,6 +242,8 @@ class FitResult(Generic[State]):
         Iterations completed.
     kept_iteration : int
         The iteration that ``state`` comes from; 0 is the start.
+    objective : float
+        The objective of ``state``; ``inf`` where none was finite.
     """
 
     state: State
@@ -249,6 +251,7 @@ class FitResult(Generic[State]):
     status: Status
     n_iter: int
     kept_iteration: int
+    objective: float
 
 
 class _Rule:
@@ -455,7 +458,7 @@ class _Log(Generic[State]):
 
     keep: Literal["best", "last"]
     kept: tuple[int, State]  # the iteration and its state
-    lowest: float = math.inf
+    objective: float = math.inf  # of that state
     records: list[Record] = field(default_factory=list)
     objectives: list[float] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
@@ -478,9 +481,9 @@ class _Log(Generic[State]):
         )
         self.records.append(record)
         self.objectives.append(record.objective)
-        if math.isfinite(record.objective) and (self.keep == "last" or record.objective <= self.lowest):
+        if math.isfinite(record.objective) and (self.keep == "last" or record.objective <= self.objective):
             self.kept = (iteration, state)
-            self.lowest = record.objective
+            self.objective = record.objective
         return record
 
     def result(self, status: Status) -> FitResult[State]:
@@ -501,6 +504,7 @@ class _Log(Generic[State]):
             status=status,
             n_iter=int(iterations[-1]) if n else 0,
             kept_iteration=kept_iteration,
+            objective=self.objective,
         )
 
 

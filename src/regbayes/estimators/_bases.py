@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Integral, Real
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -186,8 +187,8 @@ def warn_of_no_features() -> None:
 
 def warn_if_unscaled(X: Floats) -> None:
     """Say when columns have such different ranges that the largest decide alone what the features are."""
-    lowest, highest = (np.asarray(ends, dtype=np.float64) for ends in column_ranges(X))
-    ranges = highest - lowest
+    lowest, highest = column_ranges(X)
+    ranges = np.subtract(highest, lowest, dtype=np.float64)
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(
@@ -428,9 +429,7 @@ class FitReporter:
 
 
 def describe_interruption(estimator: Any, fit: FitResult[Any]) -> str:
-    """Say what was kept of a fit that was interrupted, for the warning and for the page about it; "" of others."""
-    if fit.status is not Status.INTERRUPTED:
-        return ""
+    """Say what was kept of a fit that was interrupted, for the warning and for the page about it."""
     when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
     return f"{type(estimator).__name__} was interrupted {when}; the best state so far is kept."
 
@@ -464,12 +463,6 @@ OPTIONAL_ATTRIBUTES = (  # that not every fit has
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
-def kept_objective(result: FitResult[Any]) -> float:
-    """Return the objective of the state that a fit kept."""
-    trace = result.trace
-    return float(trace.objective[np.searchsorted(trace.iterations, result.kept_iteration, side="right") - 1])
-
-
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
     """An estimator whose fit is a run of the engine."""
 
@@ -501,7 +494,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         starts: Iterator[Any],
         n_init: int,
         find_fault: Callable[[Any], str],
-        objective_of: Callable[[FitResult[Any]], float] = kept_objective,
+        objective_of: Callable[[FitResult[Any]], float] = attrgetter("objective"),
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
 
@@ -542,7 +535,8 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.trace_, self.n_iter_ = result.trace, result.n_iter
-        self._interruption = describe_interruption(self, result)
+        interrupted = result.status is Status.INTERRUPTED
+        self._interruption = describe_interruption(self, result) if interrupted else ""
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
@@ -703,4 +697,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return weights of classes, which are their first axis; those of two classes as one difference."""
-    return {name: values[1:] - values[:1] if len(values) == 2 else values for name, values in attributes.items()}
+    for name, values in attributes.items():
+        if len(values) == 2:
+            attributes[name] = values[1:] - values[:1]
+    return attributes

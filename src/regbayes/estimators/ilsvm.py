@@ -25,7 +25,6 @@ from regbayes.estimators._bases import (
     find_fault,
     generator,
     in_use,
-    kept_objective,
     n_threads,
     one_blas_thread,
     warn_if_unscaled,
@@ -203,7 +202,7 @@ def normalised_objective(result: FitResult[State], weight: float) -> float:
     ``weight`` is that of the generative part, times the number of rows. Features without loadings are not in J.
     """
     params = result.state.params
-    return kept_objective(result) + weight * float(log_normalisers(params)[params.loadings.any(axis=1)].sum())
+    return result.objective + weight * float(log_normalisers(params)[params.loadings.any(axis=1)].sum())
 
 
 @dataclass(frozen=True)
@@ -544,8 +543,10 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
-        n_labeled = len(data.labeled) if n_labeled is None else n_labeled
-        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
+        labeled = data.labeled
+        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.total_weight
+        n_labeled = len(labeled) if n_labeled is None else n_labeled
+        supervision = make_supervision(parameters, len(self.classes_), share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return data, make_settings(parameters, data.X, supervision)
 

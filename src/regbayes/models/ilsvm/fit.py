@@ -251,9 +251,12 @@ def _known_start(
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
     if problem.head is None or not isinstance(start, State | descent.Evaluation):
         return None
-    if start.multipliers is None:
-        return start.head if isinstance(start, State) else start.warm_start
-    return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
+    if isinstance(start, State):
+        known = start.head if start.multipliers is None else start.multipliers
+    else:
+        known = start.warm_start
+    is_other = isinstance(known, np.ndarray) and known.shape != (len(problem.head.targets), len(problem.data.cost))
+    return None if is_other else known
 
 
 def _view(problem: ILSVMProblem, state: Any, keep: Search | None = None) -> State:

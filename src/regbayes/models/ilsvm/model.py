@@ -704,13 +704,6 @@ class Data:
         """Rows that have a label, shape (n_labeled,)."""
         return np.flatnonzero(self.labels != UNLABELED)
 
-    @property
-    def labeled_share(self) -> float:
-        """Share of the rows that have a label, each as often as it counts."""
-        if self.X.weights is None:
-            return len(self.labeled) / len(self.X)
-        return float(self.X.weights[self.labeled].sum()) / self.X.total_weight
-
     def take(self, rows: Integers | None) -> Data:
         """Return some of the rows, or all, with NumPy's inputs."""
         X = self.X.take(rows)

@@ -563,9 +563,10 @@ class WarmUp:
         features = np.hstack([params.infer(data.X), np.ones((len(data.X), 1))])
         said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.ratios)
         multipliers = np.zeros((len(data.X), 1))
-        if at.multipliers is not None:
-            multipliers = np.zeros((len(data.X), at.multipliers.shape[1]))
-            multipliers[data.labeled] = at.multipliers - at.multipliers.mean(axis=0)
+        phi: Floats | None = None if at.head is None else at.head.multipliers
+        if phi is not None:
+            multipliers = np.zeros((len(data.X), phi.shape[1]))
+            multipliers[data.labeled] = phi - phi.mean(axis=0)
         margins = data.X.combine(multipliers) - (multipliers.T @ features) @ said
 
         def moment(V: Floats) -> Floats:

@@ -246,7 +246,7 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
     at, inferred = problem.evaluate(problem.model.at(latent), known, problem.tolerance)
     if decoupled and found is not None:
         state = problem.state(latent, at.head.weights)
-        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration)
+        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration, found.objective)
     result = run(
         partial(alternate if settings.margins == "posterior" else descend, problem),
         Point(at, problem.pull_back(at, inferred)),
@@ -258,7 +258,8 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         stage=STAGES[settings.margins],
     )
     state = problem.state(result.state.latent, result.state.at.head.weights)
-    return FitResult(state, result.trace, status or result.status, result.n_iter, result.kept_iteration)
+    status = status or result.status
+    return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
