@@ -181,7 +181,7 @@ def test_what_is_left_of_an_input_is_that_of_all_features_enumerated():
     at = problem.joint.evaluate(params, None, EXACT)[0]
     X, columns = problem.data.X, np.array([1, 3, 4])
     psi = params.infer(X)
-    inputs = HostRows.centre(X.X[:, columns], X.mean[columns], X.weights)
+    inputs = HostRows(X.X[:, columns], X.mean[columns], X.weights)
     found = warmup.NoisyInputs(inputs, columns, np.ones(3)).expected_residuals(psi, at)
     expected = np.zeros(3)
     for bits in product([0.0, 1.0], repeat=3):

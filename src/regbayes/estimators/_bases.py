@@ -118,11 +118,12 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
 
     Mapped rows keep the type that their file has where blocks are converted.
     """
-    if isinstance(X, np.ndarray) or not is_elsewhere(X):
-        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
-        kept = [X.dtype] if by_blocks and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 else []
-        return validate_data(estimator, X, y, dtype=[np.float64, *kept], **options)
-    return read_there(estimator, X, y, **options)
+    if not isinstance(X, np.ndarray) and is_elsewhere(X):
+        return read_there(estimator, X, y, **options)
+    types = [np.float64]
+    if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
+        types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
+    return validate_data(estimator, X, y, dtype=types, **options)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:

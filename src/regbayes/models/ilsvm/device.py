@@ -36,12 +36,10 @@ class DeviceRows:
     join = staticmethod(arrays.join)
 
     @classmethod
-    def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
-        """Return rows less a mean: their own, unless it is given. Both are on the host."""
-        if mean is None:
-            total = _add_rows(X, None if weights is None else to_device(weights, X))
-            mean = total / (float(X.shape[0]) if weights is None else float(weights.sum()))
-        return cls(X, np.asarray(mean, dtype=np.float64), weights)
+    def centre(cls, X: DeviceArray, weights: Floats | None = None) -> DeviceRows:
+        """Return rows less their own mean; that and the weights are on the host."""
+        total = _add_rows(X, None if weights is None else to_device(weights, X))
+        return cls(X, total / (float(X.shape[0]) if weights is None else float(weights.sum())), weights)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])

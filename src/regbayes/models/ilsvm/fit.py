@@ -135,8 +135,8 @@ def fit(
             state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
         elif warm_up.problem.data is not data:  # what some of the rows found, evaluated on all of them
             state = descent.start(joint, state.at.params, None)
-    if margins == "consistent" and is_new and halted is None:
-        state = _estimate_variances(problem, state)
+    if margins == "consistent" and is_new and halted is None and settings.max_iter > 0:
+        state = _estimate_variances(problem, state) if settings.estimate_noise or settings.estimate_prior else state
     result = iterate(
         step,
         state,
@@ -164,9 +164,6 @@ def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -
 
 def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
     """Estimate the variances that the settings say, for the warm-up may have left nothing to descend."""
-    settings = problem.settings
-    if settings.max_iter == 0 or not (settings.estimate_noise or settings.estimate_prior):
-        return search
     updated = problem.joint.model.update_blocks(search.at.params, search.at.stats)
     assert updated is not None
     again = descent.start(problem.joint, updated, search.at.warm_start)

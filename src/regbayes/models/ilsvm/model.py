@@ -150,14 +150,12 @@ class HostRows:
     join = staticmethod(np.concatenate)
 
     @classmethod
-    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> HostRows:
-        """Return rows less a mean: their own, unless it is given."""
-        if mean is None and weights is not None:
-            blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
-            mean = np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum()
-        elif mean is None:
-            mean = X.mean(axis=0, dtype=np.float64)
-        return cls(X, mean, weights)
+    def centre(cls, X: Floats, weights: Floats | None = None) -> HostRows:
+        """Return rows less their own mean."""
+        if weights is None:
+            return cls(X, X.mean(axis=0, dtype=np.float64))
+        blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
+        return cls(X, np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum(), weights)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -347,9 +345,9 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
 
         kind = DeviceRows
     if mean is not None:
-        return kind.centre(X, mean if isinstance(mean, np.ndarray) else to_host(mean), weights)
+        return kind(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = kind.centre(X, None, weights)
+        rows = kind.centre(X, weights)
         mean_square = rows.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
@@ -481,10 +479,12 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
         likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
         features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        ratio, prior = params.variances / params.prior_variance, params.precision * params.prior_variance
+        loadings = 0.5 * (D * (ratio - 1.0 - np.log(ratio)) + np.diag(params.mean_field.coupling) / prior)
         return {
             "likelihood": self.weight * float(likelihood) / T,
             "kl_features": self.weight * (features / T - stats.entropy),
-            "kl_loadings": self.weight * float(kl_of_each_loading(params).sum()) / T,
+            "kl_loadings": self.weight * float(loadings.sum()) / T,
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
@@ -567,13 +567,6 @@ def expected_residual(stats: Stats, params: Params) -> float:
     left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
     offset = float(params.offset / params.ratios @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
-
-
-def kl_of_each_loading(params: Params) -> Floats:
-    """``KL(q(W_k) || p(W_k))``, shape (K,)."""
-    ratio = params.variances / params.prior_variance
-    squares = np.diag(params.mean_field.coupling) / (params.precision * params.prior_variance)
-    return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
 
 
 def log_normalisers(params: Params) -> Floats:
