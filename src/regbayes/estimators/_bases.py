@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Integral, Real
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -495,7 +494,6 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         starts: Iterator[Any],
         n_init: int,
         find_fault: Callable[[Any], str],
-        objective_of: Callable[[FitResult[Any]], float] = attrgetter("objective"),
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
 
@@ -506,18 +504,16 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         ----------
         find_fault : callable
             From a state to what a user should hear of it; nothing where it is sound.
-        objective_of : callable
-            From a result to what fits are compared by; J where numbers of features are the same in all of them.
         """
         best: FitResult[Any] | None = None
-        fault, objective = "", np.inf
+        fault = ""
         for tried, start in enumerate(starts, 1):
             yield start
             result = reporter.result
             cut = result.status in CUT_SHORT
-            found, value = "" if cut or self.max_iter == 0 else find_fault(result.state), objective_of(result)
-            if best is None or (not cut and (bool(found), value) < (bool(fault), objective)):
-                best, fault, objective = result, found, value
+            found = "" if cut or self.max_iter == 0 else find_fault(result.state)
+            if best is None or (not cut and (bool(found), result.objective) < (bool(fault), best.objective)):
+                best, fault = result, found
             elif cut:
                 best, fault = replace(best, status=result.status), ""
             if cut or tried > n_init or (tried == n_init and not fault):
@@ -526,7 +522,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
                 best, fault = replace(best, status=Status.STOPPED), ""
                 break
         assert best is not None
-        reporter.result, reporter.fault, self.objective_ = best, fault, objective
+        reporter.result, reporter.fault, self.objective_ = best, fault, best.objective
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
         """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult, make_executor
+from regbayes.engine import make_executor
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -47,7 +47,6 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     centre_rows,
-    log_normalisers,
 )
 from regbayes.models.ilsvm.on_off import find_on_off
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL, default_noise_variance
@@ -145,14 +144,8 @@ class BinaryFeatures(LatentModel):
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
-            tried = self._try_starts(
-                reporter,
-                draw(),
-                1 if goes_on else self.n_init,
-                partial(self._find_fault, data),
-                partial(normalised_objective, weight=settings.generative_weight * data.X.total_weight),
-            )
-            for start, early_rows in tried:
+            n_init = 1 if goes_on else self.n_init
+            for start, early_rows in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
                 reporter.result = run(
                     data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
@@ -194,15 +187,6 @@ class BinaryFeatures(LatentModel):
         with one_blas_thread():
             executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
             return rows.join(executor.map(function, rows.blocks()))
-
-
-def normalised_objective(result: FitResult[State], weight: float) -> float:
-    """Return J with the tempered prior of each row's features normalised, which can be compared between their numbers.
-
-    ``weight`` is that of the generative part, times the number of rows. Features without loadings are not in J.
-    """
-    params = result.state.params
-    return result.objective + weight * float(log_normalisers(params)[params.loadings.any(axis=1)].sum())
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -90,7 +90,8 @@ def fit(
     Returns
     -------
     FitResult
-        Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
+        Its objective is normalised, so that fits can be compared whose features are not as many. Its trace begins
+        after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
@@ -98,10 +99,8 @@ def fit(
     is_new, starts = not isinstance(start, State), _list_starts(start, settings)
     there = replace(starts[0], temperature=settings.temperature)
     iterate = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
-    step: Any = partial(descent.step, joint)
     halted: Status | None = None
     if margins == "posterior":
-        step = partial(alternation.step, joint, tolerance=ROUND)
         state: Any = alternation.start(joint, there, multipliers, ROUND)
     elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
         state = descent.start(joint, there, multipliers)
@@ -138,17 +137,19 @@ def fit(
     if margins == "consistent" and is_new and halted is None and settings.max_iter > 0:
         state = _estimate_variances(problem, state) if settings.estimate_noise or settings.estimate_prior else state
     result = iterate(
-        step,
+        partial(alternation.step, joint, tolerance=ROUND) if margins == "posterior" else partial(descent.step, joint),
         state,
         max_iter=0 if halted else settings.max_iter,
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         view=partial(_view, problem),
         stage=stage or STAGES[margins],
     )
+    at, model = result.state.at, cast(BinaryFeatures, joint.model)
+    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.total_weight))
     try:
-        return replace(result, state=_finish(problem, result.state.at, FINAL), status=halted or result.status)
+        return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
-        return replace(result, state=_finish(problem, result.state.at, AS_IT_IS), status=Status.INTERRUPTED)
+        return replace(result, state=_finish(problem, at, AS_IT_IS), status=Status.INTERRUPTED)
 
 
 def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -> Sequence[Params]:

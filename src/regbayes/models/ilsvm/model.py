@@ -26,7 +26,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import make_executor, row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import is_mapped, to_host
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
@@ -186,8 +186,8 @@ class HostRows:
         found = np.zeros(self.n_inputs)
         for rows in row_blocks(len(self)):  # no copy of all rows
             part = self.X[rows] - self.mean
-            part *= part
-            found += part.sum(axis=0) if self.weights is None else self.weights[rows] @ part
+            counted = part if self.weights is None else part * self.weights[rows, None]
+            found += np.einsum("nd,nd->d", counted, part)
         return found
 
     @cached_property
@@ -488,12 +488,15 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
-    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+    def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
 
-        It can be compared between models with different numbers of features; J itself cannot.
+        It can be compared between models with different numbers of features; J itself cannot. What the variance of a
+        feature's loadings costs where it is on counts as part of its prior.
         """
-        return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
+        odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+        empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+        return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J by the position: loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
@@ -567,15 +570,6 @@ def expected_residual(stats: Stats, params: Params) -> float:
     left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
     offset = float(params.offset / params.ratios @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
-
-
-def log_normalisers(params: Params) -> Floats:
-    """Log of what the tempered prior of each feature of a row sums to, shape (K,), docs/math.md eq. (35).
-
-    What the variance of a feature's loadings costs where it is on counts as part of its prior.
-    """
-    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
-    return stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:

@@ -17,7 +17,6 @@ from scipy.linalg import cho_factor, cho_solve
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import Inferred
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
 from regbayes.models.ilsvm.model import (
@@ -144,12 +143,11 @@ class SlabFeatures(BinaryFeatures):
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
         }
 
-    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+    def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective less what empty features say: it can be compared between numbers of features."""
-        params = at.params
         spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
         empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
-        return at.objective + self.weight * at.stats.n_rows * float(empty.sum())
+        return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J with respect to the loadings, shape (K, D)."""

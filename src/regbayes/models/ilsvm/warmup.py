@@ -471,7 +471,7 @@ class WarmUp:
         model = self.problem.joint.model
         assert isinstance(model, BinaryFeatures)
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
-        value = model.normalise(at) - (1.0 - self.share) * price
+        value = model.normalise(at.objective, at.params, at.stats.n_rows) - (1.0 - self.share) * price
         noisy, params = self._noisy_inputs, at.params
         if noisy is None:
             return value
