@@ -362,6 +362,7 @@ class MeanField:
     directions: Floats  # (K, D): c Phi R^-1, R the ratios of the inputs' noise on a diagonal
     constant: Floats  # (K,): the part of theta that is the same for all rows
     coupling: Floats  # (K, K): A = c Phi R^-1 Phi'
+    log_odds: Floats  # (K,): a, of the features a priori, at this temperature
     start: Floats  # (1, K): where the sweeps start
 
 
@@ -391,18 +392,15 @@ class Params:
         return 1.0 if self.noise_ratios is None else self.noise_ratios
 
     @cached_property
-    def log_odds(self) -> Floats:
-        """Prior log-odds of the features at this temperature, ``a``, shape (K,)."""
-        return stick_expectations(self.sticks).log_odds / self.temperature
-
-    @cached_property
     def mean_field(self) -> MeanField:
         """What the sweeps over a row's features need, eq. (31)."""
         directions = self.precision * (self.loadings / self.ratios)
         coupling = directions @ self.loadings.T
         spread = 0.5 * (np.diag(coupling) + self.precision * self.loadings.shape[1] * self.variances)
-        constant = self.log_odds - spread - directions @ self.offset
-        return MeanField(directions, constant, coupling, expit(self.log_odds)[None, :])
+        log_odds = stick_expectations(self.sticks).log_odds / self.temperature
+        return MeanField(
+            directions, log_odds - spread - directions @ self.offset, coupling, log_odds, expit(log_odds)[None, :]
+        )
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
@@ -494,7 +492,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         It can be compared between models with different numbers of features; J itself cannot. What the variance of a
         feature's loadings costs where it is on counts as part of its prior.
         """
-        odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+        odds = params.mean_field.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
         empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
         return objective + self.weight * n_rows * float(empty.sum())
 
