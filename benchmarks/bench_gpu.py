@@ -371,7 +371,7 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
     show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
-    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
+    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}; J {objectives[0]:.6g} -> {objectives[-1]:.6g}")
     if device.name == "cuda":
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
 

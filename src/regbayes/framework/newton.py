@@ -430,6 +430,7 @@ def solve_boxes(
     executor: Executor | None = None,
     sample: Sample | None = None,
     ceiling: float = np.inf,
+    enough: float = 0.0,
 ) -> NewtonSolution:
     """Minimise squared hinges or tubes plus the prior, to a duality gap of ``tol`` times the value.
 
@@ -448,8 +449,10 @@ def solve_boxes(
         Where the curvature comes from; by default it is all rows.
     ceiling : float, default=inf
         A value that is of no interest: steps end, STOPPED, where it is plain that the minimum is higher.
+    enough : float, default=0
+        What may be left to gain, as steps suggest it, whatever the gap is.
     """
-    return _solve(_Problem(blocks, prior, executor or Serial(), sample, ceiling), start, tol, max_passes)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample, ceiling, enough), start, tol, max_passes)
 
 
 def solve_smoothed(
@@ -537,8 +540,9 @@ class _Problem:
         executor: Executor,
         sample: Sample | None = None,
         ceiling: float = np.inf,
+        enough: float = 0.0,
     ) -> None:
-        self.blocks, self.prior, self.executor, self.ceiling = blocks, prior, executor, ceiling
+        self.blocks, self.prior, self.executor, self.ceiling, self.enough = blocks, prior, executor, ceiling, enough
         self.sample, self.level = sample, 0
         self.sampled = None if sample is None else sample(0)
         self.n_passes = 0
@@ -626,9 +630,12 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
         at = moved
         if settled:
             return at.solution(problem.n_passes, Status.CONVERGED)
-        # What is left to gain falls as the gap does, though far below it.
-        if left < 0.5 and at.objective - SAFE * fall * left / (1.0 - left) > problem.ceiling:
-            return at.solution(problem.n_passes, Status.STOPPED)
+        if left < 0.5:  # what is left to gain falls as the gap does, though far below it
+            left_to_gain = SAFE * fall * left / (1.0 - left)
+            if at.objective - left_to_gain > problem.ceiling:
+                return at.solution(problem.n_passes, Status.STOPPED)
+            if left_to_gain <= problem.enough:
+                return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 

@@ -498,7 +498,7 @@ class HingeRows:
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
     labels: DeviceArray | None = None  # (n,), int64: the output whose sign is 1, where all others have -1
-    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
+    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; 0: none. int8 will do
     margin: float = 1.0
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
@@ -508,12 +508,12 @@ class HingeRows:
             targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
         if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
-        scores = _shift(scores, constant)
-        signs = self._signs(scores)
-        missed = _positive(self.margin - signs * scores)
-        if self._has_gaps(scores):
-            missed *= namespace_of(scores).abs(signs)
-        return _weigh(self.C, missed, signs)
+        signs, above = self._signs(scores), _shift(scores, constant)  # few passes over memory, in place where it can be
+        above *= signs
+        above -= self.margin
+        missed = namespace_of(scores).clip(above, None, 0.0)
+        missed *= signs  # minus what was missed, with its sign; 0 where there is none
+        return _weigh(self.C, missed, -2.0)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -522,7 +522,8 @@ class HingeRows:
     def _signs(self, scores: DeviceArray) -> DeviceArray:
         xp = namespace_of(scores)
         if self.signs is not None:
-            return xp.astype(self.signs, scores.dtype, copy=False)
+            mixes = _is_torch(scores) or _is_cupy(scores)  # bytes with reals; the standard does not
+            return self.signs if mixes else xp.astype(self.signs, scores.dtype, copy=False)
         return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
 
     def _has_gaps(self, scores: DeviceArray) -> bool:
@@ -544,10 +545,9 @@ class TubeRows:
             return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
-        if self.epsilon == 0.0:
-            return _weigh(self.C, away, None)
-        missed = _positive(xp.abs(away) - self.epsilon)
-        return _weigh(self.C, missed, xp.sign(away))
+        if self.epsilon > 0.0:
+            away -= xp.clip(away, -self.epsilon, self.epsilon)
+        return _weigh(self.C, away, 2.0)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -629,17 +629,24 @@ class ClassRows:
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
 
 
-def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> RowLosses:
-    """Return ``C missed^2`` summed, and ``2 C`` times what was missed with its sign, if it has none of its own."""
-    xp = namespace_of(missed)
-    weighed = 2.0 * C * missed
-    if missed.dtype == xp.float64:
-        loss = 0.5 * (xp.reshape(weighed, (-1,)) @ xp.reshape(missed, (-1,)))
+def _weigh(C: DeviceArray, missed: DeviceArray, factor: float) -> RowLosses:
+    """Return ``C missed^2`` summed, and ``factor C`` times what was missed, which may be overwritten."""
+    if C.ndim == 2 and tuple(C.shape) == (1, 1):
+        loss = C[0, 0] * _sum_products(missed, missed)
+        missed *= factor * C
+        weighed = missed
     else:
-        loss = 0.5 * sum_of(weighed * missed)
-    if signs is not None:
-        weighed *= signs
+        weighed = factor * C * missed
+        loss = _sum_products(weighed, missed) / factor
     return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
+
+
+def _sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
+    """Return the sum of the products of two arrays' elements, in double precision."""
+    xp = namespace_of(one)
+    if one.dtype == xp.float64:
+        return xp.reshape(one, (-1,)) @ xp.reshape(other, (-1,))
+    return sum_of(one * other)
 
 
 def _launch_boxes(

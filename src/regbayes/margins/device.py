@@ -176,6 +176,7 @@ class DeviceBlock:
     columns: DeviceColumns
     rows: Targets
     keeps_curvature: bool = False
+    keeps_multipliers: bool = False  # those of the last look, where they are held at once
     _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
     _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # pairs, their products
 
@@ -195,6 +196,10 @@ class DeviceBlock:
             targets = self.rows if columns is self.columns else cut_targets(self.rows, rows)
             yield columns, targets.look(columns.products(there), there.constant)
 
+    def known_multipliers(self, weights: Floats) -> DeviceArray | None:
+        """Return phi, (outputs, n), if these very weights were those of the last look and it was kept."""
+        return self._bent[1] if self._bent and self._bent[0] is weights else None
+
     def multipliers(self, weights: Floats) -> DeviceArray:
         """Return phi, (outputs, n)."""
         return arrays.join([seen.multipliers for _, seen in self.look(weights)], axis=1)
@@ -207,9 +212,12 @@ class DeviceBlock:
     def sums(self, weights: Floats) -> BlockSums:
         """Look at the rows at given weights (outputs, d); one transfer brings what was found."""
         found = []
+        self._bent.clear()  # the multipliers of before need not be held beside those of now
         for columns, seen in self.look(weights):
             numbers = [seen.loss, seen.excess, seen.bias] if self.mixes else [seen.loss]
             found.append(_pack(*numbers, seen.totals, columns.sum_rows(seen.multipliers)))
+            if self.keeps_multipliers and len(columns) == len(self):
+                self._bent[:] = weights, seen.multipliers
         n, M = (3 if self.mixes else 1), len(weights)
         host = np.add.reduce(arrays.gather(*found))
         loss, excess, bias = host[:3].tolist() if self.mixes else (float(host[0]), 0.0, 0.0)
@@ -246,7 +254,7 @@ class DeviceBlock:
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, (outputs, d)."""
-        if not self._bent or self._bent[0] is not weights:  # a system is solved with many products at the same weights
+        if self.known_multipliers(weights) is None:  # a system is solved with many products at the same weights
             self._bent[:] = weights, self.multipliers(weights)
         there = self.columns.place(direction)
         bent = self.rows.bend(self.columns.products(there), self._bent[1], there.constant)

@@ -181,6 +181,7 @@ class TaskHead:
             executor=executor,
             sample=sample,
             ceiling=tolerance.ceiling,
+            enough=tolerance.enough,
         )
         weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
         penalty = self.penalty(weights)
