@@ -215,10 +215,25 @@ def find_sigmoid(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
 
 
 def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
-    """Return the function -x log(x), 0 at 0: the library's own where it has one."""
-    if hasattr(xp, "special") and hasattr(xp.special, "entr"):
-        return cast("Callable[[DeviceArray], DeviceArray]", xp.special.entr)
-    return lambda x: -x * xp.log(xp.clip(x, float(xp.finfo(x.dtype).smallest_normal), 1.0))
+    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass."""
+    if hasattr(xp, "nn"):
+        return lambda x: xp.nn.functional.binary_cross_entropy(x, x, reduction="none")
+
+    def entropy(x: DeviceArray) -> DeviceArray:
+        least, other = float(xp.finfo(x.dtype).smallest_normal), 1.0 - x
+        found = x * xp.log(xp.clip(x, least, 1.0))
+        found += other * xp.log(xp.clip(other, least, 1.0))
+        return -found
+
+    return entropy
+
+
+def add_product(total: DeviceArray, left: DeviceArray, right: DeviceArray) -> None:
+    """Add a product of matrices to an array in place: in one pass over it where the library can."""
+    if _is_torch(total):
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 # --- binary features: sweeps of mean field, and their reverse
@@ -315,7 +330,7 @@ def _sweep(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
     for block in pieces(logits.shape[0], BLOCK):
         first = block.start
         if first:
-            logits[block, :] += mixing[block, :first] @ logits[:first, :]
+            add_product(logits[block, :], mixing[block, :first], logits[:first, :])
         for k in range(first, block.stop):
             row = logits[k, :] if k == first else mixing[k, first : k + 1] @ logits[first : k + 1, :]
             logits[k, :] = to_probability(row)
@@ -351,9 +366,8 @@ def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceA
     by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
-        by_theta.append(sum_of(weighed[block, :] * theta[block, :]))
+        by_theta.append(_sum_products(weighed[block, :], theta[block, :]))
         each = entropy_of(some)
-        each += entropy_of(1.0 - some)
         entropy.append(sum_of(each if weights is None else each * weights))
     found = gather(counts, gram, xp.stack(by_theta), xp.stack(entropy))
     return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
@@ -412,12 +426,18 @@ def reverse_features(
         by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
         return left, by_coupling, left_sum
     upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
-    incoming = xp.zeros_like(psi) if gradient is None else gradient
+    incoming = gradient
     if weight:
-        below = np.tril(coupling, -1).T
-        before = to_device(start, psi)[:, None] if len(history) == 1 else history[-2]
-        own = to_device(weight * below, psi) @ (psi - before)
-        incoming += own if weights is None else own * weights
+        below, before = to_device(weight * np.tril(coupling, -1).T, psi), None if len(history) == 1 else history[-2]
+        moved = psi - (to_device(start, psi)[:, None] if before is None else before)
+        if weights is not None:
+            moved *= weights
+        if incoming is None:
+            incoming = below @ moved
+        else:
+            add_product(incoming, below, moved)
+    elif incoming is None:
+        incoming = xp.zeros_like(psi)
     total, by_coupling = None, None
     mixing, above = to_device(_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
@@ -464,7 +484,7 @@ def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray)
     for last in range(K, 0, -BLOCK):
         first = max(last - BLOCK, 0)
         if last < K:
-            incoming[first:last, :] += mixing[last:, first:last].T @ incoming[last:, :]
+            add_product(incoming[first:last, :], mixing[last:, first:last].T, incoming[last:, :])
         slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
         for k in reversed(range(first, last)):
             row = incoming[k, :] if k + 1 == last else mixing[k:last, k] @ incoming[k:last, :]

@@ -193,8 +193,7 @@ class DeviceRows:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
-        rest, entropy_of = 1.0 - psi, arrays.find_entropy(xp)
-        entropy = xp.sum(entropy_of(psi) + entropy_of(rest), axis=1)
+        rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
         residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(params.squares, psi)
