@@ -381,7 +381,8 @@ def time_task_steps(device: Device, problem: TaskProblem, point: Point, kind: st
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
     show(f"step, {kind}", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
-    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}; J {objectives[0]:.6g} -> {objectives[-1]:.6g}")
+    print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
+    print(f"  J from {objectives[0]:.6g} to {objectives[-1]:.6g}")
     if device.name == "cuda":
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
 

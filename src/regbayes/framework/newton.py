@@ -420,6 +420,17 @@ Sample = Callable[[int], Sequence[Block] | None]
 """Rows in the place of all where the curvature is concerned, more at every level; None where all rows are wanted."""
 
 
+@dataclass(frozen=True)
+class Cutoff:
+    """Where steps may end before the gap is small, by what they suggest is left to gain."""
+
+    ceiling: float = np.inf  # a value of no interest: they end, STOPPED, where it is plain that the minimum is higher
+    enough: float = 0.0  # what may be left to gain: they end, CONVERGED, whatever the gap is
+
+
+NEVER = Cutoff()
+
+
 def solve_boxes(
     blocks: Sequence[Block],
     prior: Prior,
@@ -429,8 +440,7 @@ def solve_boxes(
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
-    ceiling: float = np.inf,
-    enough: float = 0.0,
+    cutoff: Cutoff = NEVER,
 ) -> NewtonSolution:
     """Minimise squared hinges or tubes plus the prior, to a duality gap of ``tol`` times the value.
 
@@ -447,12 +457,9 @@ def solve_boxes(
         Takes the blocks; one after another by default.
     sample : callable, default=None
         Where the curvature comes from; by default it is all rows.
-    ceiling : float, default=inf
-        A value that is of no interest: steps end, STOPPED, where it is plain that the minimum is higher.
-    enough : float, default=0
-        What may be left to gain, as steps suggest it, whatever the gap is.
+    cutoff : Cutoff, default=NEVER
     """
-    return _solve(_Problem(blocks, prior, executor or Serial(), sample, ceiling, enough), start, tol, max_passes)
+    return _solve(_Problem(blocks, prior, executor or Serial(), sample, cutoff), start, tol, max_passes)
 
 
 def solve_smoothed(
@@ -539,10 +546,9 @@ class _Problem:
         prior: Prior,
         executor: Executor,
         sample: Sample | None = None,
-        ceiling: float = np.inf,
-        enough: float = 0.0,
+        cutoff: Cutoff = NEVER,
     ) -> None:
-        self.blocks, self.prior, self.executor, self.ceiling, self.enough = blocks, prior, executor, ceiling, enough
+        self.blocks, self.prior, self.executor, self.cutoff = blocks, prior, executor, cutoff
         self.sample, self.level = sample, 0
         self.sampled = None if sample is None else sample(0)
         self.n_passes = 0
@@ -632,9 +638,9 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
             return at.solution(problem.n_passes, Status.CONVERGED)
         if left < 0.5:  # what is left to gain falls as the gap does, though far below it
             left_to_gain = SAFE * fall * left / (1.0 - left)
-            if at.objective - left_to_gain > problem.ceiling:
+            if at.objective - left_to_gain > problem.cutoff.ceiling:
                 return at.solution(problem.n_passes, Status.STOPPED)
-            if left_to_gain <= problem.enough:
+            if left_to_gain <= problem.cutoff.enough:
                 return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 

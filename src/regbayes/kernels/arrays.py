@@ -207,10 +207,10 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     return found
 
 
-def find_sigmoid(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+def find_sigmoid(xp: Any) -> Callable[..., DeviceArray]:
     """Return the function 1 / (1 + exp(-x)): the library's own where it has one, as PyTorch, which takes one pass."""
     if hasattr(xp, "sigmoid"):
-        return cast("Callable[[DeviceArray], DeviceArray]", xp.sigmoid)
+        return cast("Callable[..., DeviceArray]", xp.sigmoid)
     return lambda x: 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
 
 
@@ -226,6 +226,15 @@ def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
         return -found
 
     return entropy
+
+
+def multiply_into(one: DeviceArray, other: DeviceArray, out: DeviceArray) -> None:
+    """Write the products of elements of (a, 1, n) and (1, b, n) as (a b, n): in one pass where the library can."""
+    xp, shape = namespace_of(out), (one.shape[0], other.shape[1], out.shape[1])
+    if _is_torch(out):
+        xp.mul(one, other, out=out.view(shape))
+    else:
+        out[...] = xp.reshape(one * other, out.shape)
 
 
 def add_product(total: DeviceArray, left: DeviceArray, right: DeviceArray) -> None:
@@ -326,14 +335,17 @@ def _sweep(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
 
     Rows before k have features by then, and row k has its logits: one product takes both.
     """
-    to_probability = find_sigmoid(namespace_of(logits))
+    to_probability, writes = find_sigmoid(namespace_of(logits)), _is_torch(logits)
     for block in pieces(logits.shape[0], BLOCK):
         first = block.start
         if first:
             add_product(logits[block, :], mixing[block, :first], logits[:first, :])
         for k in range(first, block.stop):
             row = logits[k, :] if k == first else mixing[k, first : k + 1] @ logits[first : k + 1, :]
-            logits[k, :] = to_probability(row)
+            if writes:
+                to_probability(row, out=logits[k, :])
+            else:
+                logits[k, :] = to_probability(row)
     return logits
 
 
@@ -454,8 +466,16 @@ def reverse_features(
         by_coupling = -found if by_coupling is None else by_coupling - found
         total = delta if total is None else total + delta
     if weight:
-        total -= weight * (psi if weights is None else psi * weights)
+        _add_scaled(total, psi if weights is None else psi * weights, -weight)
     return total, by_coupling, sum_of(total, axis=1)
+
+
+def _add_scaled(total: DeviceArray, other: DeviceArray, factor: float) -> None:
+    """Add a multiple of an array to another in place: in one pass where the library can."""
+    if _is_torch(total):
+        total.add_(other, alpha=factor)
+    else:
+        total += factor * other
 
 
 def _launch_reverse(
@@ -480,16 +500,28 @@ def _launch_reverse(
 
 def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
     """Write the gradient by the arguments of one sweep's sigmoids over the one by its state; return it."""
-    K = psi.shape[0]
+    K, back = psi.shape[0], _find_sigmoid_back(psi)
     for last in range(K, 0, -BLOCK):
         first = max(last - BLOCK, 0)
         if last < K:
             add_product(incoming[first:last, :], mixing[last:, first:last].T, incoming[last:, :])
-        slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
         for k in reversed(range(first, last)):
             row = incoming[k, :] if k + 1 == last else mixing[k:last, k] @ incoming[k:last, :]
-            incoming[k, :] = row * slopes[k - first, :]
+            back(row, psi[k, :], incoming[k, :])
     return incoming
+
+
+def _find_sigmoid_back(like: DeviceArray) -> Callable[[DeviceArray, DeviceArray, DeviceArray], Any]:
+    """Return the function that writes ``gradient psi (1 - psi)``; PyTorch has one that takes one pass."""
+    if _is_torch(like):
+        import torch
+
+        return lambda gradient, psi, out: torch.ops.aten.sigmoid_backward.grad_input(gradient, psi, grad_input=out)
+
+    def write(gradient: DeviceArray, psi: DeviceArray, out: DeviceArray) -> None:
+        out[...] = gradient * psi * (1.0 - psi)
+
+    return write
 
 
 # --- margins: what rows say at given scores, (outputs, n)

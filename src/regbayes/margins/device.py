@@ -25,6 +25,7 @@ from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
 PASS_ROOM = 1 << 27  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
+SQUARE_BLOCK = 8  # columns whose products with others are one operation
 SQUARE_ROOM = 1 << 26  # numbers in products of columns, for the same reason
 MAX_WHOLE = 4096  # weights of classes: of more, their second derivative is not held as a whole on a device either
 
@@ -242,7 +243,7 @@ class DeviceBlock:
         """
         xp, (d, n), M, kept = namespace_of(seen), seen.shape, weights.shape[0], self._squares
         if not kept:
-            kept.append(_Pairs.of(d, seen))
+            kept.append(_Squares.of(d, seen))
         squares, total = kept[0], None
         parts = arrays.pieces(n, max(1, SQUARE_ROOM // len(squares)))
         for rows in parts:
@@ -294,7 +295,7 @@ def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> Devi
     signed'``, and of two classes one is the true one where their signs differ.
     """
     xp, (L, n) = namespace_of(phi), phi.shape
-    pairs, squares, total = _Pairs.of(L, phi), _Pairs.of(seen.shape[0], phi), None
+    pairs, squares, total = _Pairs.of(L, phi), _Squares.of(seen.shape[0], phi), None
     for rows in arrays.pieces(n, max(1, SQUARE_ROOM // (len(pairs) + len(squares)))):
         signed, own, shared = _sign_classes(cut_targets(targets, rows), phi[:, rows])
         both = pairs.multiply(signed)
@@ -338,6 +339,36 @@ class _Pairs:
         xp = namespace_of(rows)
         found = xp.take(rows, self.first, axis=0)
         found *= xp.take(rows, self.second, axis=0)
+        return found
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """Products of any two of d columns: some columns at a time with all from the first of them on, some pairs twice."""
+
+    blocks: list[tuple[slice, slice]]  # columns, and where their products are
+    places: DeviceArray  # (d, d): where the product of two is
+
+    @classmethod
+    def of(cls, d: int, like: DeviceArray) -> _Squares:
+        """Return the products of columns that lie where an array does."""
+        blocks, places, end = [], np.zeros((d, d), dtype=np.int64), 0
+        for some in arrays.pieces(d, SQUARE_BLOCK):
+            own = end + np.arange((some.stop - some.start) * (d - some.start)).reshape(-1, d - some.start)
+            places[some.start :, some], places[some, some.start :] = own.T, own
+            blocks.append((some, slice(end, end + own.size)))
+            end += own.size
+        return cls(blocks, arrays.integers_to_device(places, like))
+
+    def __len__(self) -> int:
+        return self.blocks[-1][1].stop
+
+    def multiply(self, columns: DeviceArray) -> DeviceArray:
+        """Return the products of columns (d, n)."""
+        xp, n = namespace_of(columns), columns.shape[1]
+        found = xp.empty((len(self), n), dtype=columns.dtype, device=columns.device)
+        for some, there in self.blocks:
+            arrays.multiply_into(columns[some, None, :], columns[None, some.start :, :], found[there, :])
         return found
 
 
