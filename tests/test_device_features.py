@@ -294,9 +294,8 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
 @pytest.mark.usefixtures("dispatch")
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive"),
-     ({"slab": "half-normal"}, "slab")],
-)  # fmt: skip
+    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive")],
+)
 def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str) -> None:
     X, y = make_data()
     model = ILSVMClassifier(unlabeled=-1, **options)

@@ -285,7 +285,7 @@ def sweep_features(
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
     if cuda_rows.takes(products, weights):
         return _launch_sweeps(products, constant, coupling, later, start, n_sweeps, weights)
-    theta, mixing = products, to_device(_mixing(coupling), products)
+    theta, mixing = products, to_device(find_mixing(coupling), products)
     theta += to_device(constant, products)[:, None]
     history = [_sweep(theta - to_device(later @ start, theta)[:, None], mixing)]
     if n_sweeps > 1:
@@ -325,7 +325,7 @@ def _launch_sweeps(
     return Swept(history, None, sums)
 
 
-def _mixing(coupling: Floats) -> Floats:
+def find_mixing(coupling: Floats) -> Floats:
     """Return what a feature sees of itself and of those before it in a sweep, (K, K): 1, and minus the coupling."""
     return np.eye(len(coupling)) - np.tril(coupling, -1)
 
@@ -378,7 +378,7 @@ def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceA
     by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
-        by_theta.append(_sum_products(weighed[block, :], theta[block, :]))
+        by_theta.append(sum_products(weighed[block, :], theta[block, :]))
         each = entropy_of(some)
         entropy.append(sum_of(each if weights is None else each * weights))
     found = gather(counts, gram, xp.stack(by_theta), xp.stack(entropy))
@@ -451,7 +451,7 @@ def reverse_features(
     elif incoming is None:
         incoming = xp.zeros_like(psi)
     total, by_coupling = None, None
-    mixing, above = to_device(_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
+    mixing, above = to_device(find_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
         if launches:
             delta = _launch_reverse(incoming, history[number], coupling, np.zeros(len(coupling)), 0.0, None)
@@ -684,16 +684,16 @@ class ClassRows:
 def _weigh(C: DeviceArray, missed: DeviceArray, factor: float) -> RowLosses:
     """Return ``C missed^2`` summed, and ``factor C`` times what was missed, which may be overwritten."""
     if C.ndim == 2 and tuple(C.shape) == (1, 1):
-        loss = C[0, 0] * _sum_products(missed, missed)
+        loss = C[0, 0] * sum_products(missed, missed)
         missed *= factor * C
         weighed = missed
     else:
         weighed = factor * C * missed
-        loss = _sum_products(weighed, missed) / factor
+        loss = sum_products(weighed, missed) / factor
     return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
 
 
-def _sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
+def sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
     """Return the sum of the products of two arrays' elements, in double precision."""
     xp = namespace_of(one)
     if one.dtype == xp.float64:
