@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -561,11 +562,26 @@ class HingeRows:
         if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         signs, above = self._signs(scores), _shift(scores, constant)  # few passes over memory, in place where it can be
+        if self._price is not None:
+            return self._look_at_one_price(above, signs)
         above *= signs
         above -= self.margin
         missed = namespace_of(scores).clip(above, None, 0.0)
         missed *= signs  # minus what was missed, with its sign; 0 where there is none
-        return _weigh(self.C, missed, -2.0)
+        weighed = -2.0 * self.C * missed
+        return _found(-0.5 * sum_products(weighed, missed), weighed)
+
+    @cached_property
+    def _price(self) -> float | None:
+        """The price, where there is one for all and PyTorch, which can multiply three numbers in a pass."""
+        return float(self.C) if _is_torch(self.C) and tuple(self.C.shape) == (1, 1) else None
+
+    def _look_at_one_price(self, scores: DeviceArray, signs: DeviceArray) -> RowLosses:
+        xp, none, price = namespace_of(scores), scores.new_zeros(()), cast("float", self._price)
+        missed = xp.addcmul(none - self.margin, scores, signs, out=scores)
+        missed.clamp_(max=0.0)
+        weighed = xp.addcmul(none, missed, signs, value=-2.0 * price, out=missed)
+        return _found(sum_products(weighed, weighed) * (0.25 / price if price else 0.0), weighed)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -599,7 +615,8 @@ class TubeRows:
         away = self.values - _shift(scores, constant)
         if self.epsilon > 0.0:
             away -= xp.clip(away, -self.epsilon, self.epsilon)
-        return _weigh(self.C, away, 2.0)
+        weighed = 2.0 * self.C * away
+        return _found(0.5 * sum_products(weighed, away), weighed)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -681,16 +698,10 @@ class ClassRows:
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
 
 
-def _weigh(C: DeviceArray, missed: DeviceArray, factor: float) -> RowLosses:
-    """Return ``C missed^2`` summed, and ``factor C`` times what was missed, which may be overwritten."""
-    if C.ndim == 2 and tuple(C.shape) == (1, 1):
-        loss = C[0, 0] * sum_products(missed, missed)
-        missed *= factor * C
-        weighed = missed
-    else:
-        weighed = factor * C * missed
-        loss = sum_products(weighed, missed) / factor
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
+def _found(loss: DeviceArray, multipliers: DeviceArray) -> RowLosses:
+    """Return losses that are not smoothed."""
+    none = 0.0 * loss
+    return RowLosses(loss, none, none, multipliers, sum_of(multipliers, axis=1))
 
 
 def sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
@@ -706,7 +717,8 @@ def _launch_boxes(
 ) -> RowLosses:
     losses, totals = cuda_rows.look_at_boxes(scores, constant, C, targets, margin, kind)
     loss = sum_of(losses)
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, scores, totals)
+    none = 0.0 * loss
+    return RowLosses(loss, none, none, scores, totals)
 
 
 def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
@@ -721,7 +733,10 @@ def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, mul
 
 
 def _shift(scores: DeviceArray, constant: DeviceArray | None) -> DeviceArray:
-    return scores if constant is None else scores + constant[:, None]
+    """Add a constant (outputs,) to scores, in place."""
+    if constant is not None:
+        scores += constant[:, None]
+    return scores
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:

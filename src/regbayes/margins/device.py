@@ -19,7 +19,16 @@ from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
 from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import ClassRows, DeviceArray, HingeRows, RowLosses, TubeRows, namespace_of, to_device
+from regbayes.kernels.arrays import (
+    ClassRows,
+    DeviceArray,
+    HingeRows,
+    RowLosses,
+    TubeRows,
+    namespace_of,
+    to_device,
+    to_host,
+)
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes
 
@@ -220,7 +229,7 @@ class DeviceBlock:
             if self.keeps_multipliers and len(columns) == len(self):
                 self._bent[:] = weights, seen.multipliers
         n, M = (3 if self.mixes else 1), len(weights)
-        host = np.add.reduce(arrays.gather(*found))
+        host = np.add.reduce(arrays.gather(*found)) if len(found) > 1 else to_host(found[0])
         loss, excess, bias = host[:3].tolist() if self.mixes else (float(host[0]), 0.0, 0.0)
         pulled = self.columns.finish(host[n + M :].reshape(M, -1), host[n : n + M])
         return BlockSums(loss, excess, bias, pulled)
@@ -399,7 +408,7 @@ def _solve(systems: DeviceArray, right: DeviceArray) -> DeviceArray:
     xp = namespace_of(systems)
     if hasattr(xp, "cholesky_solve"):  # PyTorch's
         factors, failed = xp.linalg.cholesky_ex(systems)
-        if not bool(xp.any(failed != 0)):  # single precision can leave too little
+        if not bool(failed.any()):  # single precision can leave too little
             return xp.cholesky_solve(right, factors)
     return xp.linalg.solve(systems, right)
 

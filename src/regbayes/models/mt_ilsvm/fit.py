@@ -61,8 +61,9 @@ LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
 EARLY_GAP = 50.0
 """How many times as large it may be where rows are taken in blocks and steps gain more than that."""
-EARLY_SHARE = 0.1
-"""Share of such a gap that may be left to gain, as Newton steps suggest it: then the gap itself may be larger."""
+EARLY_SHARE, EARLY_LEFT = 0.1, 0.02
+"""What may be left to gain then, as Newton steps suggest it, whatever the gap is: this share of what the last step
+gained, and at most this share of the value."""
 TIGHTER_GAPS = (1.0, 0.1, 0.01)
 """How the duality gap is tightened while it leaves open whether a step lowers the objective."""
 
@@ -462,7 +463,8 @@ def _evaluate_if_no_higher(
     value = before.head.value
     if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > tighter[0].gap * value:
         gap = min(gained / max(value, 1e-300), EARLY_GAP * tighter[0].gap)
-        tighter.insert(0, replace(tighter[0], gap=gap, enough=EARLY_SHARE * gap * value))
+        enough = min(EARLY_SHARE * gained, EARLY_LEFT * value)
+        tighter.insert(0, replace(tighter[0], gap=gap, enough=enough))
     for tolerance in tighter:
         fitted = look.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:

@@ -262,7 +262,12 @@ def feature_entropy(logits: Floats) -> float:
     """Return the entropy of q(Z), from logits so that it stays exact where psi rounds to 0 or 1."""
     magnitude = np.abs(logits)
     odds = np.exp(-magnitude)  # of the less likely value
-    return float(np.sum(np.log1p(odds) + magnitude * odds / (1.0 + odds)))
+    magnitude *= odds
+    found = np.log1p(odds)
+    odds += 1.0
+    magnitude /= odds
+    found += magnitude
+    return float(np.sum(found))
 
 
 def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> float:
@@ -310,9 +315,15 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
     psi = latent.psi
     M = factors.second_moment / latent.noise_variance
     own = np.diag(M)
-    others = psi @ M - psi * own
-    prior = stick_expectations(latent.sticks).log_odds
-    return (prior - 0.5 * own + factors.cross / latent.noise_variance - others) / temperature
+    others = psi @ M
+    others -= psi * own
+    found = (
+        factors.cross / latent.noise_variance
+    )  # in place from here on: fresh arrays cost more than sums
+    found += stick_expectations(latent.sticks).log_odds - 0.5 * own
+    found -= others
+    found /= temperature
+    return found
 
 
 def update_features(latent: Latent, factors: Factors, temperature: float, margins: Floats | None = None) -> Latent:
