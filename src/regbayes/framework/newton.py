@@ -48,6 +48,7 @@ SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed
 PIECE_ROWS = 512  # at least in a piece of a sample that a thread takes the curvature of
 PIECE_NUMBERS = 1 << 24  # in the second derivatives of all pieces of a sample together, at most
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
+FORESEEN = 1.5  # times what a Newton step promises: more was never left to gain (1.04 to 1.22 times in runs looked at)
 SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
 
 
@@ -624,7 +625,11 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
             return at.solution(problem.n_passes, Status.CONVERGED)
         if problem.n_passes >= max_passes:
             break
-        moved = _line_search(problem, at)
+        direction = problem.direction(at)
+        slope = float(np.vdot(at.gradient, direction))
+        if at.objective + FORESEEN * 0.5 * slope > problem.cutoff.ceiling:
+            return at.solution(problem.n_passes, Status.STOPPED)
+        moved = _line_search(problem, at, direction, slope)
         if moved is None and problem.refine():
             continue
         if moved is None:
@@ -645,10 +650,8 @@ def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, ma
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 
-def _line_search(problem: _Problem, at: _Point) -> _Point | None:
+def _line_search(problem: _Problem, at: _Point, direction: Floats, slope: float) -> _Point | None:
     """Shorten the step until the objective falls enough; the first one nearly always does."""
-    direction = problem.direction(at)
-    slope = float(np.vdot(at.gradient, direction))
     length = 1.0
     for _ in range(MAX_TRIALS):
         moved = problem.at(at.position + length * direction)
