@@ -44,7 +44,7 @@ def infer(rows: DeviceRows, params: SlabParams) -> Inferred[Stats]:
     )
     stats = SlabStats(
         n_rows=rows.total_weight,
-        squared_norm=rows.squared_norm,
+        squared_norm=float(rows.squares.sum()),
         total=rows.total,
         counts=on,
         gram=gram,
