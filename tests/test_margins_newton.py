@@ -198,6 +198,8 @@ def test_steps_end_where_the_minimum_is_plainly_too_high(rng, loss):
     low = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, cutoff=Cutoff(0.5 * best.value))
     assert low.status is Status.STOPPED
     assert low.n_passes < best.n_passes
+    near = solve_boxes([cells.block()], cells.prior, 1.02 * best.weights, tol=EXACT, cutoff=Cutoff(0.9 * best.value))
+    assert (near.status, near.n_passes) == (Status.STOPPED, 1)  # what the first step promises is too little
     assert low.value > 0.5 * best.value
     high = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, cutoff=Cutoff(1.001 * best.value))
     assert high.status is Status.CONVERGED
