@@ -201,7 +201,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
         phi = device.normal(K, D)
         product = device.time(lambda: phi @ X.T)
         back = device.normal(K, n)
-        cross = device.time(lambda: back @ X)
+        cross = device.time(lambda: X.T @ back.T)
         work = 2.0 * n * D * K
         show("product with X", product, f"{work / product / gemm:.0%} of {gemm / 1e12:.1f} TF")
         show("product back", cross, f"{work / cross / gemm:.0%}")

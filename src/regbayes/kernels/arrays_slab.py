@@ -28,7 +28,7 @@ from regbayes.kernels.arrays import (
 )
 from regbayes.kernels.slab import _ERFCX, _SQRT_2_OVER_PI, _SQRT_HALF
 
-ROOM = 1 << 28  # numbers that the sweeps of a piece of the rows leave for the way back: few pieces, as launches cost
+ROOM = 1 << 26  # numbers that the sweeps of a piece of the rows leave for the way back: few pieces, as launches cost
 
 
 class SweptSlab(NamedTuple):

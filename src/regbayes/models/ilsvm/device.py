@@ -118,7 +118,7 @@ class DeviceRows:
     def combine(self, coefficients: DeviceArray) -> Floats:
         """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
         products, sums = arrays.gather(
-            arrays.multiply_rows(coefficients.T, self.X.T), arrays.sum_of(coefficients, axis=0)
+            arrays.multiply_rows(self.X.T, coefficients.T).T, arrays.sum_of(coefficients, axis=0)
         )
         return products - sums[:, None] * self.mean
 
@@ -156,7 +156,7 @@ class DeviceRows:
         left, by_coupling, left_sum = arrays.reverse_features(
             given, history, params.coupling, params.start[0], weight, self.counts, moments
         )
-        cross, coupled, summed = arrays.gather(arrays.multiply_rows(left, self.X.T), by_coupling, left_sum)
+        cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
         return Pulled(coupled, summed + weight * stats.counts, cross - summed[:, None] * self.mean)
 
     def score(self, state: State, features: DeviceArray) -> DeviceArray:

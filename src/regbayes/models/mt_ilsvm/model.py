@@ -301,7 +301,8 @@ def update_factors(latent: Latent, moments: Moments) -> Factors:
     psi, n_features = latent.psi, latent.psi.shape[1]
     precision = latent.products / latent.noise_variance
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
-    projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
+    projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features))
+    projection /= latent.noise_variance
     covariance = np.eye(n_features) * (n_features / np.trace(precision))
     cross = moments.multiply(projection)
     return Factors(projection, covariance, cross, projection.T @ cross + moments.n_rows * covariance)
@@ -317,9 +318,7 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
     own = np.diag(M)
     others = psi @ M
     others -= psi * own
-    found = (
-        factors.cross / latent.noise_variance
-    )  # in place from here on: fresh arrays cost more than sums
+    found = factors.cross / latent.noise_variance  # in place from here on: fresh arrays cost more than sums
     found += stick_expectations(latent.sticks).log_odds - 0.5 * own
     found -= others
     found /= temperature
