@@ -79,6 +79,7 @@ class Tolerance:
     max_epochs: float  # passes over the rows
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
     ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
+    enough: float = 0.0  # what may be left to gain, as its steps suggest it, whatever the gap is
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""

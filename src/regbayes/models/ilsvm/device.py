@@ -107,7 +107,7 @@ class DeviceRows:
     def combine(self, coefficients: DeviceArray) -> Floats:
         """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
         products, sums = arrays.gather(
-            arrays.multiply_rows(coefficients.T, self.X.T), arrays.sum_of(coefficients, axis=0)
+            arrays.multiply_rows(self.X.T, coefficients.T).T, arrays.sum_of(coefficients, axis=0)
         )
         return products - sums[:, None] * self.mean
 
@@ -148,7 +148,7 @@ class DeviceRows:
         left, by_coupling, left_sum = arrays.reverse_features(
             given, history, field.coupling, field.start[0], weight, self.counts, (stats.counts, gram)
         )
-        cross, coupled, summed = arrays.gather(arrays.multiply_rows(left, self.X.T), by_coupling, left_sum)
+        cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
         return Pulled(coupled, summed + weight * stats.counts, cross - summed[:, None] * self.mean)
 
     def score(self, state: State, features: DeviceArray) -> DeviceArray:
@@ -185,8 +185,7 @@ class DeviceRows:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
-        rest, entropy_of = 1.0 - psi, arrays.find_entropy(xp)
-        entropy = xp.sum(entropy_of(psi) + entropy_of(rest), axis=1)
+        rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
         squares = np.diag(params.mean_field.coupling) / params.precision

@@ -270,7 +270,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     joint = problem.joint
     parts = joint.executor.map(params.infer, joint.blocks)
     features = problem.data.X.join(parts)
-    psi = np.concatenate(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
+    psi = problem.data.X.join(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
@@ -287,14 +287,15 @@ def pad_state(state: State, settings: Settings) -> State:
     D, N = params.loadings.shape[1], state.embedding.shape[0]
     anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
-    psi = state.probabilities
-    embedding: Any = state.embedding
-    if isinstance(embedding, np.ndarray):
-        embedding = np.hstack([embedding, np.broadcast_to(constant, (N, missing))])
-    else:
-        embedding = append_columns(embedding, constant)
+
+    def widen(values: Any, constant: Floats) -> Any:
+        if isinstance(values, np.ndarray):
+            return np.hstack([values, np.broadcast_to(constant, (N, missing))])
+        return append_columns(values, constant)
+
+    psi, embedding = state.probabilities, widen(state.embedding, constant)
     if psi is not None:
-        psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
+        psi = widen(psi, params.infer_probabilities(anywhere)[0, n_kept:])
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -52,6 +53,8 @@ class SlabParams(Params):
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
+        if not isinstance(rows, HostRows):
+            return _on_device().sweep(rows, self)
         directions = self.precision * self.loadings
         projections = rows.project(directions)
         projections -= directions @ self.offset
@@ -68,7 +71,8 @@ class SlabParams(Params):
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        assert isinstance(rows, HostRows)
+        if not isinstance(rows, HostRows):
+            return _on_device().bound(rows, self)
         swept, _ = self.sweep(rows)
         psi, amounts = swept.psi, swept.amounts
         expected = stick_expectations(self.sticks)
@@ -78,6 +82,13 @@ class SlabParams(Params):
         log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
         normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * self.noise_variance)
         return log_prior - swept.divergence - 0.5 * residual / self.noise_variance - normaliser
+
+
+def _on_device() -> Any:
+    """Return the module for rows on a device, which needs this one."""
+    from regbayes.models.ilsvm import device_slab
+
+    return device_slab
 
 
 def convert_params(params: Params, settings: Settings) -> Params:
@@ -96,7 +107,8 @@ class SlabFeatures(BinaryFeatures):
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
         assert isinstance(params, SlabParams)
-        assert isinstance(rows, HostRows)
+        if not isinstance(rows, HostRows):
+            return _on_device().infer(rows, params)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
         amounts = weighed.sum(axis=0)
@@ -118,6 +130,8 @@ class SlabFeatures(BinaryFeatures):
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
         assert isinstance(params, SlabParams)
+        if not isinstance(rows, HostRows):
+            return _on_device().pull_back(rows, params, self.weight, inferred, gradient)
         amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
         coupling, precisions, n_sweeps = params.mean_field.coupling, params.amount_precisions, params.n_sweeps
         gradient = np.zeros(amounts.shape) if gradient is None else gradient
