@@ -5,17 +5,22 @@ The device is the processor: what is tested is that nothing but sums and samples
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from dask_tools import fit_here, quiet_marks
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.dask.rows import read_where_they_lie
+from dask_tools import cut, fit_here, quiet_marks
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.dask.rows import READ_ROWS
+from regbayes.dask.tasks import OnClusterTasks
 from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("array_api_compat")
@@ -94,9 +99,9 @@ def test_single_precision_and_rows_without_a_label(client):
 
 def test_a_block_is_neither_copied_nor_read():
     X, y = draw()
-    block = read_where_they_lie(there(X), there(y), None, None, 0, D)
+    block = READ_ROWS(there(X), there(y), None, None, 0, D)
     assert torch.is_tensor(block.X)
-    assert block.X.data_ptr() == read_where_they_lie(block.X, block.y, None, None, 0, D).X.data_ptr()
+    assert block.X.data_ptr() == READ_ROWS(block.X, block.y, None, None, 0, D).X.data_ptr()
     assert isinstance(block.y, np.ndarray)
     part = block.take(np.array([3, 1]))
     assert torch.is_tensor(part.X)
@@ -114,10 +119,137 @@ def test_a_block_is_neither_copied_nor_read():
 )
 def test_blocks_that_are_no_rows_are_refused(bad, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        read_where_they_lie(bad, np.zeros(5), None, None, 2, D)
+        READ_ROWS(bad, np.zeros(5), None, None, 2, D)
 
 
-def test_tasks_and_amounts_are_read_to_the_host(client):
+def test_amounts_are_read_to_the_host(client):
     X, y = draw()
-    ILSVMClassifier(3, slab="half-normal", max_iter=1, random_state=0).fit(cut_there(X), cut_there(y))
-    MultiTaskILSVMRegressor(3, max_iter=1, random_state=0).fit(cut_there(X), cut_there(X[:, :2]))
+    model = ILSVMClassifier(3, slab="half-normal", max_iter=1, random_state=0).fit(cut_there(X), cut_there(y))
+    np.testing.assert_array_equal(model.predict(cut_there(X)).compute(), model.to_local().predict(X))
+
+
+# --- several tasks
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Rows, labels and numbers of four tasks with holes; a number and a group of each row, and how often it counts."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, D)) @ rng.normal(size=(D, D)) + 2.0
+    numbers = 4.0 * X @ rng.normal(size=(D, 4)) + 3.0 * rng.normal(size=(N, 4)) + 10.0
+    labels = (numbers > np.median(numbers, axis=0)).astype(float)
+    own, group = numbers[:, 0].copy(), rng.integers(0, 5, N)
+    numbers[rng.random((N, 4)) < 0.3] = labels[rng.random((N, 4)) < 0.3] = np.nan
+    numbers[:700] = labels[:700] = np.nan  # a block without any target
+    return {"X": X, "labels": labels, "numbers": numbers, "own": own, "group": group, "weights": rng.integers(0, 3, N)}
+
+
+TASKS = {
+    "labels": (MultiTaskILSVMClassifier, {}, ("labels", None, "weights")),
+    "numbers": (MultiTaskILSVMRegressor, {"epsilon": 0.1}, ("numbers", None, None)),
+    "inputs": (
+        MultiTaskILSVMClassifier,
+        {"task_sharing": 0.7, "include_inputs": True, "class_weight": "balanced"},
+        ("labels", None, None),
+    ),
+    "alternation": (MultiTaskILSVMRegressor, {"margins": "posterior", "noise_variance": "estimate"}, ("numbers",)),
+    "ragged": (MultiTaskILSVMRegressor, {}, ("own", "group", "weights")),
+}
+
+
+def tasks_of(name, many):
+    kind, options, beside = TASKS[name]
+    given = [many["X"], *(None if part is None else many[part].astype(float) for part in beside)]
+    return kind(**{"n_components": 4, "max_iter": 3, "tol": 0.0, "random_state": 0, **options}), given
+
+
+def cut_all(given, cut_one):
+    return [None if part is None else cut_one(part) for part in given]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_several_tasks_find_what_blocks_of_numpy_find(monkeypatch, many, name):
+    model, given = tasks_of(name, many)
+    expected = fit_here(monkeypatch, clone(model), *cut_all(given, partial(cut, sizes=SIZES)))
+    held, infer = [], DeviceTaskModel.infer
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            DeviceTaskModel, "infer", lambda model, rows, params: held.append(rows) or infer(model, rows, params)
+        )
+        found = fit_here(monkeypatch, clone(model), *cut_all(given, cut_there))
+    assert held
+    assert all(map(torch.is_tensor, held))
+    for attribute in ("mean_", "scale_", "coef_features_", "components_", "intercept_"):
+        scale = np.abs(getattr(expected, attribute)).max()
+        np.testing.assert_allclose(getattr(found, attribute), getattr(expected, attribute), atol=1e-10 * scale)
+    np.testing.assert_allclose(found.trace_.objective, expected.trace_.objective, rtol=1e-10)
+    # Rows on a device are looked at there, and the answers come to the host.
+    asked = [given[0], given[2]] if name == "ragged" else given[:1]
+    with dask.config.set(scheduler="sync"):
+        answers = found.predict(*cut_all(asked, cut_there)).compute()
+        features = found.transform(cut_there(given[0])).compute()
+    assert isinstance(answers, np.ndarray)
+    np.testing.assert_allclose(answers, expected.predict(*asked), rtol=1e-10)
+    np.testing.assert_allclose(features, expected.transform(given[0]), atol=1e-10)
+
+
+def test_several_tasks_on_workers(client, monkeypatch, many):
+    for name in ("labels", "ragged"):
+        model, given = tasks_of(name, many)
+        there = clone(model).fit(*cut_all(given, cut_there))
+        here = fit_here(monkeypatch, clone(model), *cut_all(given, cut_there))
+        np.testing.assert_allclose(there.coef_features_, here.coef_features_, rtol=1e-10, atol=1e-10)
+        narrow = clone(model).fit(cut_there(given[0], torch.float32), *cut_all(given[1:], cut_there))
+        scale = np.abs(there.coef_features_).max()
+        np.testing.assert_allclose(narrow.coef_features_, there.coef_features_, atol=1e-4 * scale)
+
+
+def test_wrong_signs_weigh_the_same_there(monkeypatch, many):
+    model, given = tasks_of("labels", many)
+    found = []
+
+    def keep(self, placed, state):
+        turned = replace(state, tasks=replace(state.tasks, weights=-state.tasks.weights))
+        found.append([placed.prepared.judge(state), placed.prepared.judge(turned)])
+        return ""
+
+    monkeypatch.setattr(OnClusterTasks, "_find_fault", keep)
+    for cut_one in (partial(cut, sizes=SIZES), cut_there):
+        fit_here(monkeypatch, clone(model), *cut_all(given, cut_one))
+    assert found[0] == found[1]
+    assert found[0][0] == ""
+    assert "does worse" in found[0][1]
+
+
+# --- what is refused
+
+
+def mixed(array, *others):
+    """Blocks as they are, and some of them as something else."""
+    blocks = cut_there(array).to_delayed().ravel()
+    for place, make in others:
+        blocks[place] = dask.delayed(make)(blocks[place])
+    return da.concatenate(
+        [da.from_delayed(block, (n, *array.shape[1:]), array.dtype) for block, n in zip(blocks, SIZES, strict=True)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([(3, np.asarray)], r"blocks of numpy and of torch\.float64: give all of them as arrays of one library"),
+        ([(0, torch.Tensor.float)], r"blocks of torch\.float32 and of torch\.float64: .* and one type"),
+        ([(4, torch.Tensor.half)], "in block 4 .*type torch.float16 .*float32 or float64"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ILSVMClassifier, MultiTaskILSVMClassifier])
+def test_blocks_of_several_kinds_are_refused(monkeypatch, kind, others, message):
+    X, y = draw()
+    with pytest.raises(TypeError, match=message):
+        fit_here(monkeypatch, kind(3), mixed(X, *others), cut_there(y))
+
+
+def test_an_empty_block_may_be_of_any_kind(monkeypatch, many):
+    model, given = tasks_of("labels", many)
+    found = fit_here(monkeypatch, model, mixed(given[0], (2, np.asarray)), *cut_all(given[1:], cut_there))
+    assert np.all(np.isfinite(found.coef_features_))

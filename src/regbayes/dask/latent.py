@@ -30,9 +30,10 @@ from regbayes.dask._bases import (
     in_memory,
     lazily,
     sample_size,
+    survey_blocks,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_floats, read_where_they_lie
+from regbayes.dask.rows import READ_ROWS, Block, draw_sample
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
@@ -154,8 +155,7 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        # Features with amounts have no kernels on devices.
-        rows = self._place(client, read_floats if self.slab else read_where_they_lie, X, y, sample_weight)
+        rows = self._place(client, READ_ROWS, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
         settings = recipe.settings
@@ -196,9 +196,13 @@ class OnClusterFeatures(OnCluster):
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
+    @property
+    def _stays(self) -> bool:
+        return not self.slab  # features with amounts have no kernels on devices
+
     def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
-        lengths, moments, labels = zip(*rows.each(survey, labeled, unlabeled), strict=True)
+        lengths, moments, labels = zip(*survey_blocks(rows, survey, labeled, unlabeled)[0], strict=True)
         if sum(lengths) < 2:
             raise ValueError(f"X has {sum(lengths)} row(s) that count, and a minimum of 2 is required")
         joined = reduce(add, moments)

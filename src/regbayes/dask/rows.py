@@ -23,10 +23,11 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle, trim_memory
+from regbayes.estimators._topics import numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
+from regbayes.models.medlda.device import DeviceCorpus
 
-Reader = Callable[..., "Block"]
-
+HOST = "numpy"  # the kind of all rows on the host
 FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data frame has X.to_dask_array(lengths=True)"
 
 
@@ -34,7 +35,7 @@ FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data fra
 class Block:
     """Rows as a worker has read them."""
 
-    X: Any  # (n, D): floats, on a device if they were given there, or counts in compressed rows
+    X: Any  # (n, D): floats or counts in compressed rows; on a device, if they were given there
     y: NDArray[Any] | None  # (n,) or (n, outputs)
     weights: Floats | None  # (n,), positive
     task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
@@ -158,7 +159,7 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
         raise ValueError(f"X has {sum(sizes):.0f} rows, but {name} has {n_rows:.0f}")
 
 
-def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
+def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Workers:
     """Have the workers read the blocks, each in its place, and wait for them."""
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
@@ -178,24 +179,57 @@ def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
 # --- on the workers
 
 
-FLOATS = partial(check_array, dtype=np.float64, order="C")
+@dataclass(frozen=True)
+class Reader:
+    """How a worker reads a block."""
+
+    here: Callable[..., Any]  # from a block of X to rows on the host
+    there: Callable[[Any], Any] | None  # from one of PyTorch or CuPy to rows that stay; None: it comes to the host
+    targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
+
+    def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+        """Return a block, having seen that it can be worked with. What goes with rows comes to the host."""
+        keep_freed_memory()
+        check_room()
+        named = f"in block {place} (counted from 0)"
+        y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
+        X = self._read_rows(x, named)
+        n_rows = int(X.shape[0])
+        if X.shape[1] != n_columns:
+            raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
+        labels, tasks = None if y is None else self.targets(y, named), None if task is None else read_values(task)
+        for name, values in {"y": labels, "task": tasks}.items():
+            if values is not None and len(values) != n_rows:
+                raise ValueError(f"{named}, X has {n_rows} rows and {name} has {len(values)}: cut them alike")
+        if weights is None:
+            return Block(settle(X), labels, None, tasks)
+        counts = check_array(
+            np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
+        )
+        if counts.shape != (n_rows,):
+            raise ValueError(f"{named}, X has {n_rows} rows and sample_weight the shape {counts.shape}: cut them alike")
+        if np.any(counts < 0):
+            raise ValueError(f"{named}, sample_weight has negative values")
+        found = Block(X, labels, counts, tasks)
+        found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
+        return replace(found, X=settle(found.X))
+
+    def _read_rows(self, x: Any, named: str) -> Any:
+        if x.ndim != 2:
+            raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
+        try:
+            if self.there is not None and not is_plain(x):
+                return self.there(x)
+            return self.here(x if is_plain(x) else to_host(x), ensure_min_samples=0, input_name="X")
+        except (TypeError, ValueError) as error:
+            why = str(error).splitlines()[0]
+            remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
+            raise type(error)(f"{named}: {why}{remedy}") from None
 
 
-def read_floats(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers."""
-    return _read(FLOATS, read_targets, x, y, weights, task, place, n_columns)
-
-
-def read_where_they_lie(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers; arrays of PyTorch and CuPy stay on their device, and what goes with them not."""
-    return _read(FLOATS if is_plain(x) else _check_there, read_targets, x, y, weights, task, place, n_columns)
-
-
-def _check_there(x: Any, **_: Any) -> Any:
+def check_there(x: Any) -> Any:
     """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
     xp = namespace_of(x)
-    if x.ndim != 2:
-        raise ValueError(f"X has {x.ndim} dimension(s)")
     if x.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {x.dtype} on {getattr(x, 'device', 'a device')}: give it as float32 or float64")
     if not bool(xp.all(xp.isfinite(x))):
@@ -203,52 +237,19 @@ def _check_there(x: Any, **_: Any) -> Any:
     return x
 
 
-def read_tasks(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers, of whose targets some may be missing."""
-    return _read(FLOATS, read_holes, x, y, weights, task, place, n_columns)
+def check_counts(x: Any, **options: Any) -> Any:
+    """Return counts of words in compressed rows, in single precision, as the model takes them."""
+    counts = csr_array(check_array(x, accept_sparse="csr", dtype="numeric", **options))
+    if counts.nnz and counts.data.min() < 0:
+        raise ValueError("negative values in X, which must hold counts of words")
+    counts.sum_duplicates()
+    counts.eliminate_zeros()
+    return csr_array((counts.data.astype(np.float32, copy=False), counts.indices, counts.indptr), shape=counts.shape)
 
 
-def _read(
-    check: Callable[..., Any],
-    check_targets: Callable[[Any, str], NDArray[Any]],
-    x: Any,
-    y: Any,
-    weights: Any,
-    task: Any,
-    place: int,
-    n_columns: int,
-) -> Block:
-    keep_freed_memory()
-    check_room()
-    named = f"in block {place} (counted from 0)"
-    x = x if is_plain(x) or check is _check_there else to_host(x)
-    y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
-    if issparse(x) and x.ndim != 2:
-        raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
-    try:
-        X = check(x, ensure_min_samples=0, input_name="X")
-    except (TypeError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
-        raise type(error)(f"{named}: {why}{remedy}") from None
-    if X.shape[1] != n_columns:
-        raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
-    labels, tasks = None if y is None else check_targets(y, named), None if task is None else read_values(task)
-    for name, values in {"y": labels, "task": tasks}.items():
-        if values is not None and len(values) != len_of(X):
-            raise ValueError(f"{named}, X has {len_of(X)} rows and {name} has {len(values)}: cut them alike")
-    if weights is None:
-        return Block(settle(X), labels, None, tasks)
-    counts = check_array(
-        np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
-    )
-    if counts.shape != (len_of(X),):
-        raise ValueError(f"{named}, X has {len_of(X)} rows and sample_weight the shape {counts.shape}: cut them alike")
-    if np.any(counts < 0):
-        raise ValueError(f"{named}, sample_weight has negative values")
-    found = Block(X, labels, counts, tasks)
-    found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
-    return replace(found, X=settle(found.X))
+def check_counts_there(x: Any) -> DeviceCorpus:
+    """Return counts of words on a device as documents there."""
+    return read_device_counts(x, numbers_of(x), "MedLDA", allow_empty=True)
 
 
 def read_values(values: Any) -> NDArray[Any]:
@@ -277,24 +278,19 @@ def read_holes(y: Any, named: str) -> NDArray[Any]:
     return values
 
 
-def read_counts(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of counts of words."""
-
-    def check(x: Any, **options: Any) -> Any:
-        counts = csr_array(check_array(x, accept_sparse="csr", dtype="numeric", **options))
-        if counts.nnz and counts.data.min() < 0:
-            raise ValueError("negative values in X, which must hold counts of words")
-        counts.sum_duplicates()
-        counts.eliminate_zeros()
-        numbers = counts.data.astype(np.float32, copy=False)  # as the model takes them
-        return csr_array((numbers, counts.indices, counts.indptr), shape=counts.shape)
-
-    return _read(check, read_targets, x, y, weights, task, place, n_columns)
+READ_ROWS = Reader(partial(check_array, dtype=np.float64, order="C"), check_there, read_targets)
+READ_TASKS = replace(READ_ROWS, targets=read_holes)
+READ_COUNTS = Reader(check_counts, check_counts_there, read_targets)
 
 
-def len_of(X: Any) -> int:
-    """Return the number of rows, of a sparse matrix too."""
-    return int(X.shape[0])
+def name_kind(block: Block) -> str | None:
+    """Return whose arrays rows are and of which type, those of the host in one word; None of a block without any."""
+    if not len(block):
+        return None
+    numbers = block.X.counts.numbers if isinstance(block.X, DeviceCorpus) else block.X
+    if is_plain(numbers):
+        return HOST
+    return f"{type(numbers).__module__.partition('.')[0]}.{str(numbers.dtype).rpartition('.')[2]}"
 
 
 # --- a sample
@@ -317,9 +313,15 @@ def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], l
     keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
     rows = block.take(drawn)
-    if not is_plain(rows.X):
-        rows = replace(rows, X=to_host(rows.X).astype(np.float64))  # a sample lies on the client
-    return Drawn(rows, kinds[drawn], keys[drawn])
+    return Drawn(replace(rows, X=_bring_here(rows.X)), kinds[drawn], keys[drawn])
+
+
+def _bring_here(X: Any) -> Any:
+    """Return rows as they are on the host, where a sample lies."""
+    if isinstance(X, DeviceCorpus):
+        words, numbers, starts = X.on_host()
+        return check_counts(csr_array((numbers, words, starts), shape=X.shape), ensure_min_samples=0)
+    return X if is_plain(X) else to_host(X).astype(np.float64)
 
 
 def draw_sample(

@@ -27,7 +27,7 @@ from regbayes.dask._bases import (
     with_defaults,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_counts
+from regbayes.dask.rows import READ_COUNTS, Block, draw_sample
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.estimators import medlda, medlda_regressor
@@ -203,7 +203,7 @@ class OnClusterTopics(OnClusterLearner):
         self._check_together()
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, read_counts, X, y, sample_weight)
+        rows = self._place(client, READ_COUNTS, X, y, sample_weight)
         words, targets = zip(*rows.each(survey, type(self)._read_targets), strict=True)
         every = _check_words(words)
         found = reduce(add, targets)

@@ -523,14 +523,17 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     Counts on a device stay there.
     """
     _check_no_texts(X)
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
             raise ValueError(
                 f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
                 'array, or use inference="variational"'
             )
-        return _read_device_counts(estimator, X, numbers, reset)
+        counts = read_device_counts(X, numbers, type(estimator).__name__)
+        _check_feature_names(estimator, X, reset=reset)
+        _check_n_features(estimator, X, reset=reset)
+        return counts
     if numbers is not X:
         raise TypeError(
             f"X is {name_place(numbers)}, sparse, and array_api_dispatch is off: set it with "
@@ -552,7 +555,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     return counts
 
 
-def _numbers_of(X: Any) -> Any:
+def numbers_of(X: Any) -> Any:
     """Return the numbers of a sparse matrix of PyTorch or CuPy, and anything else as it is."""
     library = type(X).__module__.partition(".")[0]
     if library == "cupyx":
@@ -562,8 +565,19 @@ def _numbers_of(X: Any) -> Any:
     return X
 
 
-def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: bool) -> DeviceCorpus:
-    """Validate counts on a device, sparse by rows or dense, and return them as documents there."""
+def read_device_counts(X: Any, numbers: Any, whom: str, *, allow_empty: bool = False) -> DeviceCorpus:
+    """Validate counts on a device, sparse by rows or dense, and return them as documents there.
+
+    Parameters
+    ----------
+    X : matrix of shape (n_samples, n_features)
+    numbers : array
+        Its entries: `numbers_of`.
+    whom : str
+        Whom messages name.
+    allow_empty : bool, default=False
+        Whether there may be no rows.
+    """
     xp = namespace_of(numbers)
     if "float" in str(numbers.dtype) and numbers.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {numbers.dtype}: give it as float32 or float64, sums need the digits")
@@ -572,13 +586,11 @@ def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: b
             f"X must be a dense or CSR matrix of counts, got {type(X).__name__} of shape {tuple(X.shape)}"
             + (f" and layout {X.layout}" if hasattr(X, "layout") else "")
         )
-    _check_feature_names(estimator, X, reset=reset)
-    _check_n_features(estimator, X, reset=reset)
-    if X.shape[0] == 0:
+    if X.shape[0] == 0 and not allow_empty:
         raise ValueError("X has 0 rows, and a minimum of 1 is required")
     counts = _entries_of(X, numbers)
     if counts.numbers.shape[0]:
-        check_non_negative(counts.numbers, type(estimator).__name__)
+        check_non_negative(counts.numbers, whom)
     starts = _check_entries(counts, X.shape)
     return DeviceCorpus(counts, int(X.shape[1]), starts)
 
@@ -635,7 +647,7 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
 
 def refuse_device(X: Any, method: str) -> None:
     """Refuse documents on a device."""
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if is_elsewhere(numbers):
         raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
 
@@ -643,7 +655,7 @@ def refuse_device(X: Any, method: str) -> None:
 @contextmanager
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
     """Fit where documents lie: in the end fitted attributes follow them there."""
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
         return

@@ -79,7 +79,8 @@ class DeviceTaskHead(TaskHead):
 
         prior = DevicePrior(self.outputs.groups, self.sharing)
         found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor, prior)
-        return DeviceTasks(**vars(found), problem=self, held={(part.rows.start, part.rows.stop): part for part in parts})
+        held = {(part.rows.start, part.rows.stop): part for part in parts}
+        return DeviceTasks(**vars(found), problem=self, held=held)
 
     def parts(self, n_rows: tuple[int, ...], executor: Executor | None = None) -> Any:
         """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
