@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import dask
-import dask.array as da
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -41,12 +39,14 @@ def there(array, dtype=None):
     return torch.asarray(np.ascontiguousarray(array), dtype=dtype)
 
 
-def cut_there(array, dtype=None):
-    """The blocks of an array as tensors, which are made on the workers."""
-    edges = np.cumsum([0, *SIZES])
-    parts = [array[a:b] for a, b in pairwise(edges)]
-    make = dask.delayed(there)
-    return da.concatenate([da.from_delayed(make(part, dtype), part.shape, array.dtype) for part in parts])
+def cut_there(array, dtype=None, others=()):
+    """The blocks of an array as tensors, which are made on the workers; of some something else is made."""
+
+    def make(block, block_info=None):
+        place = block_info[0]["chunk-location"][0]
+        return dict(others).get(place, lambda tensor: tensor)(there(block, dtype))
+
+    return cut(array, SIZES).map_blocks(make, dtype=array.dtype, meta=array[:0])
 
 
 def make(kind, **options):
@@ -77,9 +77,7 @@ def test_a_fit_on_workers_is_that_of_one_process(client, monkeypatch, kind, opti
     assert all(map(torch.is_tensor, looks))
     scale = np.abs(state_of(alone)).max()
     np.testing.assert_allclose(state_of(found), state_of(alone), rtol=1e-10, atol=1e-10 * scale)
-    on_host = [
-        da.from_array(part, chunks=(SIZES, -1)[: part.ndim]) for part in ((X,) if kind == "features" else (X, y))
-    ]
+    on_host = [cut(part, SIZES) for part in ((X,) if kind == "features" else (X, y))]
     expected = fit_here(monkeypatch, make(kind, **options), *on_host)
     np.testing.assert_allclose(state_of(found), state_of(expected), rtol=1e-5, atol=1e-5 * scale)
     assert found.n_components_ == expected.n_components_
@@ -224,16 +222,6 @@ def test_wrong_signs_weigh_the_same_there(monkeypatch, many):
 # --- what is refused
 
 
-def mixed(array, *others):
-    """Blocks as they are, and some of them as something else."""
-    blocks = cut_there(array).to_delayed().ravel()
-    for place, make in others:
-        blocks[place] = dask.delayed(make)(blocks[place])
-    return da.concatenate(
-        [da.from_delayed(block, (n, *array.shape[1:]), array.dtype) for block, n in zip(blocks, SIZES, strict=True)]
-    )
-
-
 @pytest.mark.parametrize(
     ("others", "message"),
     [
@@ -246,10 +234,10 @@ def mixed(array, *others):
 def test_blocks_of_several_kinds_are_refused(monkeypatch, kind, others, message):
     X, y = draw()
     with pytest.raises(TypeError, match=message):
-        fit_here(monkeypatch, kind(3), mixed(X, *others), cut_there(y))
+        fit_here(monkeypatch, kind(3), cut_there(X, others=others), cut_there(y))
 
 
 def test_an_empty_block_may_be_of_any_kind(monkeypatch, many):
     model, given = tasks_of("labels", many)
-    found = fit_here(monkeypatch, model, mixed(given[0], (2, np.asarray)), *cut_all(given[1:], cut_there))
+    found = fit_here(monkeypatch, model, cut_there(given[0], others=[(2, np.asarray)]), *cut_all(given[1:], cut_there))
     assert np.all(np.isfinite(found.coef_features_))
