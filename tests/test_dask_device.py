@@ -14,10 +14,18 @@ import pytest
 from sklearn.base import clone
 
 from dask_tools import cut, fit_here, quiet_marks
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.dask import (
+    IBPFactorAnalysis,
+    ILSVMClassifier,
+    MedLDAClassifier,
+    MedLDARegressor,
+    MultiTaskILSVMClassifier,
+    MultiTaskILSVMRegressor,
+)
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
 from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.medlda.device import DeviceTopics
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 
 torch = pytest.importorskip("torch")
@@ -219,6 +227,70 @@ def test_wrong_signs_weigh_the_same_there(monkeypatch, many):
     assert "does worse" in found[0][1]
 
 
+# --- documents
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    rng = np.random.default_rng(2)
+    words, shares = rng.dirichlet(np.full(40, 0.1), 4), rng.dirichlet(np.full(4, 0.3), N)
+    counts = np.array([rng.multinomial(20, share @ words) for share in shares]).astype(float)
+    counts[[0, 5]] = 0  # empty documents
+    several = (shares[:, :3] > 0.25).astype(int)
+    return {
+        "X": counts,
+        "classes": shares.argmax(axis=1) % 3,
+        "numbers": shares @ rng.normal(size=4),
+        "several": several,
+    }
+
+
+def sparse_there(block):
+    return torch.asarray(np.asarray(block)).to_sparse_csr()
+
+
+TOPICS = [
+    (MedLDAClassifier, "classes", {}),
+    (MedLDAClassifier, "several", {"deterministic": True}),
+    (MedLDARegressor, "numbers", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "y", "options"), TOPICS)
+@pytest.mark.parametrize("layout", [torch.float64, torch.float32, "sparse"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_topics_are_those_of_blocks_of_numpy(monkeypatch, corpus, kind, y, options, layout):
+    for module in ("_bases", "topics"):
+        monkeypatch.setattr(f"regbayes.dask.{module}.START_ROWS", 300)
+    model = kind(4, max_iter=3, tol=0.0, random_state=0, **options)
+    weights = np.random.default_rng(3).integers(0, 3, N).astype(float)
+    beside = [cut(corpus[y], SIZES), cut(weights, SIZES)]
+    rows = [cut_there(corpus["X"], None if layout == "sparse" else layout), *beside]
+    if layout == "sparse":
+        rows[0] = cut(corpus["X"], SIZES).map_blocks(sparse_there, dtype=float, meta=corpus["X"][:0])
+    expected = fit_here(monkeypatch, clone(model), cut(corpus["X"], SIZES), *beside)
+    held, infer = [], DeviceTopics.infer
+    with monkeypatch.context() as patch:
+        patch.setattr(DeviceTopics, "infer", lambda own, rows, params: held.append(rows) or infer(own, rows, params))
+        found = fit_here(monkeypatch, clone(model), *rows)
+    assert {type(part.documents.counts.numbers) for part in held} == {torch.Tensor}
+    # Tables of words by topics are sums in single precision.
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, atol=1e-3)
+    np.testing.assert_allclose(found.trace_.objective, expected.trace_.objective, rtol=1e-5)
+    assert found._mean_length == pytest.approx(expected._mean_length, rel=1e-12)
+    with dask.config.set(scheduler="sync"):
+        shares = found.transform(rows[0]).compute()
+    np.testing.assert_allclose(shares, found.to_local().transform(corpus["X"]), atol=1e-5)
+
+
+def test_topics_on_workers(client, corpus):
+    model = MedLDAClassifier(4, max_iter=2, tol=0.0, random_state=0)
+    found = model.fit(cut_there(corpus["X"]), cut_there(corpus["classes"]))
+    answers = found.predict(cut_there(corpus["X"])).compute()
+    assert np.mean(answers == found.to_local().predict(corpus["X"])) > 0.999  # ties may fall otherwise
+    assert np.mean(answers == corpus["classes"]) > 0.7
+
+
 # --- what is refused
 
 
@@ -227,12 +299,13 @@ def test_wrong_signs_weigh_the_same_there(monkeypatch, many):
     [
         ([(3, np.asarray)], r"blocks of numpy and of torch\.float64: give all of them as arrays of one library"),
         ([(0, torch.Tensor.float)], r"blocks of torch\.float32 and of torch\.float64: .* and one type"),
-        ([(4, torch.Tensor.half)], "in block 4 .*type torch.float16 .*float32 or float64"),
+        ([(4, torch.Tensor.half)], "in block 4 .*type torch.float16.*float32 or float64"),
     ],
 )
-@pytest.mark.parametrize("kind", [ILSVMClassifier, MultiTaskILSVMClassifier])
+@pytest.mark.parametrize("kind", [ILSVMClassifier, MultiTaskILSVMClassifier, MedLDAClassifier])
 def test_blocks_of_several_kinds_are_refused(monkeypatch, kind, others, message):
     X, y = draw()
+    X = np.abs(X)
     with pytest.raises(TypeError, match=message):
         fit_here(monkeypatch, kind(3), cut_there(X, others=others), cut_there(y))
 

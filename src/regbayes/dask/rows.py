@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle, trim_memory
-from regbayes.estimators._topics import numbers_of, read_device_counts
+from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
 from regbayes.models.medlda.device import DeviceCorpus
 
@@ -183,7 +183,7 @@ def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Work
 class Reader:
     """How a worker reads a block."""
 
-    here: Callable[..., Any]  # from a block of X to rows on the host
+    here: Callable[[Any], Any]  # from a block of X to rows on the host
     there: Callable[[Any], Any] | None  # from one of PyTorch or CuPy to rows that stay; None: it comes to the host
     targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
 
@@ -220,11 +220,23 @@ class Reader:
         try:
             if self.there is not None and not is_plain(x):
                 return self.there(x)
-            return self.here(x if is_plain(x) else to_host(x), ensure_min_samples=0, input_name="X")
+            return self.here(x if is_plain(x) else to_host(x))
         except (TypeError, ValueError) as error:
-            why = str(error).splitlines()[0]
-            remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
-            raise type(error)(f"{named}: {why}{remedy}") from None
+            raise type(error)(f"{named}: {error}") from None
+
+
+def check_floats(x: Any) -> Floats:
+    """Return rows on the host, in double precision."""
+    return _check_numbers(x, dtype=np.float64, order="C")
+
+
+def _check_numbers(x: Any, **options: Any) -> Any:
+    try:
+        return check_array(x, ensure_min_samples=0, input_name="X", **options)
+    except (TypeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
+        raise type(error)(why + remedy) from None
 
 
 def check_there(x: Any) -> Any:
@@ -237,11 +249,12 @@ def check_there(x: Any) -> Any:
     return x
 
 
-def check_counts(x: Any, **options: Any) -> Any:
+def check_counts(x: Any) -> Any:
     """Return counts of words in compressed rows, in single precision, as the model takes them."""
-    counts = csr_array(check_array(x, accept_sparse="csr", dtype="numeric", **options))
+    counts = csr_array(_check_numbers(x, accept_sparse="csr", dtype="numeric"))
     if counts.nnz and counts.data.min() < 0:
-        raise ValueError("negative values in X, which must hold counts of words")
+        raise ValueError("Negative values in X, which must hold counts of words")
+    check_largest(float(counts.data.max(initial=0)))
     counts.sum_duplicates()
     counts.eliminate_zeros()
     return csr_array((counts.data.astype(np.float32, copy=False), counts.indices, counts.indptr), shape=counts.shape)
@@ -249,7 +262,7 @@ def check_counts(x: Any, **options: Any) -> Any:
 
 def check_counts_there(x: Any) -> DeviceCorpus:
     """Return counts of words on a device as documents there."""
-    return read_device_counts(x, numbers_of(x), "MedLDA", allow_empty=True)
+    return read_device_counts(x, numbers_of(x), allow_empty=True)
 
 
 def read_values(values: Any) -> NDArray[Any]:
@@ -278,7 +291,7 @@ def read_holes(y: Any, named: str) -> NDArray[Any]:
     return values
 
 
-READ_ROWS = Reader(partial(check_array, dtype=np.float64, order="C"), check_there, read_targets)
+READ_ROWS = Reader(check_floats, check_there, read_targets)
 READ_TASKS = replace(READ_ROWS, targets=read_holes)
 READ_COUNTS = Reader(check_counts, check_counts_there, read_targets)
 
@@ -320,7 +333,7 @@ def _bring_here(X: Any) -> Any:
     """Return rows as they are on the host, where a sample lies."""
     if isinstance(X, DeviceCorpus):
         words, numbers, starts = X.on_host()
-        return check_counts(csr_array((numbers, words, starts), shape=X.shape), ensure_min_samples=0)
+        return check_counts(csr_array((numbers, words, starts), shape=X.shape))
     return X if is_plain(X) else to_host(X).astype(np.float64)
 
 

@@ -530,10 +530,10 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
                 f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
                 'array, or use inference="variational"'
             )
-        counts = read_device_counts(X, numbers, type(estimator).__name__)
+        there = read_device_counts(X, numbers)
         _check_feature_names(estimator, X, reset=reset)
         _check_n_features(estimator, X, reset=reset)
-        return counts
+        return there
     if numbers is not X:
         raise TypeError(
             f"X is {name_place(numbers)}, sparse, and array_api_dispatch is off: set it with "
@@ -549,10 +549,14 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
         counts.eliminate_zeros()
     if whole:
         _check_whole(counts.data)
-    largest = float(counts.data.max(initial=0))
-    if largest > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    check_largest(float(counts.data.max(initial=0)))
     return counts
+
+
+def check_largest(count: float) -> None:
+    """Refuse counts of which single precision would leave nothing."""
+    if count > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {count:g}")
 
 
 def numbers_of(X: Any) -> Any:
@@ -565,7 +569,7 @@ def numbers_of(X: Any) -> Any:
     return X
 
 
-def read_device_counts(X: Any, numbers: Any, whom: str, *, allow_empty: bool = False) -> DeviceCorpus:
+def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> DeviceCorpus:
     """Validate counts on a device, sparse by rows or dense, and return them as documents there.
 
     Parameters
@@ -573,8 +577,6 @@ def read_device_counts(X: Any, numbers: Any, whom: str, *, allow_empty: bool = F
     X : matrix of shape (n_samples, n_features)
     numbers : array
         Its entries: `numbers_of`.
-    whom : str
-        Whom messages name.
     allow_empty : bool, default=False
         Whether there may be no rows.
     """
@@ -589,8 +591,6 @@ def read_device_counts(X: Any, numbers: Any, whom: str, *, allow_empty: bool = F
     if X.shape[0] == 0 and not allow_empty:
         raise ValueError("X has 0 rows, and a minimum of 1 is required")
     counts = _entries_of(X, numbers)
-    if counts.numbers.shape[0]:
-        check_non_negative(counts.numbers, whom)
     starts = _check_entries(counts, X.shape)
     return DeviceCorpus(counts, int(X.shape[1]), starts)
 
@@ -624,9 +624,9 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
         return starts
     if not bool(xp.all(xp.isfinite(numbers))):
         raise ValueError("Input X contains NaN or infinity")
-    largest = float(xp.max(numbers))
-    if largest > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    if float(xp.min(numbers)) < 0:
+        raise ValueError("Negative values in X, which must hold counts of words")
+    check_largest(float(xp.max(numbers)))
     if int(xp.min(words)) < 0 or int(xp.max(words)) >= shape[1]:
         raise ValueError(f"X has indices of columns outside 0 .. {shape[1] - 1}")
     return starts
