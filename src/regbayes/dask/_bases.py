@@ -23,10 +23,10 @@ from sklearn.utils.validation import check_is_fitted
 from regbayes._types import Floats, Integers, Reals
 from regbayes.dask.places import Workers, find_client
 from regbayes.dask.rows import (
-    HOST,
     Block,
     Given,
     Reader,
+    check_kinds,
     delay_blocks,
     is_collection,
     line_up,
@@ -281,13 +281,7 @@ class Start:
 def survey_blocks(rows: Workers, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
     """Return what there is to know of every block, and the kind of all of them, having seen that it is one."""
     kinds, found = zip(*rows.each(_survey_block, survey, *arguments), strict=True)
-    different = sorted({kind for kind in kinds if kind is not None})
-    if len(different) > 1:
-        raise TypeError(
-            f"X has blocks of {' and of '.join(different)}: give all of them as arrays of one library and one type "
-            "(X.map_blocks changes them)"
-        )
-    return list(found), different[0] if different else HOST
+    return list(found), check_kinds(kinds, "X")
 
 
 def _survey_block(block: Block, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -297,13 +297,28 @@ READ_COUNTS = Reader(check_counts, check_counts_there, read_targets)
 
 
 def name_kind(block: Block) -> str | None:
-    """Return whose arrays rows are and of which type, those of the host in one word; None of a block without any."""
+    """Return the kind of a block's rows; None of a block without any."""
     if not len(block):
         return None
-    numbers = block.X.counts.numbers if isinstance(block.X, DeviceCorpus) else block.X
+    return kind_of(block.X.counts.numbers if isinstance(block.X, DeviceCorpus) else block.X)
+
+
+def kind_of(numbers: Any) -> str:
+    """Return whose array it is and of which type; all on the host are of one kind."""
     if is_plain(numbers):
         return HOST
     return f"{type(numbers).__module__.partition('.')[0]}.{str(numbers.dtype).rpartition('.')[2]}"
+
+
+def check_kinds(kinds: Iterable[str | None], name: str) -> str:
+    """Return the kind of all blocks, having seen that it is one."""
+    different = sorted({kind for kind in kinds if kind is not None})
+    if len(different) > 1:
+        raise TypeError(
+            f"{name} has blocks of {' and of '.join(different)}: give all of them as arrays of one library and one "
+            "type (map_blocks changes them)"
+        )
+    return different[0] if different else HOST
 
 
 # --- a sample
