@@ -11,9 +11,10 @@ from functools import partial
 import dask
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 from sklearn.base import clone
 
-from dask_tools import cut, fit_here, quiet_marks
+from dask_tools import count_bytes, cut, fit_here, quiet_marks
 from regbayes.dask import (
     IBPFactorAnalysis,
     ILSVMClassifier,
@@ -47,14 +48,14 @@ def there(array, dtype=None):
     return torch.asarray(np.ascontiguousarray(array), dtype=dtype)
 
 
-def cut_there(array, dtype=None, others=()):
+def cut_there(array, dtype=None, others=(), sizes=SIZES):
     """The blocks of an array as tensors, which are made on the workers; of some something else is made."""
 
     def make(block, block_info=None):
         place = block_info[0]["chunk-location"][0]
         return dict(others).get(place, lambda tensor: tensor)(there(block, dtype))
 
-    return cut(array, SIZES).map_blocks(make, dtype=array.dtype, meta=array[:0])
+    return cut(array, sizes).map_blocks(make, dtype=array.dtype, meta=array[:0])
 
 
 def make(kind, **options):
@@ -289,6 +290,54 @@ def test_topics_on_workers(client, corpus):
     answers = found.predict(cut_there(corpus["X"])).compute()
     assert np.mean(answers == found.to_local().predict(corpus["X"])) > 0.999  # ties may fall otherwise
     assert np.mean(answers == corpus["classes"]) > 0.7
+
+
+# --- a device for each worker
+
+
+@pytest.fixture
+def threads():
+    """Workers in this process: what they hold can be looked at."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+HELD = {
+    ILSVMClassifier: (DeviceRows, lambda rows, *_: rows.X),
+    MultiTaskILSVMClassifier: (DeviceTaskModel, lambda _, rows, *__: rows),
+    MedLDAClassifier: (DeviceTopics, lambda _, rows, *__: rows.documents.counts.numbers),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_rows_stay_where_they_are_and_sums_come_back(threads, monkeypatch, kind):
+    """What comes back does not grow with the rows, but for a sample of them; workers look at the same memory again."""
+    for module in ("_bases", "latent", "topics"):
+        monkeypatch.setattr(f"regbayes.dask.{module}.START_ROWS", 300)
+    X, y = draw()
+    X = np.rint(np.abs(X))
+    owner, held_by = HELD[kind]
+    infer, came = owner.infer, []
+    for n_times in (1, 3):
+        pointers = set()
+        with monkeypatch.context() as patch:
+            most = count_bytes(patch)
+            patch.setattr(
+                owner, "infer", lambda *given, seen=pointers: seen.add(held_by(*given).data_ptr()) or infer(*given)
+            )
+            rows, labels, sizes = np.tile(X, (n_times, 1)), np.tile(y, n_times), tuple(n_times * n for n in SIZES)
+            model = kind(4, max_iter=3, tol=1e-9, random_state=0)
+            model.fit(cut_there(rows, sizes=sizes), cut_there(labels, sizes=sizes))
+        assert len(pointers) == sum(n > 0 for n in SIZES)  # blocks: no trip has made a copy
+        most.pop("_itself")  # the sample
+        came.append(most)
+    assert came[0].keys() == came[1].keys() >= {"look_at", "pull_back"}
+    for name, n_bytes in came[1].items():
+        assert n_bytes <= 1.02 * came[0][name] + 64
+    assert max(came[1].values()) < 0.05 * X.nbytes
 
 
 # --- what is refused
