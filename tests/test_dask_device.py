@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -23,6 +24,7 @@ from regbayes.dask import (
     MultiTaskILSVMClassifier,
     MultiTaskILSVMRegressor,
 )
+from regbayes.dask.places import _visit_block
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
 from regbayes.models.ilsvm.device import DeviceRows
@@ -127,6 +129,12 @@ def test_a_block_is_neither_copied_nor_read():
 def test_blocks_that_are_no_rows_are_refused(bad, message):
     with pytest.raises((TypeError, ValueError), match=message):
         READ_ROWS(bad, np.zeros(5), None, None, 2, D)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_rows_are_refused():
+    with pytest.raises(TypeError, match=r"in block 0 .* must be dense"):
+        READ_ROWS(torch.ones((5, D)).to_sparse_csr(), np.zeros(5), None, None, 0, D)
 
 
 def test_amounts_are_read_to_the_host(client):
@@ -357,6 +365,23 @@ def test_blocks_of_several_kinds_are_refused(monkeypatch, kind, others, message)
     X = np.abs(X)
     with pytest.raises(TypeError, match=message):
         fit_here(monkeypatch, kind(3), cut_there(X, others=others), cut_there(y))
+
+
+def test_blocks_that_are_cut_otherwise_are_joined(monkeypatch, many):
+    model, given = tasks_of("labels", many)
+    expected = fit_here(monkeypatch, clone(model), *cut_all(given, cut_there))
+    halves = [cut_there(given[0][:, part]) for part in (slice(0, 5), slice(5, None))]
+    targets = [cut_there(given[1], sizes=(1, N - 1)), None, given[3]]  # weights in memory
+    found = fit_here(monkeypatch, clone(model), da.concatenate(halves, axis=1), *targets)
+    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, rtol=1e-10, atol=1e-12)
+
+
+def test_a_device_without_room_is_named():
+    def fill(block):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(MemoryError, match="more workers, each with a device of its own, or give X as float32"):
+        _visit_block(fill, None)
 
 
 def test_an_empty_block_may_be_of_any_kind(monkeypatch, many):

@@ -29,6 +29,7 @@ from regbayes.dask.rows import (
     check_kinds,
     delay_blocks,
     is_collection,
+    join_columns,
     line_up,
     name_kind,
     place_blocks,
@@ -102,6 +103,8 @@ class OnCluster(BaseEstimator):
     def _answer(self, method: str | Callable[..., Any], X: Any, task: Any = None) -> Any:
         """Return what the plain estimator says about rows, and their tasks: block by block, when it is computed.
 
+        Rows of a collection that lie on devices are looked at there; what is said of them comes to the host.
+
         Parameters
         ----------
         method : str or callable
@@ -122,11 +125,12 @@ class OnCluster(BaseEstimator):
         local.n_jobs = 1  # the cluster has its own threads
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # names of columns, which a row of zeros has not
-            like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *_first_task(local, task)))
+            row_task = () if task is None else (local.tasks_[:1],)
+            like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *row_task))
         empty, model = like[:0], dask.delayed(local, pure=False)
         answer = partial(_answer_block, method=method, empty=empty, stays=self._stays)
         if isinstance(X, da.Array):
-            X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+            X = join_columns(X)
             beside = () if task is None else (_cut_like(X, task), "n")
             return da.blockwise(
                 answer,
@@ -193,7 +197,7 @@ class OnClusterLearner(OnCluster):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
-            Blocks of counts may be sparse.
+            Blocks of counts may be sparse. Blocks of PyTorch or CuPy stay on their devices.
         y : dask array, Series or DataFrame of shape (n_samples,) or (n_samples, n_outputs)
             Targets as the plain estimator takes them. If blocks are not those of X they are cut again.
         sample_weight : dask array or Series of shape (n_samples,), default=None
@@ -229,10 +233,6 @@ def _answer_block(
     os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn does not dispatch without; SciPy has read it long ago
     with config_context(array_api_dispatch=True):
         return to_host(_ask(model, method, block, *(task.tolist() for task in tasks)))  # which lie nowhere
-
-
-def _first_task(model: Any, task: Any) -> tuple[Any, ...]:
-    return () if task is None else (model.tasks_[:1],)
 
 
 def _cut_like(X: da.Array, task: Any) -> da.Array:

@@ -33,7 +33,7 @@ from regbayes.dask._bases import (
     survey_blocks,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import READ_ROWS, Block, draw_sample
+from regbayes.dask.rows import READ_ROWS, Block, draw_sample, join_columns
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
@@ -352,6 +352,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
+            Blocks of PyTorch or CuPy stay on their devices.
         y : ignored
         sample_weight : dask array or Series of shape (n_samples,), default=None
             How often each row counts.
@@ -368,8 +369,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        return X @ self._state.params.loadings + self.offset_
+        return join_columns(X) @ self._state.params.loadings + self.offset_
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean of `score_samples`."""

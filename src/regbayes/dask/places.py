@@ -192,6 +192,13 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
     settle_again(block)
     try:
         return function(block, *arguments)
+    except Exception as error:
+        if "OutOfMemory" in type(error).__name__:  # of PyTorch and CuPy, which need not be installed
+            raise MemoryError(
+                "the device of a worker has no room for its rows. Start more workers, each with a device of its own, "
+                f"or give X as float32. ({error})"
+            ) from None
+        raise
     finally:
         give_pages_back()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -17,14 +17,14 @@ from dask.optimization import cull
 from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse, vstack
+from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle, trim_memory
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
-from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
+from regbayes.kernels.arrays import is_plain, join, namespace_of, take_rows, to_host
 from regbayes.models.medlda.device import DeviceCorpus
 
 HOST = "numpy"  # the kind of all rows on the host
@@ -47,10 +47,6 @@ class Block:
         """Return some of the rows."""
         X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
         return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
-
-
-def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
-    return np.concatenate([getattr(block, part) for block in blocks])
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
     if isinstance(X, da.Array):
         if np.isnan(X.shape[1]):
             raise ValueError(f"the number of columns of X is not known: {FIX_SIZES}")
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        X = join_columns(X)
         sizes, columns = [float(size) for size in X.chunks[0]], None
     else:
         _check_columns(X)
@@ -98,6 +94,26 @@ def _check_columns(X: Any) -> None:
                 f"column {name!r} of X has dtype {kind}, which is no number: leave it out, or make columns of numbers "
                 "of it (dask.dataframe.get_dummies of a column that was categorized)"
             )
+
+
+def join_columns(values: da.Array) -> da.Array:
+    """Return an array whose blocks have all columns; Dask itself could not join those of PyTorch."""
+    if values.ndim < 2 or values.numblocks[1] == 1:
+        return values
+    return da.blockwise(
+        _join_chunks,
+        "nk",
+        values,
+        "nd",
+        new_axes={"k": values.shape[1]},
+        concatenate=False,
+        dtype=values.dtype,
+        meta=values._meta,
+    )
+
+
+def _join_chunks(parts: list[Any]) -> Any:
+    return hstack(parts, format="csr") if issparse(parts[0]) else join(parts, axis=1)
 
 
 def is_collection(X: Any) -> bool:
@@ -138,13 +154,15 @@ def line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
         _check_length(len(array), sizes, name)
         values = da.from_array(array, chunks=(tuple(map(int, sizes)), *array.shape[1:]))
     if isinstance(values, da.Array):
-        if values.ndim == 2 and values.numblocks[1] > 1:
-            values = values.rechunk({1: -1})
+        values = join_columns(values)
         own = values.chunks[0]
         if known and not np.any(np.isnan(own)):
             _check_length(sum(own), sizes, name)
             if own != tuple(map(int, sizes)):
-                values = values.rechunk({0: tuple(map(int, sizes))})
+                on_host = values.map_blocks(
+                    _bring_plain, dtype=values.dtype, meta=values._meta
+                )  # where Dask joins them
+                values = on_host.rechunk({0: tuple(map(int, sizes))})
     blocks = delay_blocks(values)
     if len(blocks) != len(sizes):
         raise ValueError(
@@ -186,13 +204,14 @@ class Reader:
     here: Callable[[Any], Any]  # from a block of X to rows on the host
     there: Callable[[Any], Any] | None  # from one of PyTorch or CuPy to rows that stay; None: it comes to the host
     targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
+    __name__: ClassVar[str] = "read_block"  # as Dask names the task
 
     def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
         """Return a block, having seen that it can be worked with. What goes with rows comes to the host."""
         keep_freed_memory()
         check_room()
         named = f"in block {place} (counted from 0)"
-        y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
+        y, weights, task = map(_bring_plain, (y, weights, task))
         X = self._read_rows(x, named)
         n_rows = int(X.shape[0])
         if X.shape[1] != n_columns:
@@ -220,9 +239,14 @@ class Reader:
         try:
             if self.there is not None and not is_plain(x):
                 return self.there(x)
-            return self.here(x if is_plain(x) else to_host(x))
+            return self.here(_bring_plain(x))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{named}: {error}") from None
+
+
+def _bring_plain(values: Any) -> Any:
+    """Return what lies on a device as it is on the host, and all else unchanged."""
+    return values if is_plain(values) else to_host(values)
 
 
 def check_floats(x: Any) -> Floats:
@@ -241,6 +265,8 @@ def _check_numbers(x: Any, **options: Any) -> Any:
 
 def check_there(x: Any) -> Any:
     """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
+    if numbers_of(x) is not x:
+        raise TypeError("X is sparse, and rows that lie on a device must be dense")
     xp = namespace_of(x)
     if x.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {x.dtype} on {getattr(x, 'device', 'a device')}: give it as float32 or float64")
@@ -400,7 +426,7 @@ def _join_drawn(parts: list[Drawn], order: Integers) -> Block:
     The parts are forgotten as it goes: a sample may have a quarter of a gigabyte, and is here once.
     """
     beside = [
-        None if getattr(parts[0].rows, name) is None else _joined([part.rows for part in parts], name)[order]
+        None if getattr(parts[0].rows, name) is None else np.concatenate([getattr(p.rows, name) for p in parts])[order]
         for name in ("y", "weights", "task")
     ]
     if issparse(parts[0].rows.X):

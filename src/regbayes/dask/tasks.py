@@ -502,6 +502,7 @@ class OnClusterTasks(OnCluster):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
+            Blocks of PyTorch or CuPy stay on their devices.
         y : dask array, Series or DataFrame of shape (n_samples, n_tasks) or (n_samples,)
             Targets, NaN or None where missing: a column per task, or with ``task`` one per row. A vector without
             ``task`` is one task.
@@ -521,7 +522,7 @@ class OnClusterTasks(OnCluster):
         layout: Layout = "ragged" if task is not None else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
         reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
         rows = self._place(client, READ_TASKS, X, y, sample_weight, task)
-        surveys, kind = survey_blocks(rows, _survey, reading)
+        surveys, kind = survey_blocks(rows, reading.survey)
         found = reduce(add, surveys)
         if layout == "matrix":
             found = replace(found, ids=column_names(getattr(y, "columns", ()), len(found.ids)))
@@ -590,10 +591,6 @@ class OnClusterTasks(OnCluster):
 
     def _find_fault(self, placed: Any, state: State) -> str:
         return placed.prepared.judge(state) if isinstance(self, TaskClassifier) else ""
-
-
-def _survey(block: Block, reading: Reading) -> Survey:
-    return reading.survey(block)
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

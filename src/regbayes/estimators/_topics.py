@@ -683,8 +683,8 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
     return (
         f"the memory of the device does not hold a fit of {n_documents:,} documents: each takes about "
         f"{per_document:,.0f} bytes, and tables of {n_words:,} words by {int(model.n_components)} topics "
-        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over the CPUs of "
-        "several machines, or partial_fit on the CPU"
+        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over several "
+        "machines, or partial_fit on the CPU"
     )
 
 
