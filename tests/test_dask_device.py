@@ -132,9 +132,10 @@ def test_blocks_that_are_no_rows_are_refused(bad, message):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_sparse_rows_are_refused():
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
+def test_sparse_rows_are_refused(layout):
     with pytest.raises(TypeError, match=r"in block 0 .* must be dense"):
-        READ_ROWS(torch.ones((5, D)).to_sparse_csr(), np.zeros(5), None, None, 0, D)
+        READ_ROWS(torch.ones((5, D)).to_sparse(layout=layout), np.zeros(5), None, None, 0, D)
 
 
 def test_amounts_are_read_to_the_host(client):
@@ -203,7 +204,10 @@ def test_several_tasks_find_what_blocks_of_numpy_find(monkeypatch, many, name):
     with dask.config.set(scheduler="sync"):
         answers = found.predict(*cut_all(asked, cut_there)).compute()
         features = found.transform(cut_there(given[0])).compute()
+        narrow = found.transform(cut_there(given[0], torch.float32)).compute()
     assert isinstance(answers, np.ndarray)
+    assert narrow.dtype == features.dtype == np.float64  # as a lazy array has said
+    np.testing.assert_allclose(narrow, features, atol=1e-5 * np.abs(features).max())
     np.testing.assert_allclose(answers, expected.predict(*asked), rtol=1e-10)
     np.testing.assert_allclose(features, expected.transform(given[0]), atol=1e-10)
 

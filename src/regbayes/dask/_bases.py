@@ -232,7 +232,8 @@ def _answer_block(
         return np.asarray(_ask(model, method, to_host(block), *tasks))
     os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn does not dispatch without; SciPy has read it long ago
     with config_context(array_api_dispatch=True):
-        return to_host(_ask(model, method, block, *(task.tolist() for task in tasks)))  # which lie nowhere
+        found = _ask(model, method, block, *(task.tolist() for task in tasks))  # which lie nowhere
+    return to_host(found).astype(empty.dtype, copy=False)
 
 
 def _cut_like(X: da.Array, task: Any) -> da.Array:

@@ -265,7 +265,7 @@ def _check_numbers(x: Any, **options: Any) -> Any:
 
 def check_there(x: Any) -> Any:
     """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
-    if numbers_of(x) is not x:
+    if numbers_of(x) is not x or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError("X is sparse, and rows that lie on a device must be dense")
     xp = namespace_of(x)
     if x.dtype not in (xp.float64, xp.float32):
